@@ -1,0 +1,103 @@
+"""The disk door: files whose writes are durable only after `sync`, and their real form.
+
+The simulator stands behind the same protocols (`bookie.testing.disk`). Paths are plain
+strings; the caller joins them with "/". OSError leaves here as it is: storage decides what a
+failed write or sync means (a failed sync is never retried).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file. One task at a time may write; reads may overlap."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file, written or allocated."""
+        ...
+
+    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
+        """Writes all of `views` one after the other at `offset`; not durable yet.
+
+        Raises OSError; never leaves a short write unreported.
+        """
+        ...
+
+    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+        """Writes and makes durable (fdatasync), in one hop to the file's own thread.
+
+        Not cancellable once begun: returns or raises only when the outcome is known.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Makes all that was written durable (fdatasync). Not cancellable once begun."""
+        ...
+
+    def read_nowait(self, offset: int, size: int) -> bytes | None:
+        """`size` bytes (fewer at the end of the file), or None if that would wait for a disk."""
+        ...
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes, fewer only at the end of the file."""
+        ...
+
+    async def allocate(self, size: int) -> None:
+        """Reserves space and extends the file to `size` bytes, reading as zeros."""
+        ...
+
+    async def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None:
+        """Closes without syncing. Reads and writes under way finish first."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system, or the part of it one bookie may touch."""
+
+    async def open(self, path: str, *, is_new: bool = False, has_own_thread: bool = False) -> File:
+        """Opens for reading and writing. `is_new`: must not exist, is created (the directory
+        must still be synced). `has_own_thread`: writes go to a thread of this file's own, for
+        the journal. Raises FileNotFoundError, FileExistsError."""
+        ...
+
+    async def read_file(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError."""
+        ...
+
+    async def replace_file(self, path: str, data: bytes) -> None:
+        """Atomically and durably: temporary file, sync, rename, sync of the directory."""
+        ...
+
+    async def list_directory(self, path: str) -> list[str]:
+        """Sorted names; empty if the directory does not exist."""
+        ...
+
+    async def make_directory(self, path: str) -> None:
+        """With parents, durably; no error if it exists."""
+        ...
+
+    async def rename(self, old: str, new: str) -> None: ...
+
+    async def remove(self, path: str) -> None: ...
+
+    async def sync_directory(self, path: str) -> None: ...
+
+    async def space(self, path: str) -> tuple[int, int]:
+        """Total and free bytes of the file system that holds `path`."""
+        ...
+
+    async def lock(self, path: str) -> None:
+        """Takes the lock file `path` until the process ends or `close`. Raises BlockingIOError
+        if another process holds it."""
+        ...
+
+    def close(self) -> None:
+        """Ends threads and locks. Nothing is synced."""
+        ...

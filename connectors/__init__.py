@@ -1,0 +1,1 @@
+"""Connectors of ledgerstream to other systems."""

@@ -1,0 +1,154 @@
+"""The network door: non-blocking transports, and their TCP form.
+
+A transport is deliberately thin: `send` and `recv_into` never wait, so that the hot paths
+handle a whole chunk of bytes between two waits and copy nothing. The simulator stands
+behind the same protocol (`bookie.testing.network`). Why not trio's Stream: docs/adr/0002.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+import trio
+
+from ledger.errors import BookieUnavailable
+
+
+class Transport(Protocol):
+    """One connection. All methods may be called from one task at a time per direction."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the other side, for messages and logs."""
+        ...
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Bytes taken, at least 1. Raises BlockingIOError if none fit now, OSError if broken."""
+        ...
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Bytes put into `buffer`; 0 at the end of the connection. Raises BlockingIOError if
+        none are there yet, OSError if the connection broke."""
+        ...
+
+    async def wait_readable(self) -> None:
+        """Returns when `recv_into` would not raise BlockingIOError. May return early."""
+        ...
+
+    async def wait_writable(self) -> None:
+        """Returns when `send` would not raise BlockingIOError. May return early."""
+        ...
+
+    def close(self) -> None:
+        """Closes at once; waiters on this side get OSError or trio.ClosedResourceError."""
+        ...
+
+
+class Listener(Protocol):
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port actually bound."""
+        ...
+
+    async def accept(self) -> Transport: ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    async def connect(self, host: str, port: int) -> Transport:
+        """Raises BookieUnavailable if the peer cannot be reached."""
+        ...
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Port 0 lets the system choose."""
+        ...
+
+
+_SOCKET_BUFFER_BYTES = 1 << 20
+
+
+class TcpTransport:
+    """A connected, non-blocking TCP socket."""
+
+    __slots__ = ("_socket", "peer", "recv_into", "send")
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        self._socket = connected
+        # Bound straight to the socket: the hot paths pay for no wrapper.
+        self.send = connected.send
+        self.recv_into = connected.recv_into
+        name = connected.getpeername()
+        self.peer: str = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.wait_readable(self._socket)
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.wait_writable(self._socket)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class TcpListener:
+    def __init__(self, listening: socket.socket) -> None:
+        self._socket = listening
+        name = listening.getsockname()
+        self.address: tuple[str, int] = (name[0], name[1])
+
+    async def accept(self) -> Transport:
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                connected, _ = self._socket.accept()
+                return TcpTransport(connected)
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno in (23, 24):  # out of descriptors: wait for one, keep serving
+                    await trio.sleep(0.1)
+                    continue
+                raise
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class TcpNetwork:
+    """The production form of `Network`."""
+
+    async def connect(self, host: str, port: int) -> Transport:
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            raise BookieUnavailable(f"cannot connect to {host}:{port}: {error}") from error
+        plain = socket.socket(fileno=stream.socket.detach())
+        try:
+            return TcpTransport(plain)
+        except OSError as error:
+            plain.close()
+            raise BookieUnavailable(f"lost {host}:{port} while connecting: {error}") from error
+
+    async def listen(self, host: str, port: int) -> Listener:
+        listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+            listening.listen(512)
+            listening.setblocking(False)
+        except OSError:
+            listening.close()
+            raise
+        return TcpListener(listening)
