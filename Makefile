@@ -1,0 +1,56 @@
+# The commands of this repository. `make check` and `make test` are what CI runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEEDS ?= 20
+
+.PHONY: help install demo test test-all check format sim bench clean
+
+help:
+	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
+	@echo "make test     the tests, without the slow ones (make test-all: with them)"
+	@echo "make check    formatting, lint, types, import rules, tidy tests"
+	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
+	@echo "make bench    all benchmarks, one JSON object each"
+	@echo "make format   let ruff format and fix"
+
+# Made again whenever the pinned versions or the package's own list of needs change.
+$(STAMP): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; \
+		sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v.major}.{v.minor}: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python -m examples.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/tidy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: $(STAMP)
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks all --json
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
