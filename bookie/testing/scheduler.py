@@ -1,0 +1,233 @@
+"""Seeded order of tasks and virtual time: what makes a whole run a function of its seed.
+
+The only place that touches trio's private switch for deterministic scheduling. Time stands
+still while any task can run and then jumps to the next deadline or event. Nothing here may
+read a real clock or real chance.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import heapq
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO, TypeVar
+
+import trio
+from trio._core import _run as _trio_run
+
+ResultT = TypeVar("ResultT")
+
+EPOCH_MS = 1_700_000_000_000
+"""Wall-clock time at which every simulation begins, in milliseconds."""
+
+STEPS_WITHOUT_TIME_MAX = 300_000
+"""Scheduler rounds without progress of time after which a run counts as spinning."""
+
+
+_IDLE_POLLS_MAX = 3
+
+
+class SimulationStuck(AssertionError):
+    """The simulated world stands still, spins, or ran past its bound; has the task tree."""
+
+
+class Simulation:
+    """One simulated world: its seed, its time, its queue of events and its trace.
+
+    Events are plain callbacks, run between two rounds of tasks: a message or a finished disk
+    operation costs no task of its own.
+    """
+
+    def __init__(self, seed: int, *, time_limit_s: float, trace_file: TextIO | None) -> None:
+        self.seed = seed
+        self.time_limit_s = time_limit_s
+        self.events_traced = 0
+        self.failure: BaseException | None = None
+        self.is_over = False
+        self._now_s = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events_scheduled = 0
+        self._hash = hashlib.sha256()
+        self._trace_file = trace_file
+        self._stopping = trio.Event()
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the beginning; equals `trio.current_time()`."""
+        return self._now_s
+
+    def now_ms(self, skew_ms: int = 0) -> int:
+        """Virtual wall clock of a node whose clock is off by `skew_ms`."""
+        return EPOCH_MS + int(self._now_s * 1000) + skew_ms
+
+    def chance(self, name: str) -> random.Random:
+        """A source of chance of its own for `name`, so that parts do not disturb each other."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def call_at(self, time_s: float, callback: Callable[[], None]) -> None:
+        """Runs `callback` at virtual `time_s`, before any task that is due then."""
+        self._events_scheduled += 1
+        heapq.heappush(self._events, (max(time_s, self._now_s), self._events_scheduled, callback))
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.call_at(self._now_s + delay_s, callback)
+
+    def trace(self, *words: object) -> None:
+        """Adds a line to the trace. Only values with a stable text: no objects, no addresses."""
+        line = f"{self._now_s:.6f} " + " ".join(map(str, words)) + "\n"
+        self.events_traced += 1
+        self._hash.update(line.encode())
+        if self._trace_file is not None:
+            self._trace_file.write(line)
+
+    def trace_hash(self) -> str:
+        """Digest of all that was traced: equal for equal seeds, in any process."""
+        return self._hash.hexdigest()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run with `error`; the first one wins. For checks inside callbacks."""
+        if self.failure is None:
+            self.failure = error
+        self._stopping.set()
+
+    def _run_events_until(self, deadline: float) -> bool:
+        """Moves time to whatever comes first, an event or `deadline`; False if nothing comes."""
+        next_s = min(deadline, self._events[0][0]) if self._events else deadline
+        if next_s == math.inf or (next_s > self.time_limit_s and not self.is_over):
+            return False
+        self._now_s = max(self._now_s, next_s)
+        while self._events and self._events[0][0] <= self._now_s:
+            callback = heapq.heappop(self._events)[2]
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - an exception here would break trio itself
+                self.fail(error)
+        return True
+
+
+class _VirtualClock(trio.abc.Clock):
+    """Virtual time. trio asks how long to sleep only when no task can run: then we jump."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._idle_polls = 0
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return self._simulation.now_s
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        simulation = self._simulation
+        if deadline <= simulation.now_s or simulation._run_events_until(deadline):
+            self._idle_polls = 0
+            return 0
+        # trio itself has one real socket, to wake itself up at the end: look there first.
+        self._idle_polls += 1
+        if self._idle_polls == _IDLE_POLLS_MAX:
+            simulation.is_over = True
+            simulation._stopping.set()
+        elif self._idle_polls > 100 * _IDLE_POLLS_MAX:
+            raise RuntimeError("the simulation is stuck even after it was cancelled")
+        return 0.001
+
+
+class _SpinWatch(trio.abc.Instrument):
+    """Notices tasks that run for ever at one point of virtual time."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._time_s = -1.0
+        self._steps = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        if self._simulation.now_s != self._time_s:
+            self._time_s = self._simulation.now_s
+            self._steps = 0
+        self._steps += 1
+        if self._steps == STEPS_WITHOUT_TIME_MAX:
+            self._simulation._stopping.set()
+
+
+def task_tree() -> str:
+    """All tasks of this trio run with the line each of them waits at."""
+    root = trio.lowlevel.current_root_task()
+    return "\n".join(_task_lines(root, 0)) if root is not None else ""
+
+
+def _task_lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    yield f"{indent}- {task.name}"
+    for frame, line in task.iter_await_frames():
+        path = "/".join(frame.f_code.co_filename.split("/")[-2:])
+        if not path.startswith(("_core/", "trio/")):
+            yield f"{indent}    {path}:{line} in {frame.f_code.co_name}"
+    for nursery in task.child_nurseries:
+        for child in sorted(nursery.child_tasks, key=lambda child: child._counter):
+            yield from _task_lines(child, depth + 1)
+
+
+@contextmanager
+def _seeded_trio(seed: int) -> Iterator[None]:
+    """trio with a seeded order of tasks, and as it was afterwards."""
+    chance, was_deterministic = _trio_run._r, _trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    state, was_collecting = chance.getstate(), gc.isenabled()
+    # setattr: the switch is declared Final.
+    setattr(_trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)  # noqa: B010
+    chance.seed(seed)
+    gc.disable()  # finalisers may act, and when they run depends on what ran before
+    try:
+        yield
+    finally:
+        setattr(_trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", was_deterministic)  # noqa: B010
+        chance.setstate(state)
+        if was_collecting:
+            gc.enable()
+
+
+def run_simulated(
+    async_fn: Callable[[Simulation], Awaitable[ResultT]],
+    seed: int,
+    *,
+    time_limit_s: float = 3600.0,
+    trace_file: TextIO | None = None,
+) -> ResultT:
+    """Runs `async_fn(simulation)` in virtual time with all chance drawn from `seed`.
+
+    `time_limit_s` bounds virtual time. Raises what `async_fn` raises, the error given to
+    `Simulation.fail`, or `SimulationStuck` with the task tree when nothing can ever happen
+    again. May not be called from within trio; leaves trio as it found it.
+    """
+    simulation = Simulation(seed, time_limit_s=time_limit_s, trace_file=trace_file)
+
+    async def watch(scope: trio.CancelScope) -> None:
+        await simulation._stopping.wait()
+        if simulation.failure is None:
+            simulation.failure = SimulationStuck(
+                f"seed {seed}: stuck at virtual second {simulation.now_s:.3f} (deadlock, spinning"
+                f" tasks, or the bound of {time_limit_s:g} s). Tasks:\n{task_tree()}"
+            )
+        scope.cancel()
+
+    async def main() -> ResultT:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, nursery.cancel_scope, name="simulation watchdog")
+            error: Exception | None = None
+            try:
+                result = await async_fn(simulation)
+            except Exception as raised:  # noqa: BLE001 - raised again below, outside the nursery
+                error = raised
+            nursery.cancel_scope.cancel()
+        if simulation.failure is not None:
+            raise simulation.failure from error
+        if error is not None:
+            raise error
+        return result
+
+    with _seeded_trio(seed):
+        return trio.run(main, clock=_VirtualClock(simulation), instruments=[_SpinWatch(simulation)])
