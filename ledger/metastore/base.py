@@ -7,7 +7,7 @@ A node may have data *and* children. Parents are made as needed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,7 +95,7 @@ class MetadataStore(Protocol):
         """A number never returned before for this path, counting from 0. Gaps are legal."""
         ...
 
-    def watch(self, path: str) -> AsyncIterator[Node | None]:
+    def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         """Yields the node (None while it does not exist) at once and again after it changed.
 
         Intermediate values may be skipped; the last one is never missed. The caller closes
@@ -103,7 +103,7 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def watch_children(self, path: str) -> AsyncIterator[list[str]]:
+    def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
         """Yields the sorted names of the children at once and again after they changed."""
         ...
 

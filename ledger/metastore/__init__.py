@@ -1,0 +1,65 @@
+"""Opens the metadata store a cluster address names; drivers are imported on demand.
+
+Addresses: `sqlite:///var/lib/c.db` (the text after `sqlite://` is the path), `memory:` (a new,
+empty tree of its own). Importing this package must not need any driver's dependencies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ledger.errors import InvalidArgument
+from ledger.metastore.base import MetadataStore
+
+__all__ = ["MetadataStore", "open_store"]
+
+_FORMS = "sqlite:///path/cluster.db or memory:"
+
+
+@asynccontextmanager
+async def open_store(uri: str, *, session_timeout_ms: int = 5000) -> AsyncIterator[MetadataStore]:
+    """The store behind `uri` with a session of its own, which ends with the block.
+
+    A process that dies loses its ephemeral nodes after at most about `session_timeout_ms`.
+    Raises InvalidArgument for an address nobody can serve, MetadataCorrupt for a file that is
+    not ours, MetadataUnavailable if the store cannot be reached.
+    """
+    scheme, colon, rest = uri.partition(":")
+    if not colon:
+        raise InvalidArgument(f"cluster address {uri!r} has no scheme: use {_FORMS}")
+    if scheme == "memory":
+        if rest.strip("/"):
+            raise InvalidArgument(f"cluster address {uri!r}: memory: takes nothing after it")
+        from ledger.metastore.memory import MemoryStore, MemoryTree
+
+        async with MemoryStore(MemoryTree(), wall_clock_ms) as in_memory:
+            yield in_memory
+    elif scheme == "sqlite":
+        from ledger.metastore.sqlite import open_sqlite
+
+        path = sqlite_path(uri)
+        async with open_sqlite(path, session_timeout_ms=session_timeout_ms) as on_disk:
+            yield on_disk
+    elif scheme == "zk" or scheme.startswith("zk+"):
+        raise InvalidArgument(
+            f"cluster address {uri!r}: the ZooKeeper driver is not built yet: use {_FORMS}"
+        )
+    else:
+        raise InvalidArgument(f"cluster address {uri!r}: unknown scheme {scheme!r}: use {_FORMS}")
+
+
+def sqlite_path(uri: str) -> str:
+    """The file a `sqlite://` address names: all text after the two slashes."""
+    if not uri.startswith("sqlite://"):
+        raise InvalidArgument(f"cluster address {uri!r} must start with sqlite://")
+    path = uri.removeprefix("sqlite://")
+    if not path or path.endswith("/"):
+        raise InvalidArgument(f"cluster address {uri!r} names no file: use {_FORMS}")
+    return path
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

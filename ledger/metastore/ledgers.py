@@ -1,0 +1,191 @@
+"""Ledger metadata in the metadata store: where it lies, and the only ways to change it.
+
+Paths are Apache BookKeeper's (hierarchical layout), so both see the same ledgers. Every change
+compares versions. Absence is reported only when the store said so: doubt raises.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.metadata_format import decode, encode
+from ledger.errors import (
+    InvalidArgument,
+    LedgerExists,
+    MetadataConflict,
+    NodeExists,
+    NoSuchLedger,
+    NoSuchNode,
+)
+from ledger.metastore.base import ANY_VERSION, MetadataStore, Node
+
+SHORT_LEDGER_ID_END = 2**31 - 1
+"""Ids from here on use the long layout, as in Apache's hybrid manager."""
+
+LEDGER_ID_MAX = 2**63 - 1
+UPDATE_TRIES_MAX = 100
+"""Each lost try means that another process changed the ledger; more than a few are a bug."""
+
+_BRANCH = re.compile(r"[0-9]{4}\Z")
+_LEAF = re.compile(r"L[0-9]{4}\Z")
+_TOP_SHORT = re.compile(r"[0-9]{2}\Z")
+_TOP_LONG = re.compile(r"[0-9]{3}\Z")
+
+
+def ledger_path(root: str, ledger_id: int) -> str:
+    """Path of a ledger's metadata: `%010d` split 2-4-4, or `%019d` split 3-4-4-4-4."""
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise InvalidArgument(f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX}")
+    if ledger_id < SHORT_LEDGER_ID_END:
+        digits = f"{ledger_id:010d}"
+        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+    digits = f"{ledger_id:019d}"
+    return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+
+
+class LedgerStore:
+    """Ledger metadata below `root`. Stateless: any number may share one store."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        self._store = store
+        self.root = root
+
+    async def next_ledger_id(self) -> int:
+        """An id no generator call returned before. A ledger with a chosen id may have it."""
+        return await self._store.next_id(f"{self.root}/idgen/ID-")
+
+    async def create(self, metadata: LedgerMetadata) -> None:
+        """Writes the first metadata of a ledger. Raises LedgerExists.
+
+        A retry of a create whose answer was lost succeeds: it finds its own `c_token`.
+        """
+        try:
+            await self._store.create(self._path(metadata.ledger_id), encode(metadata))
+        except NodeExists:
+            if metadata.c_token and await self._has_token(metadata):
+                return
+            raise LedgerExists(f"ledger {metadata.ledger_id} exists already") from None
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """Metadata and its version. Raises NoSuchLedger, MetadataCorrupt."""
+        try:
+            node = await self._store.get(self._path(ledger_id))
+        except NoSuchNode:
+            raise _no_such(ledger_id) from None
+        return _decode(ledger_id, node), node.version
+
+    async def exists(self, ledger_id: int) -> bool:
+        """False only if the store says that there is no such ledger; doubt raises.
+
+        Garbage collection deletes entries on this answer. Unreadable metadata still exists.
+        """
+        try:
+            await self._store.get(self._path(ledger_id))
+        except NoSuchNode:
+            return False
+        return True
+
+    async def compare_and_put(self, metadata: LedgerMetadata, version: int) -> int:
+        """Replaces metadata that has `version`; returns the new version.
+
+        Raises MetadataConflict if it has another, NoSuchLedger.
+        """
+        assert version != ANY_VERSION, "ledger metadata is never overwritten blindly"
+        try:
+            return await self._store.put(self._path(metadata.ledger_id), encode(metadata), version)
+        except NoSuchNode:
+            raise _no_such(metadata.ledger_id) from None
+
+    async def update(
+        self,
+        ledger_id: int,
+        transform: Callable[[LedgerMetadata], LedgerMetadata | None],
+    ) -> LedgerMetadata:
+        """Reads, transforms and writes until no other process came between.
+
+        `transform` is pure, may be called several times, and returns None (or its argument)
+        to leave the metadata as it is; what it raises leaves here. Returns what is now stored.
+        """
+        for _ in range(UPDATE_TRIES_MAX):
+            present, version = await self.read(ledger_id)
+            wanted = transform(present)
+            if wanted is None or wanted == present:
+                return present
+            assert wanted.ledger_id == ledger_id, f"{wanted.ledger_id} is not ledger {ledger_id}"
+            try:
+                await self.compare_and_put(wanted, version)
+            except MetadataConflict:
+                continue
+            return wanted
+        raise MetadataConflict(
+            f"ledger {ledger_id}: others changed the metadata first {UPDATE_TRIES_MAX} times"
+        )
+
+    async def delete(self, ledger_id: int) -> None:
+        """Removes the metadata; bookies collect the entries later. Raises NoSuchLedger."""
+        path = self._path(ledger_id)
+        try:
+            await self._store.delete(path)
+        except NoSuchNode:
+            raise _no_such(ledger_id) from None
+        # Empty parents would pile up over the years. Anyone may be using them again: try only.
+        while (path := path.rpartition("/")[0]) != self.root:
+            try:
+                await self._store.delete(path)
+            except (InvalidArgument, NoSuchNode):
+                return
+
+    async def list(self) -> builtins.list[int]:
+        """All ledger ids, ascending. Not a snapshot: the tree may change meanwhile."""
+        found: builtins.list[int] = []
+        for top in await self._store.children(self.root):
+            if _TOP_SHORT.match(top):
+                depth = 1
+            elif _TOP_LONG.match(top):
+                depth = 3
+            else:
+                continue  # LAYOUT, available, cookies, idgen, ...: other people's names
+            found += await _list_below(self._store, f"{self.root}/{top}", top, depth)
+        return sorted(found)
+
+    async def watch(self, ledger_id: int) -> AsyncGenerator[LedgerMetadata | None, None]:
+        """The metadata now and after each change; None while the ledger does not exist.
+
+        Close it: `async with aclosing(ledgers.watch(i)) as versions`.
+        """
+        async with aclosing(self._store.watch(self._path(ledger_id))) as nodes:
+            async for node in nodes:
+                yield None if node is None else _decode(ledger_id, node)
+
+    async def _has_token(self, metadata: LedgerMetadata) -> bool:
+        try:
+            present, _ = await self.read(metadata.ledger_id)
+        except NoSuchLedger:
+            return False
+        return present.c_token == metadata.c_token
+
+    def _path(self, ledger_id: int) -> str:
+        return ledger_path(self.root, ledger_id)
+
+
+def _decode(ledger_id: int, node: Node) -> LedgerMetadata:
+    return decode(ledger_id, node.data, node.created_ms)
+
+
+def _no_such(ledger_id: int) -> NoSuchLedger:
+    return NoSuchLedger(f"ledger {ledger_id} is not in the metadata store")
+
+
+async def _list_below(store: MetadataStore, path: str, digits: str, depth: int) -> list[int]:
+    found: list[int] = []
+    for name in await store.children(path):
+        if depth == 0:
+            if _LEAF.match(name):
+                found.append(int(digits + name[1:]))
+        elif _BRANCH.match(name):
+            found += await _list_below(store, f"{path}/{name}", digits + name, depth - 1)
+    return found

@@ -1,0 +1,320 @@
+"""The metadata tree in memory: for tests, for the simulator, for a cluster in one process.
+
+`MemoryTree` is the shared state, `MemoryStore` one session on it. Changes happen between two
+checkpoints, so they are atomic; everything iterates in insertion or sorted order, so that the
+same seed gives the same run. Nothing is ever written to disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from ledger.errors import (
+    InvalidArgument,
+    MetadataConflict,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+)
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
+from ledger.metastore.paths import (
+    TRANSACTION_CHANGES_MAX,
+    ancestors_of,
+    check_node,
+    check_path,
+    name_of,
+    parent_of,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    ephemerals: dict[str, None] = field(default_factory=dict)
+    lost: trio.Event = field(default_factory=trio.Event)
+
+
+@dataclass(slots=True, eq=False)
+class _TreeNode:
+    node: Node
+    owner: _Session | None
+    children: dict[str, None] = field(default_factory=dict)
+
+
+class _Watcher:
+    """One waiting iterator. Compared by identity, kept in insertion order."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+
+
+class MemoryTree:
+    """What several `MemoryStore`s share. Touch it only through them."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _TreeNode] = {"/": _TreeNode(Node(b"", 0, 0), None)}
+        self._ids: dict[str, int] = {}
+        self._watchers: dict[str, dict[_Watcher, None]] = {}
+
+    # Reading.
+
+    def get(self, path: str) -> Node | None:
+        found = self._nodes.get(path)
+        return found.node if found is not None else None
+
+    def children(self, path: str) -> list[str]:
+        found = self._nodes.get(path)
+        return sorted(found.children) if found is not None else []
+
+    def take_id(self, path: str) -> int:
+        taken = self._ids.get(path, 0)
+        self._ids[path] = taken + 1
+        return taken
+
+    # Changing: all of it or nothing, then the watchers wake.
+
+    def apply(self, changes: Sequence[Change], session: _Session, now_ms: int) -> None:
+        undo: list[Callable[[], None]] = []
+        touched: list[str] = []
+        try:
+            for change in changes:
+                self._apply_one(change, session, now_ms, undo, touched)
+        except BaseException:
+            for step in reversed(undo):
+                step()
+            raise
+        self._wake(touched)
+
+    def drop_ephemerals(self, session: _Session) -> None:
+        touched: list[str] = []
+        for path in session.ephemerals:
+            del self._nodes[path]
+            parent = parent_of(path)
+            del self._nodes[parent].children[name_of(path)]
+            touched += (path, parent)
+        session.ephemerals = {}
+        self._wake(touched)
+
+    def _apply_one(
+        self,
+        change: Change,
+        session: _Session,
+        now_ms: int,
+        undo: list[Callable[[], None]],
+        touched: list[str],
+    ) -> None:
+        path = change.path
+        if isinstance(change, Create):
+            check_node(path, len(change.data))
+            if path in self._nodes:
+                raise NodeExists(f"metadata node {path} exists already")
+            for missing in ancestors_of(path):
+                if missing not in self._nodes:
+                    self._insert(missing, Node(b"", 0, now_ms), None, undo, touched)
+            owner = session if change.is_ephemeral else None
+            self._insert(path, Node(bytes(change.data), 0, now_ms), owner, undo, touched)
+            return
+        found = self._expect(check_path(path), change.version)
+        if isinstance(change, Put):
+            check_node(path, len(change.data))
+            old = found.node
+            found.node = Node(bytes(change.data), old.version + 1, old.created_ms)
+            undo.append(lambda: setattr(found, "node", old))
+            touched.append(path)
+        elif isinstance(change, Delete):
+            check_node(path, 0)
+            if found.children:
+                raise InvalidArgument(f"{path} has {len(found.children)} children: not deleted")
+            self._remove(path, found, undo, touched)
+        else:
+            assert isinstance(change, Check), f"unknown change {change!r}"
+
+    def _expect(self, path: str, version: int) -> _TreeNode:
+        found = self._nodes.get(path)
+        if found is None:
+            raise NoSuchNode(f"no metadata node {path}")
+        if version not in (ANY_VERSION, found.node.version):
+            raise MetadataConflict(
+                f"metadata node {path} has version {found.node.version}, expected {version}"
+            )
+        return found
+
+    def _insert(
+        self,
+        path: str,
+        node: Node,
+        owner: _Session | None,
+        undo: list[Callable[[], None]],
+        touched: list[str],
+    ) -> None:
+        parent = self._nodes[parent_of(path)]
+        if parent.owner is not None:
+            raise InvalidArgument(f"{parent_of(path)} is ephemeral and cannot have children")
+        self._nodes[path] = _TreeNode(node, owner)
+        parent.children[name_of(path)] = None
+        if owner is not None:
+            owner.ephemerals[path] = None
+
+        def take_back() -> None:
+            del self._nodes[path]
+            del parent.children[name_of(path)]
+            if owner is not None:
+                del owner.ephemerals[path]
+
+        undo.append(take_back)
+        touched += (path, parent_of(path))
+
+    def _remove(
+        self, path: str, found: _TreeNode, undo: list[Callable[[], None]], touched: list[str]
+    ) -> None:
+        parent = self._nodes[parent_of(path)]
+        del self._nodes[path]
+        del parent.children[name_of(path)]
+        if found.owner is not None:
+            del found.owner.ephemerals[path]
+
+        def put_back() -> None:
+            self._nodes[path] = found
+            parent.children[name_of(path)] = None
+            if found.owner is not None:
+                found.owner.ephemerals[path] = None
+
+        undo.append(put_back)
+        touched += (path, parent_of(path))
+
+    # Watching.
+
+    def add_watcher(self, path: str) -> _Watcher:
+        watcher = _Watcher()
+        self._watchers.setdefault(path, {})[watcher] = None
+        return watcher
+
+    def remove_watcher(self, path: str, watcher: _Watcher) -> None:
+        watchers = self._watchers[path]
+        del watchers[watcher]
+        if not watchers:
+            del self._watchers[path]
+
+    def _wake(self, paths: list[str]) -> None:
+        for path in dict.fromkeys(paths):
+            for watcher in self._watchers.get(path, ()):
+                watcher.event.set()
+
+
+class MemoryStore:
+    """One session on a `MemoryTree`; a `MetadataStore`.
+
+    `now_ms` is the wall clock in milliseconds, used for the creation time of nodes.
+    """
+
+    def __init__(self, tree: MemoryTree, now_ms: Callable[[], int]) -> None:
+        self._tree = tree
+        self._now_ms = now_ms
+        self._session = _Session()
+        self._watchers: dict[_Watcher, None] = {}
+        self._is_closed = False
+
+    async def __aenter__(self) -> MemoryStore:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    async def get(self, path: str) -> Node:
+        await self._begin()
+        node = self._tree.get(check_path(path))
+        if node is None:
+            raise NoSuchNode(f"no metadata node {path}")
+        return node
+
+    async def children(self, path: str) -> list[str]:
+        await self._begin()
+        return self._tree.children(check_path(path))
+
+    async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
+        await self.transaction([Create(path, data, is_ephemeral)])
+
+    async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        await self.transaction([Put(path, data, version)])
+        node = self._tree.get(path)  # nothing ran since the change
+        assert node is not None, f"{path} vanished while it was put"
+        return node.version
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.transaction([Delete(path, version)])
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        await self._begin()
+        if len(changes) > TRANSACTION_CHANGES_MAX:
+            raise InvalidArgument(
+                f"a transaction of {len(changes)} changes, {TRANSACTION_CHANGES_MAX} at most"
+            )
+        self._tree.apply(changes, self._session, self._now_ms())
+
+    async def next_id(self, path: str) -> int:
+        await self._begin()
+        return self._tree.take_id(check_path(path))
+
+    def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
+        return self._watch(check_path(path), self._tree.get)
+
+    def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
+        return self._watch(check_path(path), self._tree.children)
+
+    async def wait_session_lost(self) -> None:
+        await self._session.lost.wait()
+
+    async def aclose(self) -> None:
+        self._close()
+        await trio.lowlevel.checkpoint()
+
+    def expire_session(self) -> None:
+        """Ends the session as a lost connection would: ephemeral nodes vanish at once."""
+        ended = self._session
+        self._session = _Session()
+        self._tree.drop_ephemerals(ended)
+        ended.lost.set()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self.expire_session()
+        for watcher in self._watchers:
+            watcher.event.set()
+
+    async def _watch(self, path: str, read: Callable[[str], T]) -> AsyncGenerator[T, None]:
+        watcher = self._tree.add_watcher(path)
+        self._watchers[watcher] = None
+        try:
+            await self._begin()
+            last = read(path)
+            yield last
+            while True:
+                await self._begin()
+                watcher.event = trio.Event()
+                value = read(path)
+                if value != last:
+                    last = value
+                    yield last
+                else:
+                    await watcher.event.wait()
+        finally:
+            self._tree.remove_watcher(path, watcher)
+            del self._watchers[watcher]
+
+    async def _begin(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._is_closed:
+            raise MetadataUnavailable("this metadata store is closed")

@@ -1,0 +1,55 @@
+"""The form of paths and the limits of nodes, alike for every driver.
+
+Pure. A path is absolute, its components are non-empty and hold no "/", no NUL, and are not
+"." or ".."; ZooKeeper asks for the same, so what one driver takes the others take too.
+"""
+
+from __future__ import annotations
+
+from ledger.errors import InvalidArgument
+
+NODE_BYTES_MAX = 1_000_000
+"""ZooKeeper refuses packets above 1 MiB; the other drivers keep the same bound."""
+
+PATH_CHARS_MAX = 1024
+TRANSACTION_CHANGES_MAX = 1000
+
+
+def check_path(path: str) -> str:
+    """Returns `path`, or raises InvalidArgument saying what is wrong with it."""
+    if path == "/":
+        return path
+    if not path.startswith("/"):
+        raise InvalidArgument(f"metadata path {path!r} must start with '/'")
+    if len(path) > PATH_CHARS_MAX:
+        raise InvalidArgument(f"metadata path has {len(path)} characters, {PATH_CHARS_MAX} at most")
+    if "\0" in path:
+        raise InvalidArgument(f"metadata path {path!r} contains NUL")
+    for name in path[1:].split("/"):
+        if name in ("", ".", ".."):
+            raise InvalidArgument(f"metadata path {path!r} has the component {name!r}")
+    return path
+
+
+def check_node(path: str, size: int) -> None:
+    """Refuses a path that cannot be written, or data of `size` bytes that no driver takes."""
+    if check_path(path) == "/":
+        raise InvalidArgument("the root of the metadata tree cannot be written")
+    if size > NODE_BYTES_MAX:
+        raise InvalidArgument(f"{path}: {size} bytes of metadata, {NODE_BYTES_MAX} at most")
+
+
+def parent_of(path: str) -> str:
+    """ "/a/b" -> "/a", "/a" -> "/"."""
+    return path.rpartition("/")[0] or "/"
+
+
+def name_of(path: str) -> str:
+    """ "/a/b" -> "b"."""
+    return path.rpartition("/")[2]
+
+
+def ancestors_of(path: str) -> list[str]:
+    """Every proper ancestor but the root, topmost first: "/a/b/c" -> ["/a", "/a/b"]."""
+    parts = path[1:].split("/")
+    return ["/" + "/".join(parts[:count]) for count in range(1, len(parts))]
