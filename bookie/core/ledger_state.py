@@ -1,0 +1,139 @@
+"""What a bookie knows of one ledger beside its entries, and what it therefore accepts.
+
+Its shell is `bookie.storage.ledger_storage`. There is at most one LedgerState per ledger id
+alive in a process: whoever asks gets the same object, so a fence is seen by every connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from ledger.errors import Status
+
+_STORED = struct.Struct(">BBqBH")
+_STORED_VERSION = 1
+_FLAG_FENCED = 1
+_FLAG_LIMBO = 2
+
+
+class LedgerState:
+    """One ledger's key, fence, limbo flag and last add confirmed. Plain and mutable.
+
+    Fencing never ends, the key never changes, and `lac` only grows.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "explicit_lac",
+        "is_deleted",
+        "is_fence_durable",
+        "is_fenced",
+        "is_limbo",
+        "lac",
+        "ledger_id",
+        "master_key",
+        "watchers",
+    )
+
+    def __init__(self, ledger_id: int, master_key: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.is_fenced = False
+        self.is_fence_durable = False
+        """The fence is in the journal or the index, so it may be told to others."""
+        self.is_limbo = False
+        """Entries may have been lost: found ones are served, absent ones are "unknown"."""
+        self.is_deleted = False
+        """Its metadata is gone: nothing is served, nothing is taken. Implies `is_fenced`."""
+        self.lac = -1
+        self.explicit_lac: bytes | None = None
+        self.watchers: list[Callable[[], None]] = []
+        """One-shot: called when the LAC grows, or the ledger is fenced or deleted."""
+
+    def check_add(self, master_key: bytes | memoryview, is_recovery: bool) -> Status:
+        """OK if an entry with this key may be added now.
+
+        UNAUTHORIZED for another key than the first; FENCED for an ordinary add after a fence
+        (also when deleted); NO_SUCH_LEDGER for a recovery add to a deleted ledger.
+        """
+        if master_key != self.master_key:
+            return Status.UNAUTHORIZED
+        if not self.is_fenced:
+            return Status.OK
+        if not is_recovery:
+            return Status.FENCED
+        return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
+
+    def check_fence(self, master_key: bytes | memoryview | None) -> Status:
+        """OK if who knows this key may fence the ledger (again). No key is a wrong key."""
+        if master_key is None or master_key != self.master_key:
+            return Status.UNAUTHORIZED
+        return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
+
+    def check_write_lac(self, master_key: bytes | memoryview) -> Status:
+        """OK if an explicit LAC with this key may be stored; a fence does not forbid it."""
+        if master_key != self.master_key:
+            return Status.UNAUTHORIZED
+        return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
+
+    def advance_lac(self, lac: int) -> None:
+        """Takes note of a LAC that came with an entry or by itself; wakes watchers if it grew.
+
+        The add path compares `lac > state.lac` itself, once per run, before calling this.
+        """
+        if lac > self.lac:
+            self.lac = lac
+            if self.watchers:
+                self.wake()
+
+    def fence(self) -> None:
+        """From now on only recovery adds are taken. Durability is the shell's affair."""
+        if not self.is_fenced:
+            self.is_fenced = True
+            self.wake()
+
+    def delete(self) -> None:
+        """The ledger's metadata is gone for good."""
+        self.is_deleted = True
+        self.is_fenced = True
+        self.is_fence_durable = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Calls all watchers once. They may register anew; those wait for the next time."""
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
+            watcher()
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Removes a watcher that gave up; no error if it was called already."""
+        if watcher in self.watchers:
+            self.watchers.remove(watcher)
+
+
+def encode_ledger_state(state: LedgerState) -> bytes:
+    """The stored form (docs/formats.md, "Index"): what must outlive the process."""
+    flags = (_FLAG_FENCED if state.is_fenced else 0) | (_FLAG_LIMBO if state.is_limbo else 0)
+    packet = state.explicit_lac or b""
+    head = _STORED.pack(_STORED_VERSION, flags, state.lac, len(state.master_key), len(packet))
+    return head + state.master_key + packet
+
+
+def decode_ledger_state(ledger_id: int, data: bytes) -> LedgerState:
+    """Raises ValueError if `data` is not a stored ledger state."""
+    if len(data) < _STORED.size:
+        raise ValueError(f"ledger {ledger_id}: stored state of {len(data)} bytes is too short")
+    version, flags, lac, key_size, packet_size = _STORED.unpack_from(data)
+    if version != _STORED_VERSION or len(data) != _STORED.size + key_size + packet_size:
+        raise ValueError(
+            f"ledger {ledger_id}: stored state of version {version} and {len(data)} bytes, "
+            f"expected version {_STORED_VERSION} and {_STORED.size + key_size + packet_size} bytes"
+        )
+    state = LedgerState(ledger_id, data[_STORED.size : _STORED.size + key_size])
+    state.is_fenced = state.is_fence_durable = bool(flags & _FLAG_FENCED)
+    state.is_limbo = bool(flags & _FLAG_LIMBO)
+    state.lac = lac
+    if packet_size:
+        state.explicit_lac = data[_STORED.size + key_size :]
+    return state

@@ -1,0 +1,227 @@
+"""Write cache and read cache against a dict, and what memory they hold."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from bookie.core.caches import Block, ReadCache, WriteCache
+from bookie.core.ledger_state import LedgerState, decode_ledger_state, encode_ledger_state
+from ledger.errors import InvalidArgument, Status
+
+KEY = b"k" * 20
+
+
+def make_entry(ledger_id: int, entry_id: int, payload: bytes = b"", lac: int = -1) -> bytes:
+    return struct.pack(">qqqq", ledger_id, entry_id, lac, len(payload)) + payload
+
+
+def make_frame(ledger_id: int, entry_id: int, payload: bytes = b"", lac: int = -1) -> bytes:
+    entry = make_entry(ledger_id, entry_id, payload, lac)
+    return struct.pack(">iI20s", 24 + len(entry), 0x02010000, KEY) + entry
+
+
+class WriteCacheMachine(RuleBasedStateMachine):
+    """Frames put whole or through a connection's segment, swaps and flushes, against dicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = WriteCache(bytes_max=600)
+        self.active: dict[tuple[int, int], bytes] = {}
+        self.flushing: dict[tuple[int, int], bytes] | None = None
+        self.segment = memoryview(bytearray(300))
+        self.segment_no = self.cache.add_segment(self.segment)
+        self.segment_end = 0
+
+    @rule(ledger=st.integers(0, 2), entry=st.integers(0, 9), payload=st.binary(max_size=40))
+    def put_frame(self, ledger: int, entry: int, payload: bytes) -> None:
+        self.cache.put_frame(make_frame(ledger, entry, payload))
+        self.active[ledger, entry] = make_entry(ledger, entry, payload)
+
+    @rule(ledger=st.integers(0, 2), entry=st.integers(0, 9), payload=st.binary(max_size=40))
+    def put_as_the_add_path_does(self, ledger: int, entry: int, payload: bytes) -> None:
+        frame = make_frame(ledger, entry, payload)
+        if self.segment_end + len(frame) > len(self.segment):
+            self.cache.release_segment(self.segment_no)
+            self.segment = memoryview(bytearray(300))
+            self.segment_no = self.cache.add_segment(self.segment)
+            self.segment_end = 0
+        offset = self.segment_end
+        self.segment[offset : offset + len(frame)] = frame
+        self.segment_end += len(frame)
+        self.cache.active.setdefault(ledger, {})[entry] = self.segment_no << 32 | offset
+        self.cache.nbytes += len(frame)
+        self.active[ledger, entry] = make_entry(ledger, entry, payload)
+
+    @precondition(lambda self: self.flushing is None)
+    @rule()
+    def swap(self) -> None:
+        self.cache.swap()
+        self.flushing, self.active = self.active, {}
+
+    @precondition(lambda self: self.flushing is not None)
+    @rule()
+    def flushed(self) -> None:
+        self.cache.flushed()
+        self.flushing = None
+
+    @precondition(lambda self: self.flushing is None)
+    @rule(ledger=st.integers(0, 2))
+    def drop_ledger(self, ledger: int) -> None:
+        self.cache.drop_ledger(ledger)
+        self.active = {key: value for key, value in self.active.items() if key[0] != ledger}
+
+    @invariant()
+    def holds_what_the_dicts_hold(self) -> None:
+        both = {**(self.flushing or {}), **self.active}
+        for ledger in range(3):
+            for entry in range(10):
+                found = self.cache.get(ledger, entry)
+                assert (None if found is None else bytes(found)) == both.get((ledger, entry))
+            last = max((e for held, e in both if held == ledger), default=-1)
+            assert self.cache.last_entry_id(ledger) == last
+            assert self.cache.holds(ledger) == (last >= 0)
+
+
+TestWriteCache = WriteCacheMachine.TestCase
+
+
+def test_two_flushes_after_its_release_a_segment_is_gone() -> None:
+    cache = WriteCache(bytes_max=1000)
+    number = cache.add_segment(memoryview(bytearray(500)))
+    cache.swap()
+    cache.release_segment(number)  # may hold frames of both halves
+    cache.flushed()
+    assert list(cache.segments) == [number]
+    cache.swap()
+    cache.flushed()
+    assert not cache.segments
+
+
+def test_segments_held_count_as_full_even_without_frames_in_them() -> None:
+    cache = WriteCache(bytes_max=1000)
+    cache.release_segment(cache.add_segment(memoryview(bytearray(999))))
+    assert not cache.is_active_full
+    cache.release_segment(cache.add_segment(memoryview(bytearray(1))))
+    assert cache.is_active_full
+    cache.swap()
+    assert not cache.is_active_full
+
+
+def test_an_unused_segment_is_freed_at_once() -> None:
+    cache = WriteCache(bytes_max=1000)
+    cache.release_segment(cache.add_segment(memoryview(bytearray(999))), is_unused=True)
+    assert not cache.segments
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"", make_frame(1, 2)[:-1], make_frame(1, 2) + b"x", make_frame(1, -5), make_frame(-1, 5)],
+)
+def test_what_is_not_a_frame_is_refused(frame: bytes) -> None:
+    with pytest.raises(InvalidArgument):
+        WriteCache(bytes_max=1000).put_frame(frame)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 6)), max_size=60),
+    st.integers(0, 2),
+)
+def test_read_cache_returns_only_right_bytes_and_stays_within_its_bound(
+    puts: list[tuple[int, int, int]], dropped: int
+) -> None:
+    cache = ReadCache(bytes_max=4000)
+    for ledger, first, count in puts:
+        bodies = [make_entry(ledger, first + i) for i in range(count)]
+        ends = [32 * (i + 1) for i in range(count)]
+        cache.put(Block(ledger, first, ends, b"".join(bodies)), cache.generation)
+        assert cache.nbytes <= 4000
+        found = cache.find(ledger, first + count - 1)
+        assert found is not None
+        assert bytes(found.entry(first + count - 1)) == bodies[-1]
+    cache.drop_ledger(dropped)
+    for entry in range(40):
+        assert cache.find(dropped, entry) is None
+        for ledger in range(3):
+            found = cache.find(ledger, entry)
+            assert found is None or bytes(found.entry(entry)) == make_entry(ledger, entry)
+
+
+def test_a_block_read_before_an_overwrite_is_not_kept() -> None:
+    cache = ReadCache(bytes_max=4000)
+    generation = cache.generation
+    cache.drop_ledger(1)
+    cache.put(Block(1, 0, [32], make_entry(1, 0)), generation)
+    assert cache.find(1, 0) is None
+
+
+def test_after_a_fence_only_recovery_adds() -> None:
+    state = LedgerState(7, KEY)
+    assert state.check_add(KEY, is_recovery=False) is Status.OK
+    assert state.check_add(b"x" * 20, is_recovery=False) is Status.UNAUTHORIZED
+    assert state.check_fence(None) is Status.UNAUTHORIZED
+    assert state.check_fence(memoryview(KEY)) is Status.OK
+    state.fence()
+    assert state.check_add(KEY, is_recovery=False) is Status.FENCED
+    assert state.check_add(KEY, is_recovery=True) is Status.OK
+    assert state.check_add(b"x" * 20, is_recovery=True) is Status.UNAUTHORIZED
+
+
+def test_a_deleted_ledger_takes_nothing() -> None:
+    state = LedgerState(7, KEY)
+    state.delete()
+    assert state.check_add(KEY, is_recovery=False) is Status.FENCED
+    assert state.check_add(KEY, is_recovery=True) is Status.NO_SUCH_LEDGER
+    assert state.check_fence(KEY) is Status.NO_SUCH_LEDGER
+    assert state.check_write_lac(KEY) is Status.NO_SUCH_LEDGER
+
+
+def test_watchers_are_called_once_and_may_watch_again() -> None:
+    state = LedgerState(7, KEY)
+    calls: list[int] = []
+
+    def watch() -> None:
+        calls.append(state.lac)
+        state.watchers.append(watch)
+
+    state.watchers.append(watch)
+    state.advance_lac(3)
+    state.advance_lac(3)
+    state.advance_lac(2)
+    assert calls == [3]
+    state.fence()
+    assert calls == [3, 3]
+    state.unwatch(watch)
+    state.unwatch(watch)
+    state.advance_lac(9)
+    assert calls == [3, 3]
+    assert state.lac == 9
+
+
+@given(st.booleans(), st.booleans(), st.integers(-1, 2**63 - 1), st.none() | st.binary(min_size=1))
+def test_stored_state_comes_back(
+    is_fenced: bool, is_limbo: bool, lac: int, packet: bytes | None
+) -> None:
+    state = LedgerState(7, KEY)
+    state.is_fenced, state.is_limbo, state.lac, state.explicit_lac = (
+        is_fenced,
+        is_limbo,
+        lac,
+        packet,
+    )
+    found = decode_ledger_state(7, encode_ledger_state(state))
+    assert (found.master_key, found.is_fenced, found.is_limbo) == (KEY, is_fenced, is_limbo)
+    assert (found.lac, found.explicit_lac, found.is_fence_durable) == (lac, packet, is_fenced)
+
+
+@given(st.binary(max_size=60))
+def test_stored_state_of_garbage_is_refused_or_read_whole(data: bytes) -> None:
+    try:
+        state = decode_ledger_state(7, data)
+    except ValueError:
+        return
+    assert len(state.master_key) <= len(data)
