@@ -1,0 +1,204 @@
+"""What is stored about a ledger, and the only ways it may change.
+
+`LedgerMetadata` is immutable: a transition gives a new one or raises. Whoever has one in hand
+may trust its invariants; whether it is still the stored one is the metadata store's business.
+Bytes are the business of `ledger.core.metadata_format`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from ledger.core.entry import DigestType
+from ledger.core.quorum import check_sizes
+from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, MetadataConflict
+
+FORMAT_VERSION_MIN = 1
+FORMAT_VERSION_MAX = 3
+"""Version of the stored bytes; a rewrite keeps the version it was read with."""
+
+
+_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:\-_.]+")
+
+
+class LedgerState(enum.IntEnum):
+    """OPEN -> IN_RECOVERY -> CLOSED, or OPEN -> CLOSED. The values are stored."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The ensemble of the entries from `first_entry_id` up to the next fragment."""
+
+    first_entry_id: int
+    bookies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMetadata:
+    """Invariants: E >= write quorum >= ack quorum >= 1; fragments ascend strictly from entry 0,
+    E different bookies each; only a closed ledger has a last entry and a length.
+
+    `length` is the payload bytes of a closed ledger. `created_ms` is wall clock, -1 if unknown.
+    `c_token` marks one's own create; it does not survive a rewrite by Apache's client.
+    Construction raises InvalidArgument for anything else.
+    """
+
+    ledger_id: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    state: LedgerState = LedgerState.OPEN
+    fragments: tuple[Fragment, ...]
+    digest_type: DigestType | None
+    password: bytes = field(default=b"", repr=False)
+    last_entry_id: int = -1
+    length: int = 0
+    created_ms: int = -1
+    custom: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    c_token: int = 0
+    format_version: int = FORMAT_VERSION_MAX
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "custom", MappingProxyType(dict(self.custom)))
+        if self.ledger_id < 0:
+            raise InvalidArgument(f"ledger id {self.ledger_id} is negative")
+        check_sizes(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        if not FORMAT_VERSION_MIN <= self.format_version <= FORMAT_VERSION_MAX:
+            raise InvalidArgument(
+                f"metadata format version {self.format_version}; known are "
+                f"{FORMAT_VERSION_MIN} to {FORMAT_VERSION_MAX}"
+            )
+        self._check_fragments()
+        if self.is_closed:
+            if self.last_entry_id < -1 or self.length < 0:
+                raise InvalidArgument(
+                    f"closed ledger {self.ledger_id} with last entry {self.last_entry_id} and "
+                    f"length {self.length}"
+                )
+        elif self.last_entry_id != -1 or self.length != 0:
+            raise InvalidArgument(
+                f"ledger {self.ledger_id} is {self.state.name} but has last entry "
+                f"{self.last_entry_id} and length {self.length}"
+            )
+
+    def _check_fragments(self) -> None:
+        if not self.fragments or self.fragments[0].first_entry_id != 0:
+            raise InvalidArgument(f"fragments of ledger {self.ledger_id} do not begin at entry 0")
+        before = -1
+        for fragment in self.fragments:
+            if fragment.first_entry_id <= before:
+                raise InvalidArgument(
+                    f"fragments of ledger {self.ledger_id} do not ascend: {before} is followed by "
+                    f"{fragment.first_entry_id}"
+                )
+            before = fragment.first_entry_id
+            _check_ensemble(self.ledger_id, self.ensemble_size, fragment.bookies)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is LedgerState.CLOSED
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_index_of(self, entry_id: int) -> int:
+        """Index into `fragments` of the one that holds `entry_id` (>= 0)."""
+        if entry_id < 0:
+            raise InvalidArgument(f"entry id {entry_id} is negative")
+        return bisect_right(self.fragments, entry_id, key=_first_entry_id) - 1
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """The fragment that holds `entry_id` (>= 0), whether or not the entry exists."""
+        return self.fragments[self.fragment_index_of(entry_id)]
+
+    def require_open(self) -> None:
+        """What a writer asks before it changes anything: somebody else may have taken over.
+
+        Raises LedgerFenced in recovery, LedgerClosed when closed.
+        """
+        if self.is_closed:
+            raise LedgerClosed(f"ledger {self.ledger_id} is closed at entry {self.last_entry_id}")
+        if self.state is LedgerState.IN_RECOVERY:
+            raise LedgerFenced(f"ledger {self.ledger_id} is being recovered by another client")
+
+    def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> LedgerMetadata:
+        """From `first_entry_id` on the ensemble is `bookies`: replaces the last fragment if it
+        begins there, else appends one. A writer calls `require_open` first; in recovery this
+        is for the recoverer.
+
+        Raises LedgerClosed, InvalidArgument (wrong ensemble), or MetadataConflict if the last
+        fragment begins later.
+        """
+        if self.is_closed:
+            raise LedgerClosed(f"ledger {self.ledger_id} is closed: its ensembles are final")
+        last = self.last_fragment
+        if first_entry_id < last.first_entry_id:
+            raise MetadataConflict(
+                f"ledger {self.ledger_id}: new ensemble from entry {first_entry_id}, but another "
+                f"begins at {last.first_entry_id}"
+            )
+        kept = self.fragments[:-1] if first_entry_id == last.first_entry_id else self.fragments
+        return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(bookies))))
+
+    def in_recovery(self) -> LedgerMetadata:
+        """As a recoverer needs it; itself if already in recovery. Closed: LedgerClosed."""
+        if self.is_closed:
+            raise LedgerClosed(
+                f"ledger {self.ledger_id} is closed at entry {self.last_entry_id}: there is "
+                "nothing to recover"
+            )
+        if self.state is LedgerState.IN_RECOVERY:
+            return self
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
+        """Fixes the end: `last_entry_id` (-1: empty) and `length` in payload bytes.
+
+        Closing again at the same end gives itself; at another end raises LedgerClosed. A last
+        fragment that begins after the end stays: it is empty.
+        """
+        if self.is_closed:
+            if (self.last_entry_id, self.length) == (last_entry_id, length):
+                return self
+            raise LedgerClosed(
+                f"ledger {self.ledger_id} is closed at entry {self.last_entry_id} with "
+                f"{self.length} bytes; cannot close it at entry {last_entry_id} with {length}"
+            )
+        if last_entry_id < -1 or length < 0:
+            raise InvalidArgument(
+                f"ledger {self.ledger_id} cannot end at entry {last_entry_id} with {length} bytes"
+            )
+        return replace(
+            self,
+            state=LedgerState.CLOSED,
+            last_entry_id=last_entry_id,
+            length=length,
+        )
+
+
+def _first_entry_id(fragment: Fragment) -> int:
+    return fragment.first_entry_id
+
+
+def _check_ensemble(ledger_id: int, ensemble_size: int, bookies: tuple[str, ...]) -> None:
+    if len(bookies) != ensemble_size:
+        raise InvalidArgument(
+            f"ensemble of ledger {ledger_id} has {len(bookies)} bookies, must have {ensemble_size}"
+        )
+    if len(set(bookies)) != ensemble_size:
+        raise InvalidArgument(f"ensemble of ledger {ledger_id} names a bookie twice: {bookies}")
+    for bookie in bookies:
+        if _BOOKIE_ID.fullmatch(bookie) is None:
+            raise InvalidArgument(
+                f"bookie id {bookie!r} in ledger {ledger_id}: allowed are a-z A-Z 0-9 : - _ ."
+            )
