@@ -1,0 +1,252 @@
+"""Both ends of one simulated connection, and the two pipes between them.
+
+A pipe keeps the order of its bytes, holds at most its buffer, and delivers by events. After
+`die` an end never touches its pipes again.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from bookie.testing.network import NodeNetwork, SimNetwork
+
+_ACK_OVERHEAD_S = 1e-6
+"""Keeps segments of one pipe apart, so that two never arrive at the same instant by rounding."""
+
+
+class _Pipe:
+    """One direction: bytes in flight, bytes arrived and not yet read, and how it ended."""
+
+    def __init__(self, network: SimNetwork, name: str, source: str, target: str) -> None:
+        self.network = network
+        self.name = name
+        self.source = source
+        self.target = target
+        self.arrived = bytearray()
+        self.in_flight: deque[bytes | None] = deque()  # None is the end of the stream
+        self.in_flight_bytes = 0
+        self.is_ended = False
+        self.last_arrival_s = 0.0
+        self.held = 0
+        self.reader: SimTransport | None = None
+        self.writer: SimTransport | None = None
+
+    @property
+    def room(self) -> int:
+        return self.network.options.buffer_bytes - self.in_flight_bytes - len(self.arrived)
+
+    @property
+    def is_writable(self) -> bool:
+        """As Linux does it: a writer is woken when there is room worth the trip."""
+        return self.room * 4 >= self.network.options.buffer_bytes
+
+    def push(self, data: bytes | None) -> None:
+        """Sends one segment (None: the end) on its way, behind all earlier ones."""
+        size = len(data) if data is not None else 0
+        simulation = self.network.simulation
+        arrival_s = simulation.now_s + self.network.delay_s(self.source, self.target, size)
+        self.last_arrival_s = max(arrival_s, self.last_arrival_s + _ACK_OVERHEAD_S)
+        self.in_flight.append(data)
+        self.in_flight_bytes += size
+        simulation.call_at(self.last_arrival_s, self._arrive)
+
+    def _arrive(self) -> None:
+        if self.held or self.network.is_blocked(self.source, self.target):
+            self.held += 1
+        elif self.in_flight:
+            self._deliver()
+
+    def resume(self) -> None:
+        """Delivers what a partition held back."""
+        held, self.held = self.held, 0
+        simulation = self.network.simulation
+        for _ in range(held):
+            self.last_arrival_s = max(simulation.now_s, self.last_arrival_s) + _ACK_OVERHEAD_S
+            simulation.call_at(self.last_arrival_s, self._arrive)
+
+    def _deliver(self) -> None:
+        data = self.in_flight.popleft()
+        trace = self.network.simulation.trace
+        trace("net", self.name, self.source, len(data or b""), zlib.crc32(data or b""))
+        if data is None:
+            self.is_ended = True
+        else:
+            self.in_flight_bytes -= len(data)
+            self.arrived += data
+        reader, writer = self.reader, self.writer
+        if reader is None or reader.is_broken:
+            # Nobody reads there any more: the peer's kernel answers with a reset.
+            self.arrived.clear()
+            if writer is not None and data is not None:
+                self.network.tell_reset(self.target, writer)
+        else:
+            reader.wake_reader()
+
+    def discard(self) -> None:
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        self.held = 0
+        self.arrived.clear()
+
+
+class SimTransport:
+    """One end of a connection; implements `Transport`."""
+
+    def __init__(self, door: NodeNetwork, name: str, peer: str, incoming: _Pipe, outgoing: _Pipe):
+        self.peer = peer
+        self.node = outgoing.source
+        self.peer_node = outgoing.target
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self.is_closed = False
+        self._network = door.network
+        self._name = name
+        self._error: str | None = None
+        self._readable: trio.Event | None = None
+        self._writable: trio.Event | None = None
+        incoming.reader = self
+        outgoing.writer = self
+
+    @property
+    def is_broken(self) -> bool:
+        """True once nothing can be read or sent here any more."""
+        return self.is_closed or self._error is not None
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        self._check()
+        size = min(len(data), self.outgoing.room)
+        if size <= 0:
+            raise BlockingIOError(11, "send buffer full")
+        chance, options = self._network.chance, self._network.options
+        taken = bytes(memoryview(data)[:size])
+        if size > 1 and chance.random() < options.split_probability:
+            cut = chance.randrange(1, size)
+            self.outgoing.push(taken[:cut])
+            if chance.random() < 0.5:
+                return cut
+            self.outgoing.push(taken[cut:])
+        else:
+            self.outgoing.push(taken)
+        return size
+
+    def recv_into(self, buffer: memoryview) -> int:
+        arrived = self.incoming.arrived
+        self._check()
+        if not arrived:
+            if self.incoming.is_ended:
+                return 0
+            raise BlockingIOError(11, "nothing to read")
+        size = min(len(buffer), len(arrived))
+        chance = self._network.chance
+        if size > 1 and chance.random() < self._network.options.split_probability:
+            size = chance.randrange(1, size)
+        buffer[:size] = arrived[:size]
+        del arrived[:size]
+        writer = self.incoming.writer
+        if writer is not None and self.incoming.is_writable:
+            writer.wake_writer()
+        return size
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._is_ready(bool(self.incoming.arrived) or self.incoming.is_ended):
+            return
+        if self._readable is None:
+            self._readable = trio.Event()
+        await self._readable.wait()
+        if self.is_closed:
+            raise trio.ClosedResourceError("connection was closed")
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._is_ready(self.outgoing.is_writable):
+            return
+        if self._writable is None:
+            self._writable = trio.Event()
+        await self._writable.wait()
+        if self.is_closed:
+            raise trio.ClosedResourceError("connection was closed")
+
+    def close(self) -> None:
+        """Ends this side: the peer reads what was sent, then the end."""
+        if self.is_closed:
+            return
+        if self._error is None:
+            self.outgoing.push(None)
+        self._end()
+
+    def reset(self) -> None:
+        """Breaks the connection: this end now, the other one when it hears of it."""
+        peer = self.outgoing.reader
+        self.be_reset()
+        if peer is not None:
+            self._network.tell_reset(self.node, peer)
+
+    def be_reset(self) -> None:
+        """This end learns that the connection broke."""
+        if self.is_broken:
+            return
+        self._error = "connection reset by peer"
+        self.incoming.discard()
+        self.outgoing.discard()
+        self.wake_reader()
+        self.wake_writer()
+
+    def die(self, *, is_silent: bool) -> None:
+        """The process of this end is dead; see `SimNetwork.freeze`."""
+        if self.is_closed:
+            return
+        if not is_silent and self._error is None:
+            # What the process had sent may still arrive, or be lost to the reset.
+            if self._network.chance.random() < 0.5:
+                self.outgoing.push(None)
+            else:
+                self.reset()
+        self._end()
+
+    def wake_reader(self) -> None:
+        if self._readable is not None:
+            self._readable.set()
+            self._readable = None
+
+    def wake_writer(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    def _check(self) -> None:
+        if self.is_closed:
+            raise OSError(9, f"connection {self._name} is closed")
+        if self._error is not None:
+            raise ConnectionResetError(104, f"{self._name} to {self.peer}: {self._error}")
+
+    def _is_ready(self, is_ready: bool) -> bool:
+        if self.is_closed:
+            raise trio.ClosedResourceError("connection was closed")
+        if is_ready or self._error is not None:
+            return True
+        return self._network.chance.random() < self._network.options.early_wake_probability
+
+    def _end(self) -> None:
+        self.is_closed = True
+        self.incoming.arrived.clear()
+        self._network.forget(self)
+        self.wake_reader()
+        self.wake_writer()
+
+
+def joined_pair(
+    network: SimNetwork, name: str, door: NodeNetwork, peer: NodeNetwork, port: int
+) -> tuple[SimTransport, SimTransport]:
+    """The two ends of a new connection from `door` to `peer`."""
+    there = _Pipe(network, name, door.node, peer.node)
+    back = _Pipe(network, name, peer.node, door.node)
+    return (
+        SimTransport(door, name, f"{peer.node}:{port}", back, there),
+        SimTransport(peer, name, f"{door.node}:{name}", there, back),
+    )
