@@ -284,7 +284,8 @@ class MemoryStore:
     def expire_session(self) -> None:
         """Ends the session as a lost connection would: ephemeral nodes vanish at once."""
         ended = self._session
-        self._session = _Session()
+        if not self._is_closed:
+            self._session = _Session()
         self._tree.drop_ephemerals(ended)
         ended.lost.set()
 

@@ -23,6 +23,11 @@ def check_path(path: str) -> str:
         raise InvalidArgument(f"metadata path {path!r} must start with '/'")
     if len(path) > PATH_CHARS_MAX:
         raise InvalidArgument(f"metadata path has {len(path)} characters, {PATH_CHARS_MAX} at most")
+    if not path.isascii():
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"metadata path {path!r} is not Unicode: {error}") from None
     if "\0" in path:
         raise InvalidArgument(f"metadata path {path!r} contains NUL")
     for name in path[1:].split("/"):

@@ -1,0 +1,383 @@
+"""The metadata tree in one SQLite file: the blocking half of `sqlite.py`.
+
+Called from one thread at a time. What a change committed survives loss of power (WAL with
+synchronous=FULL). Sessions are rows with a heartbeat on the machine's monotonic clock, which
+all processes share; any process may bury a dead one, in the transaction that drops its nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ledger.errors import (
+    InvalidArgument,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+    SessionLost,
+)
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
+from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
+from ledger.metastore.processes import ProcessIdentity, is_gone, this_process
+
+APPLICATION_ID = 0x4C535452
+"""Marks the file as ours ("LSTR"); never changes."""
+
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_S = 5.0
+
+_SCHEMA = """
+CREATE TABLE nodes(
+    path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL, owner INTEGER);
+CREATE INDEX nodes_by_parent ON nodes(parent);
+CREATE INDEX nodes_by_owner ON nodes(owner) WHERE owner IS NOT NULL;
+CREATE TABLE sessions(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, boot_id TEXT NOT NULL, pid_space TEXT NOT NULL,
+    pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL, heartbeat_ms INTEGER NOT NULL,
+    timeout_ms INTEGER NOT NULL);
+CREATE TABLE counters(path TEXT PRIMARY KEY, next INTEGER NOT NULL);
+CREATE TABLE changes(sequence INTEGER NOT NULL);
+INSERT INTO changes VALUES(0);
+INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL);
+"""
+
+WatchKey = tuple[str, bool]
+"""A watched path, and whether its children are watched rather than the node."""
+
+WatchValue = Node | list[str] | None
+
+
+class SqliteFile:
+    """One open file: a connection for work, and one that only notices others' commits."""
+
+    def __init__(self, path: str, *, session_timeout_ms: int, now_ms: Callable[[], int]) -> None:
+        """Opens or creates `path`. Raises InvalidArgument, MetadataCorrupt,
+        MetadataUnavailable."""
+        self.path = path
+        self._session_timeout_ms = session_timeout_ms
+        self._now_ms = now_ms
+        self._identity = this_process()
+        _check_place(path)
+        with self._errors():
+            self._db = _connect(path, BUSY_TIMEOUT_S)
+            try:
+                self._prepare()
+                self._notice = _connect(path, 0)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        self._db.close()
+        self._notice.close()
+
+    # Reading.
+
+    def get(self, path: str) -> Node:
+        with self._errors():
+            node = self._node(path)
+        if node is None:
+            raise NoSuchNode(f"no metadata node {path}")
+        return node
+
+    def children(self, path: str) -> list[str]:
+        with self._errors():
+            return self._children(path)
+
+    def commit_counter(self) -> int:
+        """Changes when another connection committed. Reads shared memory: never waits."""
+        with self._errors():
+            row = self._notice.execute("PRAGMA data_version").fetchone()
+        return int(row[0])
+
+    def snapshot(
+        self, keys: Sequence[WatchKey], known_sequence: int
+    ) -> tuple[int, list[WatchValue] | None]:
+        """Change sequence and the values of `keys` at it; None if it is `known_sequence`."""
+        with self._errors(), self._transaction("BEGIN"):
+            (sequence,) = self._db.execute("SELECT sequence FROM changes").fetchone()
+            if sequence == known_sequence:
+                return sequence, None
+            values: list[WatchValue] = [
+                self._children(path) if is_children else self._node(path)
+                for path, is_children in keys
+            ]
+            return sequence, values
+
+    def _node(self, path: str) -> Node | None:
+        row = self._db.execute(
+            "SELECT data, version, created_ms FROM nodes WHERE path = ?", (path,)
+        ).fetchone()
+        return Node(*row) if row is not None else None
+
+    def _children(self, path: str) -> list[str]:
+        rows = self._db.execute("SELECT path FROM nodes WHERE parent = ?", (path,))
+        return sorted(name_of(child) for (child,) in rows)
+
+    # Changing.
+
+    def apply(self, changes: Sequence[Change], session: int) -> list[int]:
+        """All or nothing. Returns each node's version after its change.
+
+        Raises SessionLost if an ephemeral node is wanted and `session` was ended by others.
+        """
+        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+            versions = [self._apply_one(change, session) for change in changes]
+            self._count_change()
+        return versions
+
+    def take_id(self, path: str) -> int:
+        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+            (following,) = self._db.execute(
+                "INSERT INTO counters VALUES(?, 1)"
+                " ON CONFLICT(path) DO UPDATE SET next = next + 1 RETURNING next",
+                (path,),
+            ).fetchone()
+        return int(following) - 1
+
+    def _apply_one(self, change: Change, session: int) -> int:
+        path = change.path
+        if isinstance(change, Create):
+            self._create(change, session)
+            return 0
+        version = self._expect(path, change.version)
+        if isinstance(change, Put):
+            check_node(path, len(change.data))
+            self._db.execute(
+                "UPDATE nodes SET data = ?, version = version + 1 WHERE path = ?",
+                (bytes(change.data), path),
+            )
+            return version + 1
+        if isinstance(change, Delete):
+            check_node(path, 0)
+            (children,) = self._db.execute(
+                "SELECT count(*) FROM nodes WHERE parent = ?", (path,)
+            ).fetchone()
+            if children:
+                raise InvalidArgument(f"{path} has {children} children: not deleted")
+            self._db.execute("DELETE FROM nodes WHERE path = ?", (path,))
+            return version
+        assert isinstance(change, Check), f"unknown change {change!r}"
+        return version
+
+    def _create(self, change: Create, session: int) -> None:
+        check_node(change.path, len(change.data))
+        if self._node(change.path) is not None:
+            raise NodeExists(f"metadata node {change.path} exists already")
+        if change.is_ephemeral and not self._has_session(session):
+            raise SessionLost(f"metadata session {session} of this process has ended")
+        for missing in ancestors_of(change.path):
+            row = self._db.execute("SELECT owner FROM nodes WHERE path = ?", (missing,)).fetchone()
+            if row is None:
+                self._insert(missing, b"", None)
+            elif row[0] is not None:
+                raise InvalidArgument(f"{missing} is ephemeral and cannot have children")
+        self._insert(change.path, bytes(change.data), session if change.is_ephemeral else None)
+
+    def _insert(self, path: str, data: bytes, owner: int | None) -> None:
+        self._db.execute(
+            "INSERT INTO nodes VALUES(?, ?, ?, 0, ?, ?)",
+            (path, parent_of(path), data, self._now_ms(), owner),
+        )
+
+    def _expect(self, path: str, version: int) -> int:
+        row = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
+        if row is None:
+            raise NoSuchNode(f"no metadata node {path}")
+        if version not in (ANY_VERSION, row[0]):
+            raise MetadataConflict(f"metadata node {path} has version {row[0]}, expected {version}")
+        return int(row[0])
+
+    def _count_change(self) -> None:
+        self._db.execute("UPDATE changes SET sequence = sequence + 1")
+
+    # Sessions.
+
+    def begin_session(self) -> int:
+        """Buries dead sessions (perhaps our own predecessor's) and starts one of ours."""
+        self.expire_dead()
+        own = self._identity
+        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+            cursor = self._db.execute(
+                "INSERT INTO sessions VALUES(NULL, ?, ?, ?, ?, ?, ?)",
+                (
+                    own.boot_id,
+                    own.pid_space,
+                    own.pid,
+                    own.start_ticks,
+                    _shared_clock_ms(),
+                    self._session_timeout_ms,
+                ),
+            )
+            assert cursor.lastrowid is not None, "an inserted session has an id"
+            return cursor.lastrowid
+
+    def beat(self, session: int) -> bool:
+        """Says that the session lives; False if others have ended it."""
+        with self._errors():
+            # A heartbeat need not survive loss of power, so it does not pay for a sync.
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            try:
+                cursor = self._db.execute(
+                    "UPDATE sessions SET heartbeat_ms = ? WHERE id = ?",
+                    (_shared_clock_ms(), session),
+                )
+            finally:
+                self._db.execute("PRAGMA synchronous = FULL")
+            return cursor.rowcount == 1
+
+    def end_session(self, session: int) -> None:
+        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+            self._bury(session)
+
+    def expire_dead(self) -> int:
+        """Ends the sessions of dead or silent processes; how many."""
+        with self._errors():
+            if not self._dead_sessions():
+                return 0
+            with self._transaction("BEGIN IMMEDIATE"):
+                dead = self._dead_sessions()  # again: one may have beaten meanwhile
+                for session in dead:
+                    self._bury(session)
+                return len(dead)
+
+    def _dead_sessions(self) -> list[int]:
+        now = _shared_clock_ms()
+        dead = []
+        for session, heartbeat, timeout, *identity in self._db.execute(
+            "SELECT id, heartbeat_ms, timeout_ms, boot_id, pid_space, pid, start_ticks"
+            " FROM sessions"
+        ):
+            other = ProcessIdentity(*identity)
+            if now - heartbeat > timeout or is_gone(other, self._identity):
+                dead.append(session)
+        return dead
+
+    def _bury(self, session: int) -> None:
+        dropped = self._db.execute("DELETE FROM nodes WHERE owner = ?", (session,)).rowcount
+        self._db.execute("DELETE FROM sessions WHERE id = ?", (session,))
+        if dropped:
+            self._count_change()
+
+    def _has_session(self, session: int) -> bool:
+        row = self._db.execute("SELECT 1 FROM sessions WHERE id = ?", (session,)).fetchone()
+        return row is not None
+
+    # The file itself.
+
+    def _prepare(self) -> None:
+        self._is_prepared()  # before anything is written: a foreign file stays as it is
+        _set_wal(self._db, self.path)
+        self._db.execute("PRAGMA synchronous = FULL")
+        with self._transaction("BEGIN IMMEDIATE"):
+            if not self._is_prepared():
+                for statement in _SCHEMA.split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _is_prepared(self) -> bool:
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application == 0 and version == 0 and tables == 0:
+            return False
+        if application != APPLICATION_ID:
+            raise MetadataCorrupt(
+                f"{self.path} is an SQLite file of another program (application id"
+                f" {application:#x}, ours is {APPLICATION_ID:#x}): name another file"
+            )
+        if version != SCHEMA_VERSION:
+            raise MetadataCorrupt(
+                f"{self.path} has metadata schema version {version}, this program knows"
+                f" {SCHEMA_VERSION}: use the program that wrote it, or a newer one"
+            )
+        return True
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self._db.execute(begin)
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _mapped(self.path, error) from error
+
+
+def _mapped(path: str, error: sqlite3.Error) -> MetadataUnavailable | MetadataCorrupt:
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else None
+    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return MetadataCorrupt(f"{path} is not a metadata file, or is damaged: {error}")
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return MetadataUnavailable(
+            f"{path} was locked by other processes for {BUSY_TIMEOUT_S} s: {error}"
+        )
+    return MetadataUnavailable(f"{path}: {error}")
+
+
+def _check_place(path: str) -> None:
+    directory = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(directory):
+        raise InvalidArgument(f"cannot open {path}: the directory {directory} does not exist")
+    if os.path.isdir(path):
+        raise InvalidArgument(f"cannot open {path}: it is a directory, not a file")
+    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+        raise InvalidArgument(
+            f"cannot open {path}: this user may not write it, and even readers need to"
+        )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise InvalidArgument(
+            f"cannot open {path}: this user may not write in {directory}, where the"
+            " write-ahead log of the file lies"
+        )
+
+
+def _connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=rwc",
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _set_wal(db: sqlite3.Connection, path: str) -> None:
+    # Switching takes a lock that the busy timeout does not wait for.
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise InvalidArgument(
+            f"{path}: its file system has no shared memory for SQLite's write-ahead log"
+            f" (journal mode stays {mode}): use a local disk"
+        )
+
+
+def _shared_clock_ms() -> int:
+    """The same for all processes of one boot, and not set by anybody."""
+    return time.monotonic_ns() // 1_000_000
