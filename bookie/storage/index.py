@@ -1,12 +1,32 @@
-"""Where entries lie: run records in a sorted key-value store, and the KeyValue door.
+"""Where entries lie and what ledgers are: records in a sorted key-value store (KeyValue).
 
-`rocks` is the production form of KeyValue, `bookie.testing.disk` the simulated one.
+The keys are described in docs/formats.md, "Index". `rocks` is the production form of KeyValue,
+`MemoryKeyValue` the one for tests; `bookie.testing.disk` holds the simulated one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+import struct
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import trio
+
+from bookie.core.entry_log import decode_lengths, encode_lengths
+from bookie.core.ledger_state import LedgerState, decode_ledger_state, encode_ledger_state
+from ledger.errors import BookieIoError
+
+ENTRY_ID_MAX = 2**63 - 1
+_LAST = ENTRY_ID_MAX - 1
+
+_RUN_KEY = struct.Struct(">cqq")
+_RUN_PLACE = struct.Struct(">qq")
+_STATE_KEY = struct.Struct(">cq")
+_TOMBSTONE = struct.Struct(">q")
+_LOG_LEDGER = struct.Struct(">qq")
 
 
 class KeyValue(Protocol):
@@ -37,3 +57,301 @@ class KeyValue(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class MemoryKeyValue:
+    """KeyValue in memory, for tests and for clusters that need not outlive their process.
+
+    `after_crash` gives the map a new process would find.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._map: dict[bytes, bytes] = dict(pairs)
+        self._keys: list[bytes] = sorted(self._map)
+        self._durable: dict[bytes, bytes] = dict(self._map)
+        self._unflushed: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._map.get(key)
+
+    def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
+        i = bisect_right(self._keys, key)
+        if i == 0 or self._keys[i - 1] < lowest:
+            return None
+        found = self._keys[i - 1]
+        return found, self._map[found]
+
+    def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for i in range(bisect_left(self._keys, first), bisect_left(self._keys, end)):
+            key = self._keys[i]
+            yield key, self._map[key]
+
+    def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
+        self._unflushed.append((list(puts), list(deletes)))
+        for key in deletes:
+            if self._map.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+        for key, value in puts:
+            if key not in self._map:
+                insort(self._keys, key)
+            self._map[key] = value
+
+    async def flush(self) -> None:
+        _apply(self._durable, self._unflushed)
+        self._unflushed.clear()
+        await trio.lowlevel.checkpoint()
+
+    async def compact(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def unflushed(self) -> int:
+        """Batches a crash may lose."""
+        return len(self._unflushed)
+
+    def after_crash(self, batches_kept: int = 0) -> MemoryKeyValue:
+        """The last flushed state plus the first `batches_kept` batches written since."""
+        pairs = dict(self._durable)
+        _apply(pairs, self._unflushed[:batches_kept])
+        return MemoryKeyValue(pairs.items())
+
+
+def _apply(
+    pairs: dict[bytes, bytes],
+    batches: Iterable[tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]],
+) -> None:
+    for puts, deletes in batches:
+        for key in deletes:
+            pairs.pop(key, None)
+        pairs.update(puts)
+
+
+class PlacedRun(NamedTuple):
+    """Entries `first`, `first + 1`, ... of a ledger, one after the other in an entry log."""
+
+    ledger_id: int
+    first: int
+    log_id: int
+    offset: int
+    """Of the first entry's bytes in the log."""
+    lengths: array[int]
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.lengths) - 1
+
+    def part(self, first: int, last: int) -> PlacedRun:
+        """The run without the entries before `first` and after `last`."""
+        assert self.first <= first <= last <= self.last
+        begin = first - self.first
+        offset = self.offset + sum(self.lengths[:begin])
+        lengths = self.lengths[begin : last - self.first + 1]
+        return PlacedRun(self.ledger_id, first, self.log_id, offset, lengths)
+
+
+def _run_key(ledger_id: int, first: int) -> bytes:
+    return _RUN_KEY.pack(b"E", ledger_id, first)
+
+
+def _run_pair(run: PlacedRun) -> tuple[bytes, bytes]:
+    value = _RUN_PLACE.pack(run.log_id, run.offset) + encode_lengths(run.lengths)
+    return _run_key(run.ledger_id, run.first), value
+
+
+def _decode_run(key: bytes, value: bytes) -> PlacedRun:
+    try:
+        _, ledger_id, first = _RUN_KEY.unpack(key)
+        log_id, offset = _RUN_PLACE.unpack_from(value)
+        lengths = decode_lengths(value[_RUN_PLACE.size :])
+        if not lengths:
+            raise ValueError("a run without entries")
+    except (struct.error, ValueError) as error:
+        raise BookieIoError(f"index: bad run record under {key.hex()}: {error}") from error
+    return PlacedRun(ledger_id, first, log_id, offset, lengths)
+
+
+class Index:
+    """Runs, ledger states, ledgers per entry log and tombstones in one KeyValue.
+
+    Runs of a ledger never overlap: a newer run trims or splits what it covers, in its own
+    batch. All writes come from one task at a time (checkpoint or garbage collection).
+    """
+
+    BATCH_PAIRS_MAX = 500
+
+    def __init__(self, pairs: KeyValue) -> None:
+        self._pairs = pairs
+
+    def find(self, ledger_id: int, entry_id: int) -> PlacedRun | None:
+        """The run that holds the entry. Raises BookieIoError if its record is damaged."""
+        found = self._pairs.floor(_run_key(ledger_id, entry_id), _run_key(ledger_id, 0))
+        if found is None:
+            return None
+        run = _decode_run(*found)
+        return run if entry_id <= run.last else None
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """The highest entry id stored, or -1."""
+        found = self._pairs.floor(_run_key(ledger_id, ENTRY_ID_MAX), _run_key(ledger_id, 0))
+        return -1 if found is None else _decode_run(*found).last
+
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_ID_MAX) -> Iterator[PlacedRun]:
+        """Runs that hold any of the entries, in order. The index may not change meanwhile."""
+        before = self._pairs.floor(_run_key(ledger_id, first), _run_key(ledger_id, 0))
+        begin = _run_key(ledger_id, first)
+        if before is not None and before[0] != begin:
+            run = _decode_run(*before)
+            if run.last >= first:
+                yield run
+        # The end is not included; no entry has the highest id there is.
+        for key, value in self._pairs.items(begin, _run_key(ledger_id, min(last, _LAST) + 1)):
+            yield _decode_run(key, value)
+
+    def put_runs(self, runs: Sequence[PlacedRun]) -> Iterator[int | None]:
+        """Steps of one batch each; a step yields the ledger whose older entries it overwrote.
+
+        The runs must not overlap each other. Durable after `flush`.
+        """
+        puts: list[tuple[bytes, bytes]] = []
+        ledger_id = last_before = -1
+        for run in runs:
+            if run.ledger_id != ledger_id:
+                ledger_id = run.ledger_id
+                last_before = self.last_entry_id(ledger_id)
+            if run.first <= last_before:
+                # Older entries may be covered: what the batch so far wrote must be visible.
+                self._pairs.write(puts)
+                puts = []
+                if self._overwrite(run):
+                    yield run.ledger_id
+                continue
+            puts.append(_run_pair(run))
+            if len(puts) >= self.BATCH_PAIRS_MAX:
+                self._pairs.write(puts)
+                puts = []
+                yield None
+        if puts:
+            self._pairs.write(puts)
+            yield None
+
+    def _overwrite(self, run: PlacedRun) -> bool:
+        """Writes a run and cuts the older ones it covers. False if there were none."""
+        puts: list[tuple[bytes, bytes]] = []
+        deletes: list[bytes] = []
+        for old in self.runs(run.ledger_id, run.first, run.last):
+            if old.first < run.first:
+                puts.append(_run_pair(old.part(old.first, run.first - 1)))
+            else:
+                deletes.append(_run_key(old.ledger_id, old.first))
+            if old.last > run.last:
+                puts.append(_run_pair(old.part(run.last + 1, old.last)))
+        is_overwriting = bool(puts or deletes)
+        puts.append(_run_pair(run))
+        key = _run_key(run.ledger_id, run.first)
+        self._pairs.write(puts, [old_key for old_key in deletes if old_key != key])
+        return is_overwriting
+
+    def state(self, ledger_id: int) -> LedgerState | None:
+        """Raises BookieIoError if the record is damaged."""
+        data = self._pairs.get(_STATE_KEY.pack(b"L", ledger_id))
+        if data is None:
+            return None
+        try:
+            return decode_ledger_state(ledger_id, data)
+        except ValueError as error:
+            raise BookieIoError(f"index: {error}") from error
+
+    def has_state(self, ledger_id: int) -> bool:
+        return self._pairs.get(_STATE_KEY.pack(b"L", ledger_id)) is not None
+
+    def put_states(self, states: Iterable[LedgerState]) -> Iterator[None]:
+        """Steps of one batch each."""
+        every = iter(states)
+        while batch := list(islice(every, self.BATCH_PAIRS_MAX)):
+            self._pairs.write(
+                [(_STATE_KEY.pack(b"L", s.ledger_id), encode_ledger_state(s)) for s in batch]
+            )
+            yield
+
+    def ledger_ids(self, after: int, count_max: int) -> list[int]:
+        """Up to `count_max` ledgers with a state, in order, beginning after ledger `after`."""
+        pairs = self._pairs.items(_STATE_KEY.pack(b"L", after + 1), b"M")
+        return [_STATE_KEY.unpack(key)[1] for key, _ in islice(pairs, count_max)]
+
+    def delete_ledger(self, ledger_id: int, master_key: bytes, now_ms: int) -> Iterator[None]:
+        """Removes runs and state and leaves a tombstone, in steps of one batch each.
+
+        Tombstone first and state last: interrupted, it is simply done again.
+        """
+        tombstone = _TOMBSTONE.pack(now_ms) + master_key
+        self._pairs.write([(_STATE_KEY.pack(b"T", ledger_id), tombstone)])
+        yield
+        first, end = _run_key(ledger_id, 0), _run_key(ledger_id, ENTRY_ID_MAX)
+        while True:
+            keys = [key for key, _ in islice(self._pairs.items(first, end), self.BATCH_PAIRS_MAX)]
+            if not keys:
+                break
+            self._pairs.write([], keys)
+            yield
+        self._pairs.write([], [_STATE_KEY.pack(b"L", ledger_id)])
+
+    def tombstone(self, ledger_id: int) -> bytes | None:
+        """The master key of a deleted ledger, or None."""
+        value = self._pairs.get(_STATE_KEY.pack(b"T", ledger_id))
+        return None if value is None else value[_TOMBSTONE.size :]
+
+    def tombstones(self) -> list[tuple[int, int]]:
+        """(time of deletion in ms, ledger id), oldest first."""
+        return sorted(
+            (_TOMBSTONE.unpack_from(value)[0], _STATE_KEY.unpack(key)[1])
+            for key, value in self._pairs.items(b"T", b"U")
+        )
+
+    def forget_tombstones(self, ledger_ids: Sequence[int]) -> None:
+        for i in range(0, len(ledger_ids), self.BATCH_PAIRS_MAX):
+            batch = ledger_ids[i : i + self.BATCH_PAIRS_MAX]
+            self._pairs.write([], [_STATE_KEY.pack(b"T", ledger_id) for ledger_id in batch])
+
+    def log_ids(self) -> list[int]:
+        """Entry logs that runs may point into, in order."""
+        return [_STATE_KEY.unpack(key)[1] for key, _ in self._pairs.items(b"G", b"H")]
+
+    def log_ledgers(self, log_id: int) -> dict[int, int]:
+        """Bytes that were written into an entry log, per ledger (living or not)."""
+        value = self._pairs.get(_STATE_KEY.pack(b"G", log_id))
+        if value is None:
+            return {}
+        if len(value) % _LOG_LEDGER.size:
+            raise BookieIoError(f"index: bad record of entry log {log_id:x}: {len(value)} bytes")
+        return dict(_LOG_LEDGER.iter_unpack(value))
+
+    def put_log_ledgers(self, log_id: int, ledgers: Mapping[int, int]) -> None:
+        """Must be written before the first run that points into the log."""
+        value = b"".join(_LOG_LEDGER.pack(ledger_id, size) for ledger_id, size in ledgers.items())
+        self._pairs.write([(_STATE_KEY.pack(b"G", log_id), value)])
+
+    def delete_log(self, log_id: int) -> None:
+        self._pairs.write([], [_STATE_KEY.pack(b"G", log_id)])
+
+    @property
+    def checkpoint_no(self) -> int:
+        """Number of the last checkpoint that is whole in here; 0 if none."""
+        value = self._pairs.get(b"C")
+        return 0 if value is None else int.from_bytes(value, "big")
+
+    @checkpoint_no.setter
+    def checkpoint_no(self, number: int) -> None:
+        self._pairs.write([(b"C", number.to_bytes(8, "big"))])
+
+    async def flush(self) -> None:
+        """Makes all earlier writes durable. Raises BookieIoError."""
+        await self._pairs.flush()
+
+    async def compact(self) -> None:
+        await self._pairs.compact()
+
+    def close(self) -> None:
+        self._pairs.close()
