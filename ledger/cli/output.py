@@ -1,0 +1,191 @@
+"""What all sub-commands share: where the cluster is, how answers and errors are shown.
+
+Data goes to stdout, as tables for people or JSON for programs; remarks and progress go to stderr.
+An error a user can meet is one line and exit code 1, never a traceback.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, NoReturn
+
+from cyclopts import Parameter
+
+from ledger.errors import InvalidArgument, LedgerError
+
+CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+_EXIT_OUTPUT_CLOSED = 141  # as a shell shows a program that SIGPIPE ended
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOption:
+    cluster: Annotated[str | None, Parameter(env_var=CLUSTER_VARIABLE)] = None
+    """Where the cluster's metadata is: sqlite:///path/cluster.db."""
+
+    @property
+    def uri(self) -> str:
+        if not self.cluster:
+            raise InvalidArgument(
+                f"which cluster? Give --cluster URI or set {CLUSTER_VARIABLE}; "
+                f"`ledgerstream standalone --dir DIR` starts one and prints its URI"
+            )
+        return self.cluster
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOption:
+    json: Annotated[bool, Parameter(negative="")] = False
+    """Print JSON."""
+
+    def show(self, data: Mapping[str, Any], *, title: str) -> None:
+        """One thing with named properties. The JSON is one object on one line."""
+        if self.json:
+            print_json(data)
+            return
+        rows = [[name.replace("_", " "), value] for name, value in data.items()]
+        _print_table(title, None, rows)
+
+    def show_list(self, items: Iterable[Mapping[str, Any]], *, title: str, none: str) -> None:
+        """Many things of one kind; `none` says so when there are none. JSON: an array."""
+        listed = list(items)
+        if self.json:
+            print_json(listed)
+        elif not listed:
+            remark(none)
+        else:
+            names = list(listed[0])
+            rows = [[item[name] for name in names] for item in listed]
+            _print_table(title, [name.replace("_", " ") for name in names], rows)
+
+
+def print_json(data: object) -> None:
+    """One line, readable by whoever waits at the other end of a pipe at once."""
+    sys.stdout.write(json.dumps(data, default=_plain, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return text_or_base64(bytes(value))
+    return str(value)
+
+
+def text_or_base64(value: bytes) -> str | dict[str, str]:
+    """UTF-8 as a string, other bytes as {"base64": ...}: nothing is lost, nothing guessed."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}
+
+
+def _print_table(
+    title: str, columns: Sequence[str] | None, rows: Sequence[Sequence[object]]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # In a pipe rich would cut at 80 columns; a program or file has no width.
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    table = Table(title=title, title_justify="left", show_header=columns is not None)
+    for column in columns or ["", ""]:
+        is_number = (
+            bool(rows) and columns is not None and isinstance(rows[0][columns.index(column)], int)
+        )
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_shown(value)) for value in row))
+    console.print(table)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_shown(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_shown(item)}" for key, item in value.items())
+    return str(value)
+
+
+def remark(text: str) -> None:
+    """A line for a human, beside the data."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def time_of(milliseconds: int | None) -> str | None:
+    """Unix milliseconds as ISO 8601 in UTC; None for a time that was never set."""
+    if milliseconds is None or milliseconds < 0:
+        return None
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class OutputClosed(Exception):
+    """Whoever read our stdout went away: nothing is wrong, but there is no point in going on."""
+
+
+def write_output(data: bytes) -> None:
+    """Bytes to stdout, at once. Raises OutputClosed if the reader left."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The errors inside nested groups, in order."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _causes(inner)
+    else:
+        yield error
+
+
+def run(main: Callable[[], object]) -> NoReturn:
+    """Runs a command and ends the process with its exit code.
+
+    0 done, 1 an error that is explained in one line, 2 wrong usage, 130 interrupted. Bugs keep
+    their traceback.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+    except SystemExit:
+        raise
+    except BaseException as error:  # the process ends here, whatever it is
+        causes = list(_causes(error))
+        if not all(isinstance(cause, _EXPLAINED) for cause in causes):
+            raise
+        sys.exit(_explain(causes))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+_EXPLAINED = (LedgerError, OSError, OutputClosed, KeyboardInterrupt)
+
+
+def _explain(causes: Sequence[BaseException]) -> int:
+    first = causes[0]
+    if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+        return 130
+    if isinstance(first, OutputClosed | BrokenPipeError):
+        # Python would try to flush once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_OUTPUT_CLOSED
+    text = " ".join(str(first).split()) or type(first).__name__
+    remark(f"ledgerstream: {text}")
+    return EXIT_ERROR

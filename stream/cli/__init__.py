@@ -1,0 +1,57 @@
+"""The command `ledgerstream`: one door to all packages.
+
+Sub-commands are named as strings and imported when they are called, so that `stream` never
+imports `bookie`, and `--help` waits for nothing (docs/adr/0009-one-command.md).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
+
+from cyclopts import App, Group
+
+_CLUSTER = Group("Cluster", sort_key=1)
+_RECORDS = Group("Records", sort_key=2)
+_ADMINISTRATION = Group("Administration", sort_key=3)
+_MEASURE = Group("Measure", sort_key=4)
+
+COMMANDS: list[tuple[Group, str, str, str]] = [
+    (_CLUSTER, "standalone", "bookie.cli:standalone", "Run a cluster on this machine."),
+    (_CLUSTER, "bookie", "bookie.cli:app", "Run one bookie; list bookies."),
+    (_RECORDS, "append", "stream.cli.records:append", "Append lines to a stream."),
+    (_RECORDS, "read", "stream.cli.records:read", "Read a stream to its end."),
+    (_RECORDS, "tail", "stream.cli.records:tail", "Follow a stream."),
+    (_ADMINISTRATION, "namespace", "stream.cli.namespaces:app", "Create, list, show, set."),
+    (_ADMINISTRATION, "stream", "stream.cli.streams:app", "Create, list, show, truncate, delete."),
+    (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
+    (_MEASURE, "bench", "stream.cli.bench:bench", "Run a benchmark."),
+]
+
+
+def _version() -> str:
+    try:
+        return version("ledgerstream")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def build_app() -> App:
+    app = App(
+        name="ledgerstream",
+        help="A durable, replicated streaming log.",
+        help_epilogue="Start with: ledgerstream standalone --dir DIR",
+        version=_version,
+        backend="trio",
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for group, name, path, summary in COMMANDS:
+        app.command(path, name=name, help=summary, group=group)
+    return app
+
+
+def main() -> NoReturn:
+    from ledger.cli.output import run
+
+    run(build_app())
