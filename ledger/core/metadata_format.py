@@ -1,0 +1,239 @@
+"""Ledger metadata as bytes, in the three versions Apache BookKeeper has used.
+
+Every version begins with a text line naming it. 1 is text lines, 2 is protobuf text, 3 is
+protobuf binary behind its length (docs/formats.md). Must never guess: bytes that are not
+whole and sound raise MetadataCorrupt with the ledger id and the cause.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from ledger.core.entry import DigestType
+from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.errors import InvalidArgument, MetadataCorrupt
+from ledger.proto.data_formats_pb2 import LedgerMetadataFormat
+
+_VERSION_KEY = b"BookieMetadataFormatVersion\t"
+_CLOSED = "CLOSED"
+_IN_RECOVERY_ENTRY_ID = -102
+"""Where version 1 has the last entry of a closed ledger, this means "in recovery"."""
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_DIGEST_TYPE_FIELD = LedgerMetadataFormat.DESCRIPTOR.fields_by_name["digestType"].number
+_VARINT_BYTES_MAX = 5
+
+
+class _Malformed(Exception):
+    """The cause; `decode` adds which ledger and turns it into MetadataCorrupt."""
+
+
+def encode(metadata: LedgerMetadata) -> bytes:
+    """The bytes to store, in the version the metadata names.
+
+    Version 1 cannot say digest type, password, ack quorum, creation time or custom metadata:
+    they are lost. Version 2 loses the create token. Raises InvalidArgument for a number too
+    large for the format.
+    """
+    head = _VERSION_KEY + b"%d\n" % metadata.format_version
+    if metadata.format_version == 1:
+        return head + _encode_lines(metadata).encode()
+    try:
+        message = _to_message(metadata)
+    except ValueError as error:
+        raise InvalidArgument(f"metadata of ledger {metadata.ledger_id}: {error}") from error
+    if metadata.format_version == 2:
+        return head + text_format.MessageToString(message).encode()
+    message.cToken = metadata.c_token
+    body = message.SerializeToString(deterministic=True)
+    return head + _varint(len(body)) + body
+
+
+def decode(ledger_id: int, data: bytes, node_created_ms: int = -1) -> LedgerMetadata:
+    """The metadata in `data`, stored under `ledger_id`.
+
+    Args:
+        node_created_ms: creation time of the node, used if the bytes do not say one.
+
+    Unknown fields are ignored and a missing ack quorum is the write quorum, as old clients
+    meant it. Raises MetadataCorrupt for everything that is not sound metadata.
+    """
+    try:
+        return _decode(ledger_id, data, node_created_ms)
+    except (_Malformed, InvalidArgument) as error:
+        raise MetadataCorrupt(
+            f"metadata of ledger {ledger_id} ({len(data)} bytes): {error}"
+        ) from error
+
+
+def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata:
+    line, newline, body = data.partition(b"\n")
+    if not line.startswith(_VERSION_KEY) or not newline:
+        raise _Malformed(f"does not begin with the line {_VERSION_KEY.decode().strip()} <version>")
+    version = line[len(_VERSION_KEY) :]
+    if version == b"1":
+        return _decode_lines(ledger_id, body, node_created_ms)
+    message = LedgerMetadataFormat()
+    try:
+        if version == b"2":
+            text_format.Parse(body.decode(), message, allow_unknown_field=True)
+        elif version == b"3":
+            message.ParseFromString(_delimited(body))
+        else:
+            raise _Malformed(
+                f"format version {version[:20]!r} is unknown; this release reads 1, 2 and 3"
+            )
+    except (text_format.ParseError, DecodeError, UnicodeDecodeError) as error:
+        raise _Malformed(f"version {version.decode()} body cannot be parsed: {error}") from error
+    return _from_message(ledger_id, message, int(version), node_created_ms)
+
+
+# ---- versions 2 and 3: one message, two renderings
+
+
+def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
+    """Everything but the create token, which only version 3 has."""
+    message = LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum,
+        ensembleSize=metadata.ensemble_size,
+        length=metadata.length,
+        lastEntryId=metadata.last_entry_id,
+        state=LedgerMetadataFormat.State.ValueType(metadata.state),
+        ackQuorumSize=metadata.ack_quorum,
+    )
+    for fragment in metadata.fragments:
+        message.segment.add(firstEntryId=fragment.first_entry_id, ensembleMember=fragment.bookies)
+    if metadata.digest_type is not None:
+        message.digestType = LedgerMetadataFormat.DigestType.ValueType(metadata.digest_type)
+        message.password = metadata.password
+    if metadata.created_ms >= 0:
+        message.ctime = metadata.created_ms
+    for key in sorted(metadata.custom):
+        message.customMetadata.add(key=key, value=metadata.custom[key])
+    return message
+
+
+def _from_message(
+    ledger_id: int, message: LedgerMetadataFormat, version: int, node_created_ms: int
+) -> LedgerMetadata:
+    if not message.IsInitialized():
+        raise _Malformed("one of quorumSize, ensembleSize, length, state, firstEntryId is missing")
+    unknown: Any = UnknownFieldSet(message)
+    if any(field.field_number == _DIGEST_TYPE_FIELD for field in unknown):
+        raise _Malformed("digest type is none of those this release knows")
+    state = LedgerState(message.state)
+    is_closed = state is LedgerState.CLOSED
+    if is_closed and not message.HasField("lastEntryId"):
+        raise _Malformed("closed, but without a last entry")
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        ensemble_size=message.ensembleSize,
+        write_quorum=message.quorumSize,
+        ack_quorum=message.ackQuorumSize
+        if message.HasField("ackQuorumSize")
+        else message.quorumSize,
+        state=state,
+        fragments=tuple(
+            Fragment(segment.firstEntryId, tuple(segment.ensembleMember))
+            for segment in message.segment
+        ),
+        digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
+        password=message.password,
+        # Meaningless before the ledger is closed, whatever a writer put there.
+        last_entry_id=message.lastEntryId if is_closed else -1,
+        length=message.length if is_closed else 0,
+        created_ms=message.ctime if message.HasField("ctime") else node_created_ms,
+        custom={pair.key: pair.value for pair in message.customMetadata},
+        c_token=message.cToken,
+        format_version=version,
+    )
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _delimited(data: bytes) -> bytes:
+    """The message behind its varint length, which must be all there is."""
+    length = 0
+    for place, byte in enumerate(data[:_VARINT_BYTES_MAX]):
+        length |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            message = data[place + 1 :]
+            if len(message) != length:
+                raise _Malformed(f"{length} bytes announced, {len(message)} follow")
+            return message
+    raise _Malformed("length of the message is missing or too long")
+
+
+# ---- version 1: text lines
+
+
+def _encode_lines(metadata: LedgerMetadata) -> str:
+    lines = [str(metadata.write_quorum), str(metadata.ensemble_size), str(metadata.length)]
+    lines += [
+        "\t".join((str(fragment.first_entry_id), *fragment.bookies))
+        for fragment in metadata.fragments
+    ]
+    if metadata.state is LedgerState.OPEN:
+        lines.append("")
+    elif metadata.state is LedgerState.IN_RECOVERY:
+        lines.append(f"{_IN_RECOVERY_ENTRY_ID}\t{_CLOSED}")
+    else:
+        lines.append(f"{metadata.last_entry_id}\t{_CLOSED}")
+    return "\n".join(lines)
+
+
+def _decode_lines(ledger_id: int, body: bytes, node_created_ms: int) -> LedgerMetadata:
+    try:
+        lines = body.decode("ascii").split("\n")
+    except UnicodeDecodeError as error:
+        raise _Malformed(f"version 1 body is not plain text: {error}") from error
+    if len(lines) < 5:
+        # 3 numbers, a fragment, and what follows its line feed: nothing if open
+        raise _Malformed(f"version 1 has at least 4 whole lines, here are {len(lines) - 1}")
+    write_quorum, ensemble_size, length = (_integer(line) for line in lines[:3])
+    state, last_entry_id = LedgerState.OPEN, -1
+    end = lines.pop()
+    if not end and lines[-1].endswith(f"\t{_CLOSED}"):
+        end = lines.pop()  # nobody writes this line feed, but everybody reads past it
+    if end:
+        number, tab, word = end.partition("\t")
+        if not tab or word != _CLOSED:
+            raise _Malformed(f"last line {end[:60]!r} is cut off or not <entry> {_CLOSED}")
+        if _integer(number) == _IN_RECOVERY_ENTRY_ID:
+            state = LedgerState.IN_RECOVERY
+        else:
+            state, last_entry_id = LedgerState.CLOSED, _integer(number)
+    fragments = []
+    for line in lines[3:]:
+        first_entry_id, *bookies = line.split("\t")
+        fragments.append(Fragment(_integer(first_entry_id), tuple(bookies)))
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=write_quorum,
+        state=state,
+        fragments=tuple(fragments),
+        digest_type=None,
+        last_entry_id=last_entry_id,
+        length=length if state is LedgerState.CLOSED else 0,
+        created_ms=node_created_ms,
+        format_version=1,
+    )
+
+
+def _integer(text: str) -> int:
+    if _INTEGER.fullmatch(text) is None:
+        raise _Malformed(f"{text[:60]!r} is not a number")
+    return int(text)
