@@ -1,0 +1,1 @@
+"""Streams: endless logs made of ledgers. Public names of the package."""

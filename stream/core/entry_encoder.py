@@ -1,0 +1,177 @@
+"""Records in, the payload of one stream entry out: a header and Arrow-like columns.
+
+Hot: the values-only form costs one offset and one pointer per record. The reading half is
+records.py, the layout docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final
+
+from ledger.errors import InvalidArgument
+from stream.core.compression import Compression, deflate
+from stream.core.entry_format import (
+    BODY_BYTES_MAX,
+    FLAG_EVENT_TIME_VALIDITY,
+    FLAG_EVENT_TIMES,
+    FLAG_HEADERS,
+    FLAG_KEY_VALIDITY,
+    FLAG_KEYS,
+    FLAG_SEQUENCE_IN_SEGMENT,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    RECORDS_PER_ENTRY_MAX,
+    VERSION,
+)
+
+_IS_BIG_ENDIAN: Final = sys.byteorder == "big"
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class _Columns:
+    """The pieces of a body in order, each buffer begun at a multiple of 8 bytes."""
+
+    __slots__ = ("nbytes", "pieces")
+
+    def __init__(self) -> None:
+        # The first piece is the header's place, so that one join makes the payload.
+        self.pieces: list[bytes | array[int]] = [b""]
+        self.nbytes = 0
+
+    def _align(self) -> None:
+        if padding := -self.nbytes % 8:
+            self.pieces.append(bytes(padding))
+            self.nbytes += padding
+
+    def add_numbers(self, typecode: str, numbers: Iterable[int]) -> array[int]:
+        self._align()
+        column = array(typecode, numbers)
+        if _IS_BIG_ENDIAN:
+            column.byteswap()
+        self.pieces.append(column)
+        self.nbytes += len(column) * column.itemsize
+        return column
+
+    def add_validity(self, items: Sequence[object | None]) -> None:
+        self._align()
+        bits = "".join(["0" if item is None else "1" for item in reversed(items)])
+        size = (len(items) + 7) // 8
+        self.pieces.append(int(bits, 2).to_bytes(size, "little"))
+        self.nbytes += size
+
+    def add_binary(self, items: Sequence[bytes]) -> None:
+        try:
+            self.add_numbers("i", accumulate(map(len, items), initial=0))
+        except OverflowError:
+            raise InvalidArgument("the records of one entry are over 2 GiB") from None
+        self._align()
+        self.pieces += items
+        self.nbytes += sum(map(len, items))
+
+
+def encode(
+    values: Sequence[bytes],
+    *,
+    first_sequence: int = 0,
+    append_time_ms: int = 0,
+    keys: Sequence[bytes | None] | None = None,
+    event_times: Sequence[int | None] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+    compression: Compression = Compression.NONE,
+    is_sequence_in_segment: bool = False,
+    producer_id: int = 0,
+    producer_sequence: int = 0,
+) -> bytes:
+    """The payload of one entry holding these records.
+
+    `keys`, `event_times` (ms) and `headers`, when given, have one item per value. Compression is
+    used only where it makes the entry smaller. Raises InvalidArgument for too many records or
+    bytes, or columns of different length; CompressionUnavailable.
+    """
+    count = len(values)
+    if not 1 <= count <= RECORDS_PER_ENTRY_MAX:
+        raise InvalidArgument(f"an entry holds 1 to {RECORDS_PER_ENTRY_MAX} records, not {count}")
+    flags = FLAG_SEQUENCE_IN_SEGMENT if is_sequence_in_segment else 0
+    event_min = event_max = -1
+    columns = _Columns()
+    columns.add_binary(values)
+    if keys is not None:
+        flags |= _add_keys(columns, keys, count)
+    if event_times is not None:
+        flags |= _add_event_times(columns, event_times, count)
+        known = [time for time in event_times if time is not None]
+        if known:
+            event_min, event_max = min(known), max(known)
+    if headers is not None:
+        flags |= _add_headers(columns, headers, count)
+    body_bytes = stored_bytes = columns.nbytes
+    if body_bytes > BODY_BYTES_MAX:
+        raise InvalidArgument(
+            f"{count} records make an entry of {body_bytes} bytes, limit {BODY_BYTES_MAX}"
+        )
+    pieces = columns.pieces
+    if compression is not Compression.NONE:
+        deflated = deflate(b"".join(pieces), compression)
+        if len(deflated) < body_bytes:
+            pieces = [b"", deflated]
+            stored_bytes = len(deflated)
+        else:
+            compression = Compression.NONE
+    pieces[0] = HEADER.pack(
+        MAGIC, VERSION, compression, flags, count, HEADER_BYTES, 0, first_sequence,
+        append_time_ms, event_min, event_max, producer_id, producer_sequence, body_bytes,
+        stored_bytes,
+    )  # fmt: skip
+    payload = b"".join(pieces)
+    if len(payload) != HEADER_BYTES + stored_bytes:
+        raise InvalidArgument("values, keys and headers must be bytes (len() must count bytes)")
+    return payload
+
+
+def _check_length(column: Sequence[object], count: int, what: str) -> None:
+    if len(column) != count:
+        raise InvalidArgument(f"{len(column)} {what} for {count} values")
+
+
+def _add_keys(columns: _Columns, keys: Sequence[bytes | None], count: int) -> int:
+    _check_length(keys, count, "keys")
+    if None not in keys:
+        columns.add_binary([key for key in keys if key is not None])
+        return FLAG_KEYS
+    if all(key is None for key in keys):
+        return 0
+    columns.add_validity(keys)
+    columns.add_binary([b"" if key is None else key for key in keys])
+    return FLAG_KEYS | FLAG_KEY_VALIDITY
+
+
+def _add_event_times(columns: _Columns, times: Sequence[int | None], count: int) -> int:
+    _check_length(times, count, "event times")
+    flags = FLAG_EVENT_TIMES
+    if None in times:
+        if all(time is None for time in times):
+            return 0
+        flags |= FLAG_EVENT_TIME_VALIDITY
+        columns.add_validity(times)
+    try:
+        columns.add_numbers("q", [0 if time is None else time for time in times])
+    except OverflowError:
+        raise InvalidArgument("an event time does not fit 64 bits; it is ms since 1970") from None
+    return flags
+
+
+def _add_headers(columns: _Columns, headers: Sequence[Headers | None], count: int) -> int:
+    _check_length(headers, count, "lists of headers")
+    if not any(headers):
+        return 0
+    columns.add_numbers("i", accumulate((len(pairs or ()) for pairs in headers), initial=0))
+    flat = [pair for pairs in headers if pairs for pair in pairs]
+    columns.add_binary([name.encode() for name, _ in flat])
+    columns.add_binary([value for _, value in flat])
+    return FLAG_HEADERS

@@ -1,0 +1,296 @@
+"""What the metadata store holds about a stream, and the changes that are legal.
+
+`StreamMetadata` is immutable; a transition returns the next value or raises. Must never let two
+segments be open, a position mean two records, or the truncation point move back. Its bytes are
+in metadata_format.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
+from stream.core.position import BEGINNING, Position
+from stream.errors import CommitOutOfOrder, StreamBusy
+
+SINKS_MAX = 1000
+"""Sinks whose last batch id one stream remembers."""
+
+
+class SegmentState(enum.Enum):
+    OPEN = "open"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """Where a segment ended: facts read from its closed ledger.
+
+    `last_entry` is -1 and the times are -1 if it holds no record; `nbytes` are payload bytes.
+    """
+
+    last_entry: int
+    records: int
+    nbytes: int
+    first_time_ms: int = -1
+    last_time_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One ledger of a stream. Sizes, times and `last_entry` are known once it is sealed."""
+
+    number: int
+    ledger_id: int
+    first_sequence: int
+    created_ms: int
+    state: SegmentState = SegmentState.OPEN
+    last_entry: int = -1
+    records: int = 0
+    nbytes: int = 0
+    first_time_ms: int = -1
+    last_time_ms: int = -1
+    sealed_ms: int = -1
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is SegmentState.OPEN
+
+    @property
+    def end(self) -> Position:
+        """Behind the last record of a sealed segment."""
+        assert not self.is_open, f"segment {self.number} is open: its end is not known"
+        return Position(self.number, self.last_entry + 1, 0)
+
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the first record behind a sealed segment."""
+        assert not self.is_open, f"segment {self.number} is open: its end is not known"
+        return self.first_sequence + self.records
+
+    def sealed(self, end: SegmentEnd, now_ms: int) -> Segment:
+        assert self.is_open, f"segment {self.number} is sealed already"
+        return replace(
+            self, state=SegmentState.SEALED, last_entry=end.last_entry, records=end.records,
+            nbytes=end.nbytes, first_time_ms=end.first_time_ms, last_time_ms=end.last_time_ms,
+            sealed_ms=now_ms,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamMetadata:
+    """A stream. Segments are in order; at most the last one is open.
+
+    `epoch` counts takeovers. Records before `truncated_to` are gone for readers. `prepared` is
+    the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
+    stream and wait for deletion. `commits` is the last batch id of each sink.
+    """
+
+    name: str
+    created_ms: int
+    epoch: int = 0
+    segments: tuple[Segment, ...] = ()
+    truncated_to: Position = BEGINNING
+    next_segment: int = 1
+    next_sequence: int = 0
+    prepared: int | None = None
+    garbage: tuple[int, ...] = ()
+    commits: Mapping[str, int] = field(default_factory=dict)
+    is_deleted: bool = False
+
+    def __post_init__(self) -> None:
+        def fail(what: str) -> MetadataCorrupt:
+            return MetadataCorrupt(f"stream {self.name!r}: {what}")
+
+        if min(self.epoch, self.next_sequence, self.next_segment - 1) < 0:
+            raise fail("epoch, next_sequence or next_segment is negative")
+        last_number, sequence = 0, None
+        for segment in self.segments:
+            if segment.number <= last_number:
+                raise fail(f"segment {segment.number} follows segment {last_number}")
+            if sequence is not None and segment.first_sequence != sequence:
+                raise fail(
+                    f"segment {segment.number} begins at sequence {segment.first_sequence}, "
+                    f"the one before ends at {sequence}"
+                )
+            if segment.is_open and segment is not self.segments[-1]:
+                raise fail(f"segment {segment.number} is open but not the last")
+            last_number = segment.number
+            sequence = segment.first_sequence + segment.records
+        if last_number >= self.next_segment:
+            raise fail(f"segment {last_number} exists, next_segment is {self.next_segment}")
+        if sequence is not None and sequence != self.next_sequence:
+            raise fail(f"segments end at sequence {sequence}, not {self.next_sequence}")
+        if len(self.commits) > SINKS_MAX:
+            raise fail(f"{len(self.commits)} sinks, limit {SINKS_MAX}")
+
+    # Questions
+
+    @property
+    def open_segment(self) -> Segment | None:
+        return self.segments[-1] if self.segments and self.segments[-1].is_open else None
+
+    @property
+    def sealed_end(self) -> Position:
+        """Behind the last record known from metadata alone."""
+        if not self.segments:
+            return max(Position(self.next_segment, 0, 0), self.truncated_to)
+        last = self.segments[-1]
+        return Position(last.number, 0, 0) if last.is_open else last.end
+
+    @property
+    def last_time_ms(self) -> int:
+        """Highest append time in sealed segments, -1 if unknown."""
+        return max((segment.last_time_ms for segment in self.segments), default=-1)
+
+    @property
+    def first_available(self) -> Position:
+        """The first position a reader can ask for."""
+        live = [segment for segment in self.segments if not self.is_dropped(segment)]
+        begin = Position(live[0].number if live else self.next_segment, 0, 0)
+        return max(begin, self.truncated_to)
+
+    def is_dropped(self, segment: Segment) -> bool:
+        """True if every record of this sealed segment was truncated."""
+        return not segment.is_open and segment.end <= self.truncated_to
+
+    def dropped(self) -> tuple[Segment, ...]:
+        """The segments whose ledgers may be deleted. They are a prefix."""
+        return tuple(segment for segment in self.segments if self.is_dropped(segment))
+
+    def segment_at(self, position: Position) -> Segment | None:
+        """The segment that holds `position`, or the next one behind it; None at the end."""
+        for segment in self.segments:
+            if segment.number == position.segment:
+                if segment.is_open or position.entry <= segment.last_entry:
+                    return segment
+            elif segment.number > position.segment:
+                return segment
+        return None
+
+    def ledgers(self) -> tuple[int, ...]:
+        """Every ledger this stream knows, in use or garbage."""
+        prepared = () if self.prepared is None else (self.prepared,)
+        return (*(segment.ledger_id for segment in self.segments), *prepared, *self.garbage)
+
+    # Changes. `epoch` is what the caller believes to hold.
+
+    def _check_owner(self, epoch: int) -> None:
+        if self.is_deleted or epoch != self.epoch:
+            raise MetadataConflict(
+                f"stream {self.name!r} is at epoch {self.epoch}, the change is of epoch {epoch}"
+                + (" (the stream was deleted)" if self.is_deleted else "")
+            )
+
+    def taken_over(self) -> StreamMetadata:
+        """Epoch + 1. What the old writer had prepared becomes garbage."""
+        garbage = self.garbage if self.prepared is None else (*self.garbage, self.prepared)
+        return replace(self, epoch=self.epoch + 1, prepared=None, garbage=garbage)
+
+    def with_prepared(self, epoch: int, ledger_id: int) -> StreamMetadata:
+        """Remembers a ledger made ahead, so that it is found if its writer dies."""
+        self._check_owner(epoch)
+        if self.prepared is not None and self.prepared != ledger_id:
+            raise MetadataConflict(f"stream {self.name!r}: ledger {self.prepared} is prepared")
+        return replace(self, prepared=ledger_id)
+
+    def sealed(self, epoch: int, end: SegmentEnd, now_ms: int) -> StreamMetadata:
+        """The open segment ends. One without records vanishes and its ledger is garbage."""
+        self._check_owner(epoch)
+        segment = self.open_segment
+        if segment is None:
+            raise MetadataConflict(f"stream {self.name!r} has no open segment to seal")
+        if end.records < 0 or (end.records == 0) != (end.last_entry < 0):
+            raise InvalidArgument(f"{end.records} records up to entry {end.last_entry}")
+        if end.records == 0:
+            garbage = (*self.garbage, segment.ledger_id)
+            return replace(self, segments=self.segments[:-1], garbage=garbage)
+        return replace(
+            self,
+            segments=(*self.segments[:-1], segment.sealed(end, now_ms)),
+            next_sequence=segment.first_sequence + end.records,
+        )
+
+    def begun(self, epoch: int, ledger_id: int, now_ms: int) -> StreamMetadata:
+        """A new open segment on this ledger; if it was the prepared one, none is prepared."""
+        self._check_owner(epoch)
+        if self.open_segment is not None:
+            raise MetadataConflict(
+                f"stream {self.name!r}: segment {self.open_segment.number} is still open"
+            )
+        segment = Segment(self.next_segment, ledger_id, self.next_sequence, now_ms)
+        return replace(
+            self,
+            segments=(*self.segments, segment),
+            next_segment=self.next_segment + 1,
+            prepared=None if self.prepared == ledger_id else self.prepared,
+        )
+
+    def committed(
+        self, sink_id: str, batch_id: int, ends: Iterable[tuple[int, SegmentEnd]], now_ms: int
+    ) -> StreamMetadata:
+        """Whole closed ledgers become sealed segments, once per (sink, batch).
+
+        Returns the same object if this batch was committed before. Raises CommitOutOfOrder for
+        an older batch, StreamBusy while a segment is open.
+        """
+        last = self.commits.get(sink_id, -1)
+        if batch_id == last:
+            return self
+        if batch_id < last:
+            raise CommitOutOfOrder(
+                f"stream {self.name!r}: sink {sink_id!r} committed batch {last} already, "
+                f"{batch_id} is older; another query uses this sink id, or its checkpoint is old"
+            )
+        if self.open_segment is not None:
+            raise StreamBusy(
+                f"stream {self.name!r}: segment {self.open_segment.number} is open; close its "
+                f"writer (or take over and close) before committing ledgers"
+            )
+        segments, number, sequence = list(self.segments), self.next_segment, self.next_sequence
+        for ledger_id, end in ends:
+            if end.records <= 0:
+                continue
+            fresh = Segment(number, ledger_id, sequence, now_ms).sealed(end, now_ms)
+            segments.append(fresh)
+            number, sequence = number + 1, fresh.next_sequence
+        return replace(
+            self, segments=tuple(segments), next_segment=number, next_sequence=sequence,
+            commits={**self.commits, sink_id: batch_id},
+        )  # fmt: skip
+
+    def truncated(self, position: Position) -> StreamMetadata:
+        """Records before `position` are gone. Moves forward only; an older point changes nothing.
+
+        Raises InvalidArgument for a position behind what the stream can hold.
+        """
+        if position <= self.truncated_to:
+            return self
+        segment = self.open_segment
+        limit = self.sealed_end if segment is None else Position(segment.number, (1 << 63) - 1, 0)
+        if position > limit:
+            raise InvalidArgument(
+                f"stream {self.name!r}: cannot truncate to {position}, it ends at {limit}"
+            )
+        return replace(self, truncated_to=position)
+
+    def forgotten(self, ledger_ids: Iterable[int]) -> StreamMetadata:
+        """Without these ledgers, which no longer exist: dropped segments or garbage only."""
+        gone = set(ledger_ids)
+        for segment in self.segments:
+            if segment.ledger_id in gone and not (self.is_dropped(segment) or self.is_deleted):
+                raise MetadataConflict(
+                    f"stream {self.name!r}: segment {segment.number} is not truncated"
+                )
+        return replace(
+            self,
+            segments=tuple(s for s in self.segments if s.ledger_id not in gone),
+            garbage=tuple(ledger for ledger in self.garbage if ledger not in gone),
+            prepared=None if self.prepared in gone else self.prepared,
+        )
+
+    def deleted(self) -> StreamMetadata:
+        """Gone for everybody; the epoch moves so that a writer notices."""
+        return replace(self.taken_over(), is_deleted=True)

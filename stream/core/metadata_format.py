@@ -1,0 +1,126 @@
+"""JSON bytes of stream and namespace metadata, and back; bounded, and strict about what it reads.
+
+Unknown fields are refused rather than lost: a rewrite by an older release would drop them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt
+from stream.core.metadata import Segment, SegmentState, StreamMetadata
+from stream.core.policy import NamespaceMetadata
+from stream.core.position import Position
+
+FORMAT_VERSION: Final = 1
+METADATA_BYTES_MAX: Final = 1_000_000
+"""Below the 1 MiB that a ZooKeeper node takes; about 9,000 segments."""
+
+# Segments are rows, not objects: their names would be most of the bytes.
+_SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]
+
+
+def _dump(document: dict[str, Any], what: str) -> bytes:
+    data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+    if len(data) > METADATA_BYTES_MAX:
+        raise InvalidArgument(
+            f"metadata of {what} would be {len(data)} bytes, limit {METADATA_BYTES_MAX}: "
+            f"truncate, set a retention, or roll later (roll_bytes, roll_ms)"
+        )
+    return data
+
+
+def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
+    if len(data) > METADATA_BYTES_MAX:
+        raise MetadataCorrupt(f"metadata of {what}: {len(data)} bytes, limit {METADATA_BYTES_MAX}")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MetadataCorrupt(f"metadata of {what} is not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("kind") != kind:
+        raise MetadataCorrupt(f"metadata of {what} is not that of a {kind}")
+    if document.get("version") != FORMAT_VERSION:
+        raise MetadataCorrupt(
+            f"metadata of {what} has version {document.get('version')!r}, "
+            f"this release reads {FORMAT_VERSION}"
+        )
+    return {name: value for name, value in document.items() if name not in ("kind", "version")}
+
+
+def encode_stream(stream: StreamMetadata) -> bytes:
+    """JSON of a stream. Raises InvalidArgument if it is too large."""
+    document: dict[str, Any] = {
+        field.name: getattr(stream, field.name) for field in fields(StreamMetadata)
+    }
+    document |= {
+        "kind": "stream",
+        "version": FORMAT_VERSION,
+        "truncated_to": str(stream.truncated_to),
+        "commits": dict(stream.commits),
+        "segment_columns": _SEGMENT_COLUMNS,
+        "segments": [
+            [
+                column.value if isinstance(column, SegmentState) else column
+                for column in (getattr(segment, name) for name in _SEGMENT_COLUMNS)
+            ]
+            for segment in stream.segments
+        ],
+    }
+    return _dump(document, f"stream {stream.name!r}")
+
+
+def decode_stream(name: str, data: bytes) -> StreamMetadata:
+    """The stream in these bytes. Raises MetadataCorrupt."""
+    what = f"stream {name!r}"
+    document = _load(data, "stream", what)
+    try:
+        columns = document.pop("segment_columns")
+        if columns != _SEGMENT_COLUMNS:
+            raise ValueError(f"segments have columns {columns}")
+        document["segments"] = tuple(_segment(row) for row in document["segments"])
+        document["truncated_to"] = Position.parse(document["truncated_to"])
+        document["garbage"] = tuple(_whole(ledger) for ledger in document["garbage"])
+        for number in ("created_ms", "epoch", "next_segment", "next_sequence"):
+            _whole(document[number])
+        if document["prepared"] is not None:
+            _whole(document["prepared"])
+        if not all(isinstance(batch, int) for batch in document["commits"].values()):
+            raise ValueError("a batch id is not a number")
+        if document["is_deleted"] not in (True, False) or document["name"] != name:
+            raise ValueError(f"it is the metadata of {document['name']!r}")
+        return StreamMetadata(**document)
+    except MetadataCorrupt:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, LedgerError) as error:
+        raise MetadataCorrupt(f"metadata of {what}: {type(error).__name__}: {error}") from None
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not -1 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is not a whole number of 64 bits")
+    return value
+
+
+def _segment(row: list[Any]) -> Segment:
+    named = dict(zip(_SEGMENT_COLUMNS, row, strict=True))
+    state = SegmentState(named.pop("state"))
+    return Segment(**{name: _whole(value) for name, value in named.items()}, state=state)
+
+
+def encode_namespace(namespace: NamespaceMetadata) -> bytes:
+    """JSON of a namespace."""
+    document = asdict(namespace) | {"kind": "namespace", "version": FORMAT_VERSION}
+    return _dump(document, f"namespace {namespace.name!r}")
+
+
+def decode_namespace(name: str, data: bytes) -> NamespaceMetadata:
+    """The namespace in these bytes. Raises MetadataCorrupt."""
+    document = _load(data, "namespace", f"namespace {name!r}")
+    try:
+        if document["name"] != name:
+            raise ValueError(f"it is the metadata of {document['name']!r}")
+        return NamespaceMetadata(**document)
+    except (KeyError, TypeError, ValueError, LedgerError) as error:
+        raise MetadataCorrupt(f"metadata of namespace {name!r}: {error}") from None

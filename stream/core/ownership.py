@@ -1,0 +1,244 @@
+"""Takeover and roll as one cold machine: who may write a stream, and on which ledger.
+
+`Succession` ends the open segment and begins the next one in a single change of metadata, at the
+epoch it holds; a takeover first moves the epoch. One action at a time goes out, its outcome comes
+back as an event. Must never begin a segment before the old one's end is known, nor at an epoch
+that is not its own. Shell: `stream.succession`.
+
+    takeover: read -> store epoch+1 -> end old ledger (recovery) -> make ledger -> store -> done
+    roll:     end old ledger (close) -> make ledger -> store -> done
+    a conflict or an unknown outcome of a store leads to a read, and from there on again
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.errors import NoSuchStream, TakenOver
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStream:
+    """Read the stream's metadata; answer StreamRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStream:
+    """Store if the version is still this; answer Stored, StoreConflicted or StoreUnknown."""
+
+    stream: StreamMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndLedger:
+    """Fix the end of this ledger, by recovery or by closing our own; answer LedgerEnded."""
+
+    ledger_id: int
+    first_sequence: int
+    is_recovery: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MakeLedger:
+    """Make a ledger, or take the one made ahead; answer LedgerMade."""
+
+    prepared: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRead:
+    stream: StreamMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConflicted:
+    """Somebody changed the metadata first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUnknown:
+    """The store did not answer: the change may have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnded:
+    end: SegmentEnd
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMade:
+    ledger_id: int
+
+
+Action = ReadStream | StoreStream | EndLedger | MakeLedger
+Event = StreamRead | Stored | StoreConflicted | StoreUnknown | LedgerEnded | LedgerMade
+
+_EVENTS_REMEMBERED = 64
+
+
+class _Step(enum.Enum):
+    NEW = "new"
+    READING_TO_TAKE = "reading the stream to take it over"
+    STORING_EPOCH = "storing the new epoch"
+    ENDING = "ending the old ledger"
+    MAKING = "making the next ledger"
+    STORING = "publishing the new segment"
+    READING_AGAIN = "reading what became of the change"
+    DONE = "done"
+
+
+class Succession:
+    """The machine. `epoch` None: take over; else the epoch this writer holds.
+
+    `begins_next` False only seals. `is_recovery` says how to end the ledger (a takeover always
+    recovers). Start of a roll needs `stream` and `version` as last seen.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        now_ms: int,
+        *,
+        epoch: int | None = None,
+        stream: StreamMetadata | None = None,
+        version: int = -1,
+        is_recovery: bool = True,
+        begins_next: bool = True,
+    ) -> None:
+        assert (epoch is None) == (stream is None), "a roll starts from the stream, a takeover not"
+        self.name = name
+        self.epoch = epoch
+        self.stream = stream
+        self.version = version
+        self.ended: SegmentEnd | None = None
+        self.made: int | None = None
+        self._now_ms = now_ms
+        self._is_recovery = is_recovery or epoch is None
+        self._begins_next = begins_next
+        self._old_ledger: int | None = None
+        self._target: StreamMetadata | None = None
+        self._step = _Step.NEW
+        self._story: deque[str] = deque(maxlen=_EVENTS_REMEMBERED)
+
+    @property
+    def finished(self) -> bool:
+        return self._step is _Step.DONE
+
+    @property
+    def result(self) -> StreamMetadata:
+        """The metadata as stored. Only when finished."""
+        assert self.finished, self.story()
+        assert self.stream is not None, self.story()
+        return self.stream
+
+    def story(self) -> str:
+        """The last events and actions, for logs and failed assertions."""
+        return "\n".join((*self._story, f"now {self._step.value}"))
+
+    def start(self) -> Action | None:
+        assert self._step is _Step.NEW, self.story()
+        if self.stream is None:
+            return self._go(_Step.READING_TO_TAKE, ReadStream())
+        return self._end_old()
+
+    def handle(self, event: Event) -> Action | None:
+        """The next action, or None when finished.
+
+        Raises TakenOver if the epoch is no longer ours, NoSuchStream if the stream was deleted.
+        """
+        self._story.append(f"<- {type(event).__name__}")
+        match self._step, event:
+            case _Step.READING_TO_TAKE, StreamRead(stream, version):
+                return self._take(stream, version)
+            case _Step.STORING_EPOCH, Stored(version):
+                self.version = version
+                self.stream = self._target
+                assert self.stream is not None, self.story()
+                self.epoch = self.stream.epoch
+                return self._end_old()
+            case _Step.STORING_EPOCH, StoreConflicted() | StoreUnknown():
+                # If our own change did happen, taking over once more costs one epoch number.
+                return self._go(_Step.READING_TO_TAKE, ReadStream())
+            case _Step.ENDING, LedgerEnded(end):
+                self.ended = end
+                return self._make()
+            case _Step.MAKING, LedgerMade(ledger_id):
+                self.made = ledger_id
+                return self._store()
+            case _Step.STORING, Stored(version):
+                self.version = version
+                self.stream = self._target
+                return self._go(_Step.DONE, None)
+            case _Step.STORING, StoreConflicted() | StoreUnknown():
+                return self._go(_Step.READING_AGAIN, ReadStream())
+            case _Step.READING_AGAIN, StreamRead(stream, version):
+                return self._look_again(stream, version)
+        raise AssertionError(f"event {event} does not fit\n{self.story()}")
+
+    def _go(self, step: _Step, action: Action | None) -> Action | None:
+        self._step = step
+        self._story.append(f"-> {type(action).__name__ if action else 'finished'}")
+        return action
+
+    def _take(self, stream: StreamMetadata, version: int) -> Action | None:
+        if stream.is_deleted:
+            raise NoSuchStream(f"stream {self.name!r} was deleted")
+        self._target = stream.taken_over()
+        return self._go(_Step.STORING_EPOCH, StoreStream(self._target, version))
+
+    def _end_old(self) -> Action | None:
+        assert self.stream is not None, self.story()
+        segment = self.stream.open_segment
+        if segment is None:
+            return self._make()
+        self._old_ledger = segment.ledger_id
+        return self._go(
+            _Step.ENDING,
+            EndLedger(segment.ledger_id, segment.first_sequence, self._is_recovery),
+        )
+
+    def _make(self) -> Action | None:
+        assert self.stream is not None, self.story()
+        if self._begins_next:
+            return self._go(_Step.MAKING, MakeLedger(self.stream.prepared))
+        if self._old_ledger is None:
+            return self._go(_Step.DONE, None)
+        return self._store()
+
+    def _store(self) -> Action | None:
+        assert self.stream is not None, self.story()
+        assert self.epoch is not None, self.story()
+        target = self.stream
+        if self._old_ledger is not None:
+            assert self.ended is not None, self.story()
+            target = target.sealed(self.epoch, self.ended, self._now_ms)
+        if self._begins_next:
+            assert self.made is not None, self.story()
+            target = target.begun(self.epoch, self.made, self._now_ms)
+        self._target = target
+        return self._go(_Step.STORING, StoreStream(target, self.version))
+
+    def _look_again(self, stream: StreamMetadata, version: int) -> Action | None:
+        assert self.epoch is not None, self.story()
+        if stream.is_deleted:
+            raise NoSuchStream(f"stream {self.name!r} was deleted")
+        if stream.epoch != self.epoch:
+            raise TakenOver(self.name, self.epoch, stream.epoch)
+        self.stream, self.version = stream, version
+        segment = stream.open_segment
+        ledger_id = None if segment is None else segment.ledger_id
+        if ledger_id != self._old_ledger:
+            # Only we change segments at our epoch: our change happened after all.
+            assert ledger_id == self.made, self.story()
+            return self._go(_Step.DONE, None)
+        return self._store()

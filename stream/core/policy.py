@@ -1,0 +1,115 @@
+"""The rules of a namespace, and what they decide: when to roll, what to truncate.
+
+Decisions are sums over metadata with the time handed in; they change nothing themselves. Never
+past the open segment, never backwards, and never below what the policy promises to keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.errors import InvalidArgument
+from stream.core.compression import Compression
+from stream.core.entry_format import RECORD_BYTES_MAX
+from stream.core.metadata import StreamMetadata
+from stream.core.names import check_name
+from stream.core.position import Position
+
+DIGESTS = ("CRC32", "HMAC", "CRC32C", "DUMMY")
+BOOKIES_MAX = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceMetadata:
+    """How streams of a namespace are written and kept. Applies to segments made afterwards.
+
+    A retention of None keeps data for ever. `batch_bytes` is when a batch of records is sent
+    without waiting; `linger_ms` how long a batch may wait for more (0: sent at the end of the
+    scheduler's tick, and gathering by itself under load).
+    """
+
+    name: str
+    created_ms: int = 0
+    ensemble_size: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    digest_type: str = "CRC32C"
+    roll_ms: int = 3_600_000
+    roll_bytes: int = 256 << 20
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    compression: str = "none"
+    batch_bytes: int = 60_000
+    linger_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "namespace")
+        for setting, low, high in (
+            ("created_ms", 0, 1 << 62),
+            ("ensemble_size", 1, BOOKIES_MAX),
+            ("write_quorum", 1, self.ensemble_size),
+            ("ack_quorum", 1, self.write_quorum),
+            ("roll_ms", 1000, 1 << 40),
+            ("roll_bytes", 1 << 16, 1 << 40),
+            ("retention_ms", 0, 1 << 50),
+            ("retention_bytes", 0, 1 << 60),
+            ("batch_bytes", 1, RECORD_BYTES_MAX),
+            ("linger_ms", 0, 60_000),
+        ):
+            value = getattr(self, setting)
+            if value is None and setting.startswith("retention"):
+                continue
+            if type(value) is not int or not low <= value <= high:
+                raise InvalidArgument(
+                    f"namespace {self.name!r}: {setting} is {value!r}, legal is {low} to {high}"
+                )
+        if self.digest_type not in DIGESTS:
+            raise InvalidArgument(
+                f"namespace {self.name!r}: digest {self.digest_type!r} is not one of {DIGESTS}"
+            )
+        if not isinstance(self.compression, str):
+            raise InvalidArgument(f"namespace {self.name!r}: compression must be a word")
+        Compression.named(self.compression)
+
+
+def should_roll(*, created_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
+    """True if the open segment, begun at `created_ms` and holding `nbytes`, is old or large
+    enough. An empty segment is never rolled."""
+    if nbytes <= 0:
+        return False
+    return nbytes >= policy.roll_bytes or now_ms - created_ms >= policy.roll_ms
+
+
+def should_prepare(*, created_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
+    """True if the next ledger should be made now: half way to a roll."""
+    if nbytes <= 0:
+        return False
+    return 2 * nbytes >= policy.roll_bytes or 2 * (now_ms - created_ms) >= policy.roll_ms
+
+
+def what_to_truncate(stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int) -> Position:
+    """Where the stream should begin by its retention; never before where it begins now.
+
+    A sealed segment goes when its newest record is older than `retention_ms`, or when the
+    segments behind it hold at least `retention_bytes`. Whole segments only, oldest first, so
+    slightly more than the policy's amount stays, never less.
+    """
+    kept_bytes = sum(s.nbytes for s in stream.segments if not stream.is_dropped(s))
+    begin = stream.truncated_to
+    for segment in stream.segments:
+        if segment.is_open:
+            break
+        if stream.is_dropped(segment):
+            continue
+        is_old = (
+            policy.retention_ms is not None and now_ms - segment.last_time_ms > policy.retention_ms
+        )
+        is_surplus = (
+            policy.retention_bytes is not None
+            and kept_bytes - segment.nbytes >= policy.retention_bytes
+        )
+        if not (is_old or is_surplus):
+            break
+        begin = max(begin, segment.end)
+        kept_bytes -= segment.nbytes
+    return begin

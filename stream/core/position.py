@@ -1,0 +1,107 @@
+"""Where a record is: `Position(segment, entry, slot)`, and where a reader may start.
+
+Positions order all records of a stream. They stay valid for ever: a segment number is never
+given twice. Text form "segment:entry:slot".
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ledger.errors import InvalidArgument
+
+NUMBER_MAX = (1 << 63) - 1
+SLOT_MAX = (1 << 31) - 1
+
+
+class Position(NamedTuple):
+    """Place of a record: segment number, entry id in it, slot in the entry. Ordered."""
+
+    segment: int
+    entry: int
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.entry}:{self.slot}"
+
+    @property
+    def after(self) -> Position:
+        """The lowest position behind this record: where to resume when it has been handled."""
+        return Position(self.segment, self.entry, self.slot + 1)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Reads "segment:entry:slot". Raises InvalidArgument saying which part is wrong."""
+        parts = text.split(":")
+        if len(parts) != 3:
+            raise InvalidArgument(
+                f"position {text[:80]!r}: need segment:entry:slot, three numbers, "
+                f"like 3:120:0; got {len(parts)} part(s)"
+            )
+        numbers = []
+        for name, part, maximum in zip(
+            cls._fields, parts, (NUMBER_MAX, NUMBER_MAX, SLOT_MAX), strict=True
+        ):
+            if not (part.isascii() and part.isdigit() and len(part) <= 19):
+                raise InvalidArgument(
+                    f"position {text[:80]!r}: {name} {part[:20]!r} is not a whole number >= 0"
+                )
+            if int(part) > maximum:
+                raise InvalidArgument(f"position {text!r}: {name} is over {maximum}")
+            numbers.append(int(part))
+        return cls(*numbers)
+
+
+BEGINNING = Position(0, 0, 0)
+"""Before every record of every stream (segments count from 1)."""
+
+
+class Edge(enum.Enum):
+    """The two ends of a stream, as they are when a reader opens."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+EARLIEST = Edge.EARLIEST
+LATEST = Edge.LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class FromSequence:
+    """Start at the record with this sequence number, or the first behind it."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromTime:
+    """Start at the first record appended at or after this time (ms since the Unix epoch)."""
+
+    append_time_ms: int
+
+
+Start = Edge | Position | FromSequence | FromTime
+
+
+def parse_start(text: str) -> Start:
+    """Reads "earliest", "latest", "segment:entry:slot", "sequence=N" or "time=MS".
+
+    Raises InvalidArgument naming the accepted forms.
+    """
+    word = text.strip()
+    if word.lower() in ("earliest", "latest"):
+        return Edge(word.lower())
+    for prefix, kind in (("sequence=", FromSequence), ("time=", FromTime)):
+        if word.startswith(prefix):
+            number = word[len(prefix) :]
+            if not (number.isascii() and number.isdigit() and int(number) <= NUMBER_MAX):
+                raise InvalidArgument(f"start {text[:80]!r}: {number[:20]!r} is not a number >= 0")
+            return kind(int(number))
+    if ":" in word:
+        return Position.parse(word)
+    raise InvalidArgument(
+        f"start {text[:80]!r}: use earliest, latest, segment:entry:slot, sequence=N or time=MS"
+    )

@@ -1,0 +1,88 @@
+"""Every error a stream user can meet beside those of `ledger.errors`.
+
+They hang in the same tree, so "may I try again?" has one answer (`retry_is_safe`). Messages name
+the stream, the numbers and the cure; never the bytes of a record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledger.errors import FinalError, LedgerFenced, RetryableError
+
+if TYPE_CHECKING:
+    from stream.core.position import Position
+
+
+class RecordFormatError(FinalError):
+    """Bytes of an entry that are not a stream entry. `offset` is where in the payload."""
+
+    def __init__(self, offset: int, cause: str) -> None:
+        super().__init__(f"not a stream entry: {cause} (at byte {offset})")
+        self.offset = offset
+        self.cause = cause
+
+
+class CompressionUnavailable(FinalError):
+    """The library for this compression is not installed here."""
+
+
+class NoSuchNamespace(FinalError):
+    """No namespace of this name in the metadata store."""
+
+
+class NamespaceExists(FinalError):
+    """A namespace of this name exists already."""
+
+
+class NamespaceNotEmpty(FinalError):
+    """The namespace still has streams."""
+
+
+class NoSuchStream(FinalError):
+    """No stream of this name in the namespace, or it was deleted."""
+
+
+class StreamExists(FinalError):
+    """A stream of this name exists already."""
+
+
+class StreamBusy(RetryableError):
+    """The stream has an open segment: a writer may be at work on it."""
+
+
+class TakenOver(LedgerFenced):
+    """Another writer took the stream over; this one may never append again.
+
+    `our_epoch` is the epoch this writer held, `their_epoch` the one now in the metadata (or None
+    if the metadata could not be read).
+    """
+
+    def __init__(self, stream: str, our_epoch: int, their_epoch: int | None) -> None:
+        newer = "a newer epoch" if their_epoch is None else f"epoch {their_epoch}"
+        super().__init__(
+            f"stream {stream!r}: another writer took over ({newer}; this writer held epoch "
+            f"{our_epoch}). Records not yet confirmed may or may not be in the stream; open a "
+            f"new writer only if this process should be the writer"
+        )
+        self.stream = stream
+        self.our_epoch = our_epoch
+        self.their_epoch = their_epoch
+
+
+class Truncated(FinalError):
+    """The wanted position was truncated away; `first_available` is where the stream begins."""
+
+    def __init__(self, stream: str, wanted: Position, first_available: Position) -> None:
+        super().__init__(
+            f"stream {stream!r}: position {wanted} was truncated; the first available position "
+            f"is {first_available}. Read from there (some records are gone), or keep data longer "
+            f"(retention_ms, retention_bytes)"
+        )
+        self.stream = stream
+        self.wanted = wanted
+        self.first_available = first_available
+
+
+class CommitOutOfOrder(FinalError):
+    """A batch id older than the last one this sink committed."""
