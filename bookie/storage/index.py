@@ -88,13 +88,13 @@ class MemoryKeyValue:
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
         self._unflushed.append((list(puts), list(deletes)))
-        for key in deletes:
-            if self._map.pop(key, None) is not None:
-                del self._keys[bisect_left(self._keys, key)]
         for key, value in puts:
             if key not in self._map:
                 insort(self._keys, key)
             self._map[key] = value
+        for key in deletes:
+            if self._map.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
 
     async def flush(self) -> None:
         _apply(self._durable, self._unflushed)
@@ -124,9 +124,9 @@ def _apply(
     batches: Iterable[tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]],
 ) -> None:
     for puts, deletes in batches:
+        pairs.update(puts)
         for key in deletes:
             pairs.pop(key, None)
-        pairs.update(puts)
 
 
 class PlacedRun(NamedTuple):

@@ -1,0 +1,251 @@
+"""Entry logs as files: append runs, roll, sync, read anywhere, scan, remove.
+
+Twin of `bookie.core.entry_log`. A log that was not written by this process is never appended
+to: its tail may be torn, and only the index says what in it counts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from bookie.core.entry_log import (
+    FILE_HEADER_BYTES,
+    RUN_HEADER_BYTES,
+    Run,
+    check_file_header,
+    check_run_body,
+    check_run_lengths,
+    decode_run_header,
+    encode_file_header,
+)
+from bookie.storage.disk import Buffer, Disk, File
+from bookie.storage.index import PlacedRun
+from ledger.errors import BookieIoError
+
+_SUFFIX = ".log"
+
+
+def log_name(log_id: int) -> str:
+    return f"{log_id:016x}{_SUFFIX}"
+
+
+def _log_id_of(name: str) -> int | None:
+    stem = name.removesuffix(_SUFFIX)
+    if not name.endswith(_SUFFIX) or len(stem) != 16:
+        return None
+    try:
+        log_id = int(stem, 16)
+    except ValueError:
+        return None
+    return log_id if log_name(log_id) == name else None
+
+
+class EntryLogs:
+    """All entry logs of one directory. One task appends; any task reads.
+
+    OSError of writes and syncs leaves as it is: afterwards the storage must not go on.
+    Reads raise BookieIoError.
+    """
+
+    FILES_OPEN_MAX = 200
+
+    def __init__(
+        self, disk: Disk, directory: str, *, log_bytes_max: int, write_bytes: int = 512 * 1024
+    ) -> None:
+        """`log_bytes_max`: a log is sealed when the next run would exceed it. `write_bytes`:
+        how much is gathered for one write, which is one hop to a thread."""
+        self._disk = disk
+        self._directory = directory
+        self._log_bytes_max = log_bytes_max
+        self._write_bytes = write_bytes
+        self._files: OrderedDict[int, File] = OrderedDict()
+        self._next_id = 1
+        self._current: File | None = None
+        self.current_id: int | None = None
+        """The log that takes runs, None until the next append begins one."""
+        self.current_ledgers: dict[int, int] = {}
+        """Bytes per ledger in the current log, for the index's record of it."""
+        self.sealed_ledgers: dict[int, dict[int, int]] = {}
+        """The same for logs sealed since `take_sealed`."""
+        self._position = 0
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self._unsynced: list[File] = []
+        self._is_directory_dirty = False
+        self.bytes_written = 0
+
+    async def start(self) -> list[int]:
+        """Makes the directory and returns the ids of the logs in it, in order."""
+        await self._disk.make_directory(self._directory)
+        names = await self._disk.list_directory(self._directory)
+        log_ids = sorted(log_id for name in names if (log_id := _log_id_of(name)) is not None)
+        if log_ids:
+            self._next_id = log_ids[-1] + 1
+        return log_ids
+
+    def skip_ids(self, log_id: int) -> None:
+        """New logs get ids above `log_id`: an id the index knows is never used again."""
+        self._next_id = max(self._next_id, log_id + 1)
+
+    async def append(self, run: Run) -> PlacedRun:
+        """Takes a run and says where it will lie. Written at the latest by `sync`."""
+        size = len(run.head) + len(run.body)
+        if self._current is not None and self._position + size > self._log_bytes_max:
+            await self.seal()
+        if self._current is None:
+            await self._begin()
+        assert self.current_id is not None
+        offset = self._position + len(run.head)
+        self._position += size
+        self._pending += (run.head, run.body)
+        self._pending_bytes += size
+        ledgers = self.current_ledgers
+        ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + len(run.body)
+        if self._pending_bytes >= self._write_bytes:
+            await self._write()
+        return PlacedRun(run.ledger_id, run.first, self.current_id, offset, run.lengths)
+
+    async def _begin(self) -> None:
+        log_id = self._next_id
+        self._next_id += 1
+        self._is_directory_dirty = True
+        file = await self._disk.open(self._path(log_id), is_new=True)
+        self._keep(log_id, file)
+        self._current, self.current_id, self.current_ledgers = file, log_id, {}
+        self._unsynced.append(file)
+        self._position = self._pending_bytes = FILE_HEADER_BYTES
+        self._pending = [encode_file_header(log_id)]
+
+    async def _write(self) -> None:
+        if not self._pending:
+            return
+        assert self._current is not None
+        views, size = self._pending, self._pending_bytes
+        self._pending, self._pending_bytes = [], 0
+        await self._current.write_at(self._position - size, views)
+        self.bytes_written += size
+
+    async def seal(self) -> None:
+        """The current log takes no more; the next append begins a new one."""
+        if self._current is None:
+            return
+        await self._write()
+        assert self.current_id is not None
+        self.sealed_ledgers[self.current_id] = self.current_ledgers
+        self._current, self.current_id, self.current_ledgers = None, None, {}
+
+    def take_sealed(self) -> dict[int, dict[int, int]]:
+        """Ledgers of the logs sealed since the last call."""
+        sealed, self.sealed_ledgers = self.sealed_ledgers, {}
+        return sealed
+
+    async def sync(self) -> None:
+        """Makes all runs appended so far durable, names of new logs included."""
+        await self._write()
+        files, self._unsynced = self._unsynced, []
+        for file in files:
+            await file.sync()
+        if self._current is not None:
+            self._unsynced.append(self._current)
+        if self._is_directory_dirty:
+            await self._disk.sync_directory(self._directory)
+            self._is_directory_dirty = False
+
+    def read_nowait(self, log_id: int, offset: int, size: int) -> bytes | None:
+        """`size` bytes, or None if that would wait (the disk, or opening the log)."""
+        file = self._files.get(log_id)
+        if file is None:
+            return None
+        try:
+            data = file.read_nowait(offset, size)
+        except OSError as error:
+            raise self._read_failed(log_id, offset, size, str(error)) from error
+        return data if data is not None and len(data) == size else None
+
+    async def read(self, log_id: int, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes. Raises BookieIoError for anything less."""
+        try:
+            file = await self._open(log_id)
+            data = await file.read(offset, size)
+        except OSError as error:
+            raise self._read_failed(log_id, offset, size, str(error)) from error
+        if len(data) != size:
+            raise self._read_failed(log_id, offset, size, f"only {len(data)} bytes are there")
+        return data
+
+    async def scan(self, log_id: int) -> AsyncIterator[tuple[PlacedRun, bytes]]:
+        """Whole runs and their bodies in order, up to the first that is torn or damaged.
+
+        To rebuild an index, and for tools. Raises BookieIoError if the file is no entry log.
+        """
+        try:
+            check_file_header(await self.read(log_id, 0, FILE_HEADER_BYTES), log_id)
+        except ValueError as error:
+            raise BookieIoError(str(error)) from error
+        offset = FILE_HEADER_BYTES
+        while True:
+            file = await self._open(log_id)
+            fixed = await file.read(offset, RUN_HEADER_BYTES)
+            try:
+                header = decode_run_header(fixed)
+                packed = await file.read(offset + RUN_HEADER_BYTES, 4 * header.entries)
+                lengths = check_run_lengths(header, fixed, packed)
+                offset += RUN_HEADER_BYTES + len(packed)
+                body = await file.read(offset, header.body_bytes)
+                check_run_body(header, body)
+            except ValueError:
+                return
+            yield PlacedRun(header.ledger_id, header.first, log_id, offset, lengths), body
+            offset += header.body_bytes
+
+    async def remove(self, log_id: int) -> None:
+        """Removes a sealed log that no run in the durable index points into."""
+        assert log_id != self.current_id, f"entry log {log_id:x} still takes runs"
+        file = self._files.pop(log_id, None)
+        if file is not None:
+            if file in self._unsynced:
+                self._unsynced.remove(file)
+            file.close()
+        try:
+            await self._disk.remove(self._path(log_id))
+        except FileNotFoundError:
+            return
+        self._is_directory_dirty = True
+
+    def close(self) -> None:
+        """Closes all files; nothing is written."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    async def _open(self, log_id: int) -> File:
+        file = self._files.get(log_id)
+        if file is not None:
+            self._files.move_to_end(log_id)
+            return file
+        file = await self._disk.open(self._path(log_id))
+        other = self._files.get(log_id)
+        if other is not None:  # two tasks opened it at once
+            file.close()
+            return other
+        self._keep(log_id, file)
+        return file
+
+    def _keep(self, log_id: int, file: File) -> None:
+        self._files[log_id] = file
+        for old_id in list(self._files):
+            if len(self._files) <= self.FILES_OPEN_MAX:
+                break
+            old = self._files[old_id]
+            if old_id not in (self.current_id, log_id) and old not in self._unsynced:
+                del self._files[old_id]
+                old.close()
+
+    def _path(self, log_id: int) -> str:
+        return f"{self._directory}/{log_name(log_id)}"
+
+    def _read_failed(self, log_id: int, offset: int, size: int, why: str) -> BookieIoError:
+        return BookieIoError(
+            f"entry log {self._path(log_id)}: reading {size} bytes at {offset} failed: {why}"
+        )
