@@ -1,0 +1,277 @@
+"""Which replica to ask, when to ask a second one, what the answers prove. Shell: `ledger.reader`.
+
+Cold core, used once per request of up to a megabyte, never once per entry. It must never call
+an entry absent unless *every* replica said so explicitly: an error, a timeout, a bad digest or
+"I may have forgotten" is silence, and silence beats "no".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ledger.core.entry import Digest
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.quorum import is_covered, write_set
+from ledger.errors import (
+    INVALID_ENTRY_ID,
+    DigestMismatch,
+    LedgerError,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+)
+
+Buffer = bytes | bytearray | memoryview
+Value = TypeVar("Value")
+
+FAILURE_MEMORY_S = 60.0
+"""For so long a bookie that failed is asked last."""
+
+FAILURES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Come back after `seconds` with `Passed`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Got(Generic[Value]):
+    bookie: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """NoSuchEntry and NoSuchLedger are the bookie's explicit word, all else is silence."""
+
+    bookie: str
+    error: LedgerError
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    pass
+
+
+class ReplicaOrder:
+    """In which order to ask an entry's replicas; remembers who failed lately.
+
+    `rotation` spreads readers over replicas; one reader stays with its replica, whose caches
+    then hold what comes next. Needs nothing but the time passed in, in seconds.
+    """
+
+    def __init__(self, rotation: int) -> None:
+        self._rotation = rotation
+        self._failed_s: dict[str, float] = {}
+
+    def order(self, metadata: LedgerMetadata, entry_id: int, now_s: float) -> tuple[str, ...]:
+        """The bookies that may hold `entry_id`, the first to ask first."""
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        bookies = metadata.fragment_of(entry_id).bookies
+        # If all hold every entry the start must not move with the entry id: sticky.
+        indices = write_set(0 if size == quorum else entry_id, size, quorum)
+        turn = self._rotation % quorum
+        replicas = [bookies[i] for i in indices[turn:] + indices[:turn]]
+        failed_s = self._failed_s
+        if failed_s:
+            for bookie in [b for b, at in failed_s.items() if at + FAILURE_MEMORY_S <= now_s]:
+                del failed_s[bookie]
+            # Those that never failed, then the one whose failure is longest ago.
+            replicas.sort(key=lambda b: failed_s.get(b, float("-inf")))
+        return tuple(replicas)
+
+    def failed(self, bookie: str, now_s: float) -> None:
+        self._failed_s.pop(bookie, None)
+        self._failed_s[bookie] = now_s
+        if len(self._failed_s) > FAILURES_MAX:
+            del self._failed_s[next(iter(self._failed_s))]
+
+    def served(self, bookie: str) -> None:
+        self._failed_s.pop(bookie, None)
+
+
+class ReplicaRead(Generic[Value]):
+    """One read that any replica can answer: ask one, on failure or after a while the next.
+
+    Arguments:
+        what: names the read in errors ("entry 7 of ledger 3").
+        order: the replicas, all different.
+        hedge_s: ask one more replica when there is no answer for so long.
+    """
+
+    def __init__(self, what: str, order: Sequence[str], hedge_s: float) -> None:
+        assert order, "no replica to ask"
+        self._what = what
+        self._order = order
+        self._hedge_s = hedge_s
+        self._asked = 0
+        self._errors: dict[str, LedgerError] = {}
+        self._got: Got[Value] | None = None
+        self.hedges = 0
+        """Replicas asked although none had failed yet."""
+
+    @property
+    def finished(self) -> bool:
+        return self._got is not None or len(self._errors) == len(self._order)
+
+    @property
+    def result(self) -> Got[Value]:
+        """The first good answer. Raises NoSuchEntry (or NoSuchLedger) only if all said so;
+        otherwise one of the real errors, rather one after which a retry makes sense."""
+        if self._got is None:
+            raise self._error()
+        return self._got
+
+    @property
+    def errors(self) -> dict[str, LedgerError]:
+        """What each bookie that failed said."""
+        return self._errors
+
+    def start(self) -> list[Ask | Wait]:
+        return self._ask_next() + self._wait()
+
+    def handle(self, event: Got[Value] | Failed | Passed) -> list[Ask | Wait]:
+        match event:
+            case Got():
+                self._got = event
+                return []
+            case Failed(bookie, error):
+                self._errors[bookie] = error
+                # A hedge may be under way already; then its answer is awaited first.
+                return [] if self._asked > len(self._errors) else self._ask_next()
+            case Passed():
+                if self._asked < len(self._order):
+                    self.hedges += 1
+                return self._ask_next() + self._wait()
+
+    def _ask_next(self) -> list[Ask | Wait]:
+        if self._asked == len(self._order):
+            return []
+        self._asked += 1
+        return [Ask(self._order[self._asked - 1])]
+
+    def _wait(self) -> list[Ask | Wait]:
+        """One clock runs at a time, and only while there is somebody left to ask."""
+        return [Wait(self._hedge_s)] if self._asked < len(self._order) else []
+
+    def story(self) -> str:
+        """Who was asked, and what came of it."""
+        said = [f"{b}: {self._errors.get(b, 'no answer yet')}" for b in self._order[: self._asked]]
+        return f"{self._what}: " + "; ".join(said)
+
+    def _error(self) -> LedgerError:
+        errors = list(self._errors.values())
+        real = [e for e in errors if not isinstance(e, NoSuchEntry | NoSuchLedger)]
+        retryable = [e for e in real if e.retry_is_safe]
+        absent = [e for e in errors if isinstance(e, NoSuchEntry)] or errors
+        kind = type((retryable or real or absent)[0])
+        said = "; ".join(f"{bookie}: {error}" for bookie, error in self._errors.items())
+        return kind(f"{self._what}: none of {len(errors)} replicas gave it ({said})")
+
+
+class LacRead:
+    """The last add confirmed from the answers of the last ensemble's bookies.
+
+    Finished as soon as no entry can have been confirmed by the silent ones alone. `Got.value`
+    is the bookie's LAC, -1 for "I hold nothing".
+    """
+
+    def __init__(self, metadata: LedgerMetadata) -> None:
+        self._metadata = metadata
+        self._bookies = metadata.last_fragment.bookies
+        self._answered: list[int] = []
+        self._errors: dict[str, LedgerError] = {}
+        # A fragment is begun after the last entry confirmed before it.
+        self._lac = metadata.last_fragment.first_entry_id - 1
+        self._is_covered = False
+
+    @property
+    def finished(self) -> bool:
+        return self._is_covered or len(self._answered) + len(self._errors) == len(self._bookies)
+
+    @property
+    def result(self) -> int:
+        """Raises NotEnoughBookies if too few answered."""
+        if self._is_covered:
+            return self._lac
+        raise NotEnoughBookies(
+            f"ledger {self._metadata.ledger_id}: the last add confirmed is not known: in every "
+            f"{self._metadata.write_quorum} bookies in a row fewer than "
+            f"{self._metadata.ack_quorum} may be silent; {self.story()}"
+        )
+
+    def start(self) -> list[Ask]:
+        return [Ask(bookie) for bookie in self._bookies]
+
+    def handle(self, event: Got[int] | Failed) -> list[Ask]:
+        match event:
+            case Got(bookie, lac):
+                self._lac = max(self._lac, lac)
+                self._answered.append(self._bookies.index(bookie))
+            case Failed(bookie, NoSuchEntry() | NoSuchLedger()):
+                self._answered.append(self._bookies.index(bookie))
+            case Failed(bookie, error):
+                self._errors[bookie] = error
+        metadata = self._metadata
+        self._is_covered = is_covered(
+            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, self._answered
+        )
+        return []
+
+    def story(self) -> str:
+        silent = "; ".join(f"{bookie}: {error}" for bookie, error in self._errors.items())
+        return f"{len(self._answered)} of {len(self._bookies)} answered, silent: {silent}"
+
+
+def lac_of(
+    digest: Digest, ledger_id: int, lac_body: Buffer | None, last_entry_body: Buffer | None
+) -> int:
+    """The LAC a bookie knows: the explicit one or the one in its last entry, the greater.
+
+    Raises DigestMismatch if either is not what was written.
+    """
+    lac = -1
+    if lac_body is not None:
+        lac = digest.decode_lac(ledger_id, lac_body)
+    if last_entry_body is not None:
+        lac = max(lac, digest.decode_entry(ledger_id, INVALID_ENTRY_ID, last_entry_body).lac)
+    return lac
+
+
+def span_end(metadata: LedgerMetadata, first: int, last: int, entries_max: int) -> int:
+    """Up to which entry one request from `first` may reach.
+
+    If every bookie holds every entry, to the end of the fragment; striped, a bookie holds no
+    runs worth a batch, so each entry is asked for alone.
+    """
+    assert 0 <= first <= last, f"{first}..{last}"
+    if metadata.ensemble_size != metadata.write_quorum:
+        return first
+    end = min(last, first + max(entries_max, 1) - 1)
+    after = metadata.fragment_index_of(first) + 1
+    if after < len(metadata.fragments):
+        end = min(end, metadata.fragments[after].first_entry_id - 1)
+    return end
+
+
+def good_prefix(
+    digest: Digest, ledger_id: int, first: int, bodies: Sequence[Buffer]
+) -> tuple[int, DigestMismatch | None]:
+    """How many of `bodies` are entries first, first + 1, ... as written, and what is wrong
+    with the one after them."""
+    for count, body in enumerate(bodies):
+        try:
+            digest.decode_entry(ledger_id, first + count, body)
+        except DigestMismatch as error:
+            return count, error
+    return len(bodies), None
