@@ -1,0 +1,348 @@
+"""The disk door, simulated: what was not synced may be lost, kept or torn when power fails.
+
+`SimDisk` is the device and outlives its users; `mount` gives each incarnation of a process a
+door of its own, and after `crash` the old door never touches the device again. A sector of
+512 bytes is written whole or not at all; names of files are as durable as their directory.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from bookie.storage.disk import Buffer
+from bookie.testing.inode import Inode, PendingWrite, parent_of
+from bookie.testing.key_value import KeyValueStates, SimKeyValue
+from bookie.testing.scheduler import Simulation
+
+
+class CrashKind(enum.Enum):
+    """What a crash leaves of data that was written but not synced."""
+
+    PROCESS_KILLED = "process killed"  # the operating system lives: all finished writes are kept
+    POWER_LOST_ALL = "power lost, nothing unsynced kept"
+    POWER_LOST_TORN = "power lost, each unsynced sector kept or not"
+
+
+@dataclass(slots=True)
+class DiskOptions:
+    """How a disk behaves; may be changed while it runs. Latencies are uniform up to `_max_s`,
+    times `slow_factor`."""
+
+    read_max_s: float = 0.001
+    write_max_s: float = 0.0005
+    sync_max_s: float = 0.005
+    slow_factor: float = 1.0
+    cached_read_probability: float = 0.8
+    capacity_bytes: int = 1 << 40
+    read_error_probability: float = 0.0
+    write_error_probability: float = 0.0
+    sync_error_probability: float = 0.0
+
+
+class SimDisk:
+    """A device with one file system. All state is in memory; all chance comes from the seed."""
+
+    def __init__(
+        self, simulation: Simulation, name: str, options: DiskOptions | None = None
+    ) -> None:
+        self.simulation = simulation
+        self.name = name
+        self.options = options or DiskOptions()
+        self.chance = simulation.chance(f"disk/{name}")
+        self.syncs = 0
+        self.inodes: dict[str, Inode] = {}
+        """Names as a running process sees them."""
+        self.durable_inodes: dict[str, Inode] = {}
+        """Names as they would be after losing power with nothing else kept."""
+        self.pending_names: dict[str, list[dict[str, Inode | None]]] = {}
+        """Per directory, changes of names not yet synced, oldest first; None is a removal."""
+        self.directories: dict[str, None] = {"": None, "/": None}
+        self.key_values: dict[str, KeyValueStates] = {}
+        self._mounted: MountedDisk | None = None
+
+    def mount(self) -> MountedDisk:
+        """The door for a new incarnation; an earlier one is frozen."""
+        self.freeze()
+        self._mounted = MountedDisk(self)
+        return self._mounted
+
+    def freeze(self) -> None:
+        """From now on the mounted door, if any, changes nothing and every call on it fails."""
+        if self._mounted is not None:
+            self._mounted.is_frozen = True
+            self._mounted = None
+
+    def crash(self, kind: CrashKind) -> None:
+        """Freezes the door and settles what is left of all that was not synced."""
+        self.freeze()
+        self.simulation.trace("disk crash", self.name, kind.value)
+        chance = self.chance
+        inodes = dict.fromkeys([*self.inodes.values(), *self.durable_inodes.values()])
+        if kind is CrashKind.PROCESS_KILLED:
+            for inode in inodes:
+                inode.settle_kill(chance)
+        else:
+            self._settle_names(kind, chance)
+            for inode in inodes:
+                inode.settle_power_loss(chance, is_torn=kind is CrashKind.POWER_LOST_TORN)
+        for states in self.key_values.values():
+            states.settle(0 if kind is CrashKind.POWER_LOST_ALL else None, chance)
+
+    def wipe(self) -> None:
+        """The disk was replaced by an empty one. Freeze or crash first."""
+        assert self._mounted is None, f"disk {self.name} is in use and cannot be wiped"
+        self.simulation.trace("disk wipe", self.name)
+        self.inodes, self.durable_inodes = {}, {}
+        self.pending_names, self.key_values = {}, {}
+        self.directories = {"": None, "/": None}
+
+    def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
+        """Rots one bit of a file, in memory and on the platter."""
+        self.inodes[path].flip_bit(offset, bit)
+        self.simulation.trace("disk rot", self.name, path, offset)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(inode.size for inode in self.inodes.values())
+
+    def change_names(self, change: dict[str, Inode | None]) -> None:
+        """Applies one atomic change of names in one directory; durable with the directory."""
+        for path, inode in change.items():
+            if inode is None:
+                self.inodes.pop(path, None)
+            else:
+                self.inodes[path] = inode
+        self.pending_names.setdefault(parent_of(next(iter(change))), []).append(change)
+
+    def settle_directory(self, directory: str, count: int | None = None) -> None:
+        """Makes the first `count` pending changes (None: all) of `directory` durable."""
+        pending = self.pending_names.get(directory, [])
+        for change in pending[:count]:
+            for path, inode in change.items():
+                if inode is None:
+                    self.durable_inodes.pop(path, None)
+                else:
+                    self.durable_inodes[path] = inode
+        self.pending_names[directory] = pending[count:] if count is not None else []
+
+    def _settle_names(self, kind: CrashKind, chance: random.Random) -> None:
+        for directory in sorted(self.pending_names):
+            pending = len(self.pending_names[directory])
+            is_torn = kind is CrashKind.POWER_LOST_TORN
+            self.settle_directory(directory, chance.randint(0, pending) if is_torn else 0)
+        self.pending_names = {}
+        self.inodes = dict(self.durable_inodes)
+
+
+class SimFile:
+    """An open file of one incarnation; implements `File`."""
+
+    def __init__(self, mounted: MountedDisk, path: str, inode: Inode) -> None:
+        self._mounted = mounted
+        self._path = path
+        self._inode = inode
+        self._is_closed = False
+
+    @property
+    def size(self) -> int:
+        return self._inode.size
+
+    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
+        data = self._begin_write(offset, views)
+        pending = PendingWrite(offset, data)
+        self._inode.in_flight.append(pending)
+        try:
+            await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
+        finally:
+            if pending in self._inode.in_flight:
+                self._inode.in_flight.remove(pending)
+        self._inode.write(offset, data)
+
+    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+        await self.write_at(offset, views)
+        await self.sync()
+
+    async def sync(self) -> None:
+        self._check()
+        dirty = self._inode.begin_sync()
+        self._mounted.disk.syncs += 1
+        try:
+            await self._mounted.operate("sync", self._path, self._mounted.options.sync_max_s)
+        except OSError:
+            # As Linux does: the pages count as clean, and what became of them is unknown.
+            if not self._mounted.is_frozen:
+                self._inode.fail_sync(dirty)
+            raise
+        self._inode.finish_sync(dirty)
+
+    def read_nowait(self, offset: int, size: int) -> bytes | None:
+        self._check()
+        if self._mounted.disk.chance.random() >= self._mounted.options.cached_read_probability:
+            return None
+        return self._inode.read(offset, size)
+
+    async def read(self, offset: int, size: int) -> bytes:
+        self._check()
+        await self._mounted.operate("read", self._path, self._mounted.options.read_max_s)
+        return self._inode.read(offset, size)
+
+    async def allocate(self, size: int) -> None:
+        self._check()
+        self._mounted.check_space(size - self._inode.size)
+        await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
+        self._inode.extend(size)
+
+    async def truncate(self, size: int) -> None:
+        self._check()
+        await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
+        self._inode.truncate(size)
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _begin_write(self, offset: int, views: Sequence[Buffer]) -> bytes:
+        self._check()
+        data = b"".join(views)
+        self._mounted.check_space(offset + len(data) - self._inode.size)
+        return data
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"{self._path} is closed")
+        self._mounted.check()
+
+
+class MountedDisk:
+    """A disk as one incarnation of a process sees it; implements `Disk`."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.options = disk.options
+        self.is_frozen = False
+        self._locks: dict[str, None] = {}
+
+    async def open(
+        self, path: str, *, is_new: bool = False, has_own_thread: bool = False
+    ) -> SimFile:
+        await self.operate("open", path, self.options.read_max_s)
+        inode = self.disk.inodes.get(path)
+        if is_new:
+            if inode is not None:
+                raise FileExistsError(errno.EEXIST, "file exists", path)
+            self._check_directory(path)
+            inode = Inode()
+            self.disk.change_names({path: inode})
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return SimFile(self, path, inode)
+
+    async def read_file(self, path: str) -> bytes:
+        await self.operate("read", path, self.options.read_max_s)
+        inode = self.disk.inodes.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return bytes(inode.data)
+
+    async def replace_file(self, path: str, data: bytes) -> None:
+        temporary = path + ".new"
+        if temporary in self.disk.inodes:
+            await self.remove(temporary)
+        file = await self.open(temporary, is_new=True)
+        await file.write_at_synced(0, [data])
+        file.close()
+        await self.rename(temporary, path)
+        await self.sync_directory(parent_of(path))
+
+    async def list_directory(self, path: str) -> list[str]:
+        await self.operate("list", path, self.options.read_max_s)
+        directory = path.rstrip("/")
+        names = [name for name in self.disk.inodes if parent_of(name) == directory]
+        below = [name for name in self.disk.directories if name and parent_of(name) == directory]
+        return sorted({name.rpartition("/")[2] for name in [*names, *below]} - {""})
+
+    async def make_directory(self, path: str) -> None:
+        await self.operate("sync", path, self.options.sync_max_s)
+        parts = path.rstrip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            self.disk.directories["/".join(parts[:depth])] = None
+
+    async def rename(self, old: str, new: str) -> None:
+        await self.operate("rename", old, self.options.write_max_s)
+        inode = self.disk.inodes.get(old)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        if parent_of(old) != parent_of(new):
+            raise OSError(errno.EXDEV, "the simulated disk renames within a directory only", old)
+        self.disk.change_names({old: None, new: inode})
+
+    async def remove(self, path: str) -> None:
+        await self.operate("remove", path, self.options.write_max_s)
+        if path not in self.disk.inodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self.disk.change_names({path: None})
+
+    async def sync_directory(self, path: str) -> None:
+        directory = path.rstrip("/")
+        count = len(self.disk.pending_names.get(directory, []))
+        self.disk.syncs += 1
+        await self.operate("sync", path, self.options.sync_max_s)
+        self.disk.settle_directory(directory, count)
+
+    async def space(self, path: str) -> tuple[int, int]:
+        await self.operate("list", path, self.options.read_max_s)
+        capacity = self.options.capacity_bytes
+        return capacity, max(0, capacity - self.disk.used_bytes)
+
+    async def lock(self, path: str) -> None:
+        # One door per device is live at a time, so only this door can hold a lock.
+        await self.operate("open", path, self.options.read_max_s)
+        if path in self._locks:
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        self._locks[path] = None
+
+    def close(self) -> None:
+        self._locks = {}
+
+    def open_key_value(self, path: str) -> SimKeyValue:
+        """The key-value store kept at `path`, made empty if there is none."""
+        self.check()
+        return SimKeyValue(self, path, self.disk.key_values.setdefault(path, KeyValueStates()))
+
+    def check(self) -> None:
+        """Raises OSError if the process of this door is dead."""
+        if self.is_frozen:
+            raise OSError(errno.ESHUTDOWN, f"the process using disk {self.disk.name} is dead")
+
+    def check_space(self, growth: int) -> None:
+        if growth > 0 and self.disk.used_bytes + growth > self.options.capacity_bytes:
+            raise OSError(errno.ENOSPC, f"disk {self.disk.name} is full")
+
+    async def operate(self, kind: str, path: str, time_max_s: float) -> None:
+        """Takes the time of one operation, and fails it if chance or death says so.
+
+        Not cancellable, as a call on a thread is not; the effect comes after it returned.
+        """
+        self.check()
+        options, chance = self.options, self.disk.chance
+        with trio.CancelScope(shield=True):
+            await trio.sleep(chance.uniform(0, time_max_s) * options.slow_factor)
+        self.check()
+        probability = {
+            "read": options.read_error_probability,
+            "write": options.write_error_probability,
+            "sync": options.sync_error_probability,
+        }.get(kind, 0.0)
+        if probability and chance.random() < probability:
+            self.disk.simulation.trace("disk error", self.disk.name, kind, path)
+            raise OSError(errno.EIO, f"simulated {kind} error", path)
+        self.disk.simulation.trace("disk", self.disk.name, kind, path)
+
+    def _check_directory(self, path: str) -> None:
+        if parent_of(path) not in self.disk.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", parent_of(path))

@@ -1,0 +1,168 @@
+"""The metadata door, simulated: delays, lost answers, lost sessions, unreachable for some nodes.
+
+One tree in memory; each incarnation of a node has a session of its own. A change that raised
+MetadataUnavailable has happened or has not: chance decides, as with a real store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+import trio
+
+from bookie.testing.scheduler import Simulation
+from ledger.errors import MetadataUnavailable
+from ledger.metastore.base import ANY_VERSION, Change, Node
+from ledger.metastore.memory import MemoryStore, MemoryTree
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(slots=True)
+class MetadataOptions:
+    """How the store behaves; may be changed while it runs.
+
+    Each call takes up to `delay_max_s` there and as long back. An error comes, with the
+    probability given, before or after the change took effect, after up to `timeout_s`.
+    """
+
+    delay_max_s: float = 0.005
+    timeout_s: float = 2.0
+    error_before_probability: float = 0.0
+    error_after_probability: float = 0.0
+
+
+class SimMetadata:
+    """The store all nodes share. `connect(node)` gives a session to an incarnation."""
+
+    def __init__(self, simulation: Simulation, options: MetadataOptions | None = None) -> None:
+        self.simulation = simulation
+        self.options = options or MetadataOptions()
+        self.chance = simulation.chance("metadata")
+        self.tree = MemoryTree()
+        self._sessions: dict[str, SimMetadataStore] = {}
+        self._unreachable: dict[str, bool] = {}
+
+    def connect(self, node: str) -> SimMetadataStore:
+        """A new session for `node`; an earlier one is not ended by this."""
+        self._sessions[node] = SimMetadataStore(self, node)
+        return self._sessions[node]
+
+    def freeze(self, node: str) -> None:
+        """Death of `node`: its session can do nothing more and stays until it is expired."""
+        if node in self._sessions:
+            self._sessions[node].is_frozen = True
+
+    def expire(self, node: str) -> None:
+        """Ends the session of `node`: its ephemeral nodes vanish."""
+        if node in self._sessions:
+            self.simulation.trace("metadata expire", node)
+            self._sessions[node].inner.expire_session()
+
+    def cut_off(self, node: str) -> None:
+        """Calls of `node` reach the store no more, until `heal`."""
+        self._unreachable[node] = True
+        self.simulation.trace("metadata cut off", node)
+
+    def heal(self) -> None:
+        self._unreachable.clear()
+
+    def is_unreachable(self, node: str) -> bool:
+        return node in self._unreachable
+
+
+class SimMetadataStore:
+    """One session on a `SimMetadata`; implements `MetadataStore`."""
+
+    def __init__(self, metadata: SimMetadata, node: str) -> None:
+        self.node = node
+        self.is_frozen = False
+        self.inner = MemoryStore(metadata.tree, metadata.simulation.now_ms)
+        self._metadata = metadata
+
+    async def get(self, path: str) -> Node:
+        return await self._call("get", path, lambda: self.inner.get(path))
+
+    async def children(self, path: str) -> list[str]:
+        return await self._call("children", path, lambda: self.inner.children(path))
+
+    async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
+        await self._call(
+            "create", path, lambda: self.inner.create(path, data, is_ephemeral=is_ephemeral)
+        )
+
+    async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        return await self._call("put", path, lambda: self.inner.put(path, data, version))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._call("delete", path, lambda: self.inner.delete(path, version))
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        paths = ",".join(change.path for change in changes)
+        await self._call("transaction", paths, lambda: self.inner.transaction(changes))
+
+    async def next_id(self, path: str) -> int:
+        return await self._call("next id", path, lambda: self.inner.next_id(path))
+
+    def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
+        return self._watch("watch", path, self.inner.watch(path))
+
+    def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
+        return self._watch("watch children", path, self.inner.watch_children(path))
+
+    async def wait_session_lost(self) -> None:
+        await self.inner.wait_session_lost()
+
+    async def aclose(self) -> None:
+        """Ends the session, unless its process is dead: then only time ends it."""
+        if not self.is_frozen:
+            await self.inner.aclose()
+
+    async def _call(self, kind: str, path: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """One round trip. The change itself happens at one instant, or not at all."""
+        metadata = self._metadata
+        options, chance = metadata.options, metadata.chance
+        await trio.sleep(chance.uniform(0, options.delay_max_s))
+        self._check_alive()
+        is_cut_off = metadata.is_unreachable(self.node)
+        if is_cut_off or chance.random() < options.error_before_probability:
+            await self._fail(kind, path, "before")
+        result = await self._instantly(call)
+        metadata.simulation.trace("metadata", self.node, kind, path)
+        await trio.sleep(chance.uniform(0, options.delay_max_s))
+        is_cut_off = metadata.is_unreachable(self.node)
+        if is_cut_off or chance.random() < options.error_after_probability:
+            await self._fail(kind, path, "after")
+        return result
+
+    async def _instantly(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        # Shielded: whether the change happened must not depend on a cancellation in between.
+        with trio.CancelScope(shield=True):
+            return await call()
+        raise AssertionError("a shielded scope does not end early")
+
+    async def _fail(self, kind: str, path: str, when: str) -> None:
+        metadata = self._metadata
+        await trio.sleep(metadata.chance.uniform(0, metadata.options.timeout_s))
+        metadata.simulation.trace("metadata error", self.node, kind, path, when)
+        raise MetadataUnavailable(f"{kind} {path}: the metadata store did not answer")
+
+    async def _watch(
+        self, kind: str, path: str, source: AsyncGenerator[ResultT, None]
+    ) -> AsyncGenerator[ResultT, None]:
+        """Delivers changes late; each one as it was when it was noticed. Fails if cut off."""
+        metadata = self._metadata
+        async with aclosing(source) as values:
+            async for value in values:
+                await trio.sleep(metadata.chance.uniform(0, metadata.options.delay_max_s))
+                self._check_alive()
+                if metadata.is_unreachable(self.node):
+                    await self._fail(kind, path, "before")
+                yield value
+
+    def _check_alive(self) -> None:
+        if self.is_frozen:
+            raise MetadataUnavailable(f"{self.node} is dead")
