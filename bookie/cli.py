@@ -14,14 +14,14 @@ import trio
 from cyclopts import App, Parameter, validators
 
 from bookie.local import BOOKIES_MAX, Layout, run_local_cluster
-from ledger.cli.output import CLUSTER_VARIABLE, ClusterOption, OutputOption, remark
+from ledger.cli.output import CLUSTER_VARIABLE, remark
 
 app = App(name="bookie", help="Run one bookie; list bookies.")
 
 
 async def standalone(
     *,
-    dir: Path,
+    directory: Annotated[Path, Parameter(name="--dir")],
     bookies: Annotated[
         int | None, Parameter(validator=validators.Number(gte=1, lte=BOOKIES_MAX))
     ] = None,
@@ -35,7 +35,7 @@ async def standalone(
 
     Parameters
     ----------
-    dir
+    directory
         Where everything is kept; made if missing.
     bookies
         How many (default 3); fixed when the directory is made.
@@ -44,7 +44,7 @@ async def standalone(
     restart
         Start a bookie again that died.
     """
-    layout = Layout.open(dir, bookies, metadata)
+    layout = Layout.open(directory, bookies, metadata)
 
     async def until_stopped() -> None:
         sys.stdout.write(f"ready {layout.metadata}\n")

@@ -7,7 +7,7 @@ imports `bookie`, and `--help` waits for nothing (docs/adr/0009-one-command.md).
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cyclopts import App, Group
 
@@ -47,7 +47,9 @@ def build_app() -> App:
         result_action="return_value",
     )
     for group, name, path, summary in COMMANDS:
-        app.command(path, name=name, help=summary, group=group)
+        # Benchmarks have a parser of their own: it answers --help too.
+        more: dict[str, Any] = {"help_flags": []} if name == "bench" else {}
+        app.command(path, name=name, help=summary, group=group, **more)
     return app
 
 

@@ -1,0 +1,78 @@
+"""`python -m benchmarks NAME [options]`, the same as `ledgerstream bench NAME [options]`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import trio
+from cyclopts import App
+
+from benchmarks.cluster import RunningCluster, running_cluster
+from benchmarks.report import Measured, result_of, show
+from benchmarks.settings import Settings
+
+Name = Literal["ledger-add", "append", "latency", "tail", "catchup", "start", "all"]
+
+# What `all` runs: the rows of the table in docs/performance.md.
+TABLE: list[tuple[Name, dict[str, Any]]] = [
+    ("start", {}),
+    ("ledger-add", {"size": 100}),
+    ("ledger-add", {"size": 1024}),
+    ("append", {"mode": "many"}),
+    ("append", {"mode": "single"}),
+    ("append", {"mode": "callers"}),
+    ("latency", {"layer": "ledger", "size": 1024}),
+    ("latency", {"layer": "stream"}),
+    ("tail", {}),
+    ("catchup", {"shape": "batches"}),
+    ("catchup", {"shape": "records"}),
+]
+
+
+def run_one(name: Name, settings: Settings) -> dict[str, Any]:
+    """Runs one benchmark on a cluster of its own and returns its result."""
+    module = importlib.import_module("benchmarks." + name.replace("-", "_"))
+    if name == "start":
+        directory = settings.dir or Path.cwd()
+        return result_of(name, settings, module.start(settings), directory)
+    body: Callable[[Settings, RunningCluster], Awaitable[Measured]]
+    body = getattr(module, name.replace("-", "_"))
+    with running_cluster(settings.bookies, settings.dir) as cluster:
+
+        async def measured() -> Measured:
+            return await body(settings, cluster)
+
+        return result_of(name, settings, trio.run(measured), cluster.directory)
+
+
+def bench(name: Name, *, settings: Settings | None = None) -> None:
+    """Run a benchmark on a cluster of its own: real processes, fsync on.
+
+    Parameters
+    ----------
+    name
+        ledger-add: entries to a ledger. append: records to a stream. latency: at a fixed rate.
+        tail: from writer to reader. catchup: reading what is there. start: until "ready".
+        all: each of them, with the settings of docs/performance.md.
+    """
+    chosen = settings or Settings()
+    if name == "all":
+        for each, changes in TABLE:
+            show(run_one(each, replace(chosen, **changes)), is_json=chosen.json)
+    else:
+        show(run_one(name, chosen), is_json=chosen.json)
+
+
+def main(tokens: Sequence[str] | None = None) -> None:
+    app = App(name="ledgerstream bench", result_action="return_value", version_flags=[])
+    app.default(bench)
+    app(sys.argv[1:] if tokens is None else list(tokens))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""A standalone cluster in processes of its own, and the CPU time of everybody involved.
+
+The cluster is started as a user starts it. CPU comes from /proc, user and system time of all
+threads, counted only between the two ends of a measured phase.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(slots=True)
+class Phase:
+    """One measured stretch of time; filled when it ends."""
+
+    wall_s: float = 0.0
+    client_cpu_s: float = 0.0
+    bookies_cpu_s: float = 0.0
+
+
+@dataclass(slots=True)
+class RunningCluster:
+    uri: str
+    directory: Path
+    process: subprocess.Popen[str]
+    ready_s: float
+    """From starting the command to its "ready"."""
+    client_pids: list[int] = field(default_factory=lambda: [os.getpid()])
+
+    def bookie_pid(self, number: int) -> int:
+        """Process id of bookie `number`, counted from 1."""
+        return int((self.directory / f"bookie-{number}" / "bookie.pid").read_text())
+
+    @property
+    def server_pids(self) -> list[int]:
+        pids = [int(path.read_text()) for path in self.directory.glob("bookie-*/bookie.pid")]
+        return [self.process.pid, *pids]
+
+    @contextmanager
+    def measured(self) -> Iterator[Phase]:
+        phase = Phase()
+        servers = self.server_pids
+        server_cpu_s = sum(map(cpu_s, servers))
+        client_cpu_s = sum(map(cpu_s, self.client_pids))
+        started_s = time.perf_counter()
+        yield phase
+        phase.wall_s = time.perf_counter() - started_s
+        phase.client_cpu_s = sum(map(cpu_s, self.client_pids)) - client_cpu_s
+        phase.bookies_cpu_s = sum(map(cpu_s, servers)) - server_cpu_s
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of a process, all its threads, also those that ended."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def start_cluster(directory: Path, bookies: int | None) -> RunningCluster:
+    """Starts `ledgerstream standalone`; returns when it is ready."""
+    command = [sys.executable, "-P", "-m", "stream.cli", "standalone", "--dir", str(directory)]
+    if bookies is not None:
+        command += ["--bookies", str(bookies)]
+    earlier = os.environ.get("PYTHONPATH")
+    started_s = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{_ROOT}{os.pathsep}{earlier}" if earlier else str(_ROOT),
+        },
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline().split()
+    ready_s = time.perf_counter() - started_s
+    if len(said) != 2 or said[0] != "ready":
+        process.wait()
+        raise SystemExit("the cluster did not start; its own message is above")
+    return RunningCluster(said[1], directory, process, ready_s)
+
+
+def stop_cluster(cluster: RunningCluster) -> None:
+    cluster.process.send_signal(signal.SIGTERM)
+    try:
+        cluster.process.wait(30)
+    except subprocess.TimeoutExpired:
+        cluster.process.kill()
+        cluster.process.wait()
+    if cluster.process.stdout is not None:
+        cluster.process.stdout.close()
+
+
+@contextmanager
+def temporary_directory(parent: Path | None) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="ledgerstream-", dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def running_cluster(bookies: int, parent: Path | None) -> Iterator[RunningCluster]:
+    """A fresh cluster in a temporary directory under `parent`; both are gone afterwards."""
+    with temporary_directory(parent) as directory:
+        cluster = start_cluster(directory, bookies)
+        try:
+            yield cluster
+        finally:
+            stop_cluster(cluster)

@@ -1,0 +1,65 @@
+"""`ledger-add`: entries to one ledger through the ledger client, as fast as the window allows."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+
+import trio
+
+from benchmarks.cluster import RunningCluster
+from benchmarks.report import Measured
+from benchmarks.settings import Settings
+from ledger.client import LedgerClient
+from ledger.options import ClientOptions
+from ledger.writer import LedgerWriter
+
+_SAMPLE_EVERY = 64
+
+
+class LatencySample:
+    """Times every 64th entry from append to confirmation; cheap enough not to be measured."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self.latencies_ms = array("d")
+        self._sent: list[tuple[int, float]] = []
+        self._next = 0
+        writer.on_confirmed = self._confirmed
+
+    def sent(self, entry_id: int) -> None:
+        self._sent.append((entry_id, time.perf_counter()))
+
+    def _confirmed(self, lac: int) -> None:
+        now = time.perf_counter()
+        while self._next < len(self._sent) and self._sent[self._next][0] <= lac:
+            self.latencies_ms.append((now - self._sent[self._next][1]) * 1e3)
+            self._next += 1
+
+
+async def _append(writer: LedgerWriter, payload: bytes, count: int, sample: LatencySample) -> None:
+    append = writer.append_nowait
+    for number in range(count):
+        try:
+            entry_id = append(payload)
+        except trio.WouldBlock:
+            await writer.wait_room()
+            entry_id = append(payload)
+        if not number % _SAMPLE_EVERY:
+            sample.sent(entry_id)
+    await writer.flush()
+
+
+async def ledger_add(settings: Settings, cluster: RunningCluster) -> Measured:
+    count = settings.count or (1_000_000 if settings.size <= 256 else 300_000)
+    payload = os.urandom(settings.size)
+    options = ClientOptions(window_entries=settings.window)
+    async with (
+        LedgerClient.connect(cluster.uri, options=options) as client,
+        client.create_ledger(**settings.replication) as writer,
+    ):
+        await _append(writer, payload, int(count * settings.warmup), LatencySample(writer))
+        sample = LatencySample(writer)
+        with cluster.measured() as phase:
+            await _append(writer, payload, count, sample)
+    return Measured(count, count * settings.size, phase, sample.latencies_ms)

@@ -1,0 +1,61 @@
+"""Options of all benchmarks. Each benchmark uses those that apply and reports all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    size: int = 100
+    """Bytes of one entry's or record's value."""
+
+    count: int | None = None
+    """Entries or records in the measured phase; each benchmark has its own default."""
+
+    warmup: float = 0.1
+    """Size of the phase before it, as a share of the count."""
+
+    window: int = 2000
+    """Entries that may be sent and unconfirmed."""
+
+    bookies: int = 3
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+
+    mode: Literal["many", "single", "callers"] = "many"
+    """append: lists by append_many; one at a time without waiting for each; or --callers tasks
+    that each wait for their own."""
+
+    callers: int = 200
+    """append --mode callers: how many."""
+
+    rate: int = 1000
+    """latency, tail: records per second."""
+
+    layer: Literal["ledger", "stream"] = "stream"
+    """latency: what is appended, entries or records."""
+
+    shape: Literal["batches", "records"] = "batches"
+    """catchup: what the reader is given, columnar batches or record objects."""
+
+    dir: Path | None = None
+    """Where the cluster's directory is made (removed afterwards); default: the system's."""
+
+    json: Annotated[bool, Parameter(negative="")] = False
+    """Print JSON: one object on the last line."""
+
+    @property
+    def replication(self) -> dict[str, int]:
+        """Arguments of `create_ledger` and of a namespace's policy."""
+        return {
+            "ensemble_size": self.ensemble,
+            "write_quorum": self.write_quorum,
+            "ack_quorum": self.ack_quorum,
+        }

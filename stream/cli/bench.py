@@ -1,0 +1,33 @@
+"""`ledgerstream bench`: hands over to the benchmarks of a source checkout.
+
+Benchmarks are not in the wheel; this finds them beside the packages, and says what to do if not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ledger.cli.output import EXIT_ERROR, remark
+
+
+def bench(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Run a benchmark: ledger-add, append, latency, tail, catchup, start, all.
+
+    `ledgerstream bench append --help` shows the options of all of them.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / "benchmarks" / "__main__.py").exists():
+        remark(
+            "ledgerstream: benchmarks are part of the source, not of the installed package: "
+            "get a checkout of this version and run `make install && make bench` in it"
+        )
+        return EXIT_ERROR
+    if str(checkout) not in sys.path:
+        sys.path.insert(0, str(checkout))
+    importlib.import_module("benchmarks.__main__").main(tokens or ["--help"])
+    return 0
