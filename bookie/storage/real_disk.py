@@ -1,0 +1,319 @@
+"""The disk door on a real file system: threads around system calls.
+
+Ordinary calls go to trio's threads, reads apart from writes; a journal file has a thread of
+its own, which costs less per hop and is never behind other work. Must never lose an OSError,
+report a short write as done, or leave it open whether a write ended: cancelling waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import outcome
+import trio
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+WRITE_THREADS_MAX = 4
+READ_THREADS_MAX = 8
+_VIEWS_MAX = 1024  # IOV_MAX of Linux
+_JOIN_BELOW_BYTES = 2048  # smaller views are cheaper to copy than to list
+
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_RWF_DSYNC = getattr(os, "RWF_DSYNC", 0)
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+def _write_all(fd: int, offset: int, views: Sequence[Buffer], flags: int = 0) -> None:
+    """Writes everything or raises; goes on after a short write until the reason shows."""
+    pending = [memoryview(view).cast("B") for view in views if len(view)]
+    nbytes = sum(map(len, pending))
+    if len(pending) > _VIEWS_MAX or nbytes < len(pending) * _JOIN_BELOW_BYTES:
+        pending = [memoryview(b"".join(pending))]
+    while nbytes:
+        written = os.pwritev(fd, pending, offset, flags)
+        if written == 0:
+            raise OSError(errno.EIO, f"wrote none of {nbytes} bytes at {offset}")
+        nbytes -= written
+        offset += written
+        while written and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if written:
+            pending[0] = pending[0][written:]
+
+
+def _write_all_synced(fd: int, offset: int, views: Sequence[Buffer]) -> None:
+    # RWF_DSYNC is write and fdatasync of that range in one call: a third cheaper.
+    if _RWF_DSYNC:
+        try:
+            return _write_all(fd, offset, views, _RWF_DSYNC)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+    _write_all(fd, offset, views)
+    return os.fdatasync(fd)
+
+
+def _read_all(fd: int, offset: int, size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size:
+        piece = os.pread(fd, size, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class _FileThread:
+    """One daemon thread that does one call after the other for tasks of one trio run."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._token = trio.lowlevel.current_trio_token()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    async def run(self, do: Callable[[], T]) -> T:
+        """Not cancellable: the outcome of a write must be known."""
+        task = trio.lowlevel.current_task()
+
+        def call() -> None:
+            result = outcome.capture(do)
+            try:
+                self._token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+            except trio.RunFinishedError:
+                pass  # the run was torn down; nobody waits
+
+        self._calls.put(call)
+        # Any: trio does not type what a task is rescheduled with.
+        done: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        return done
+
+    def end(self) -> None:
+        self._calls.put(None)
+
+
+class RealFile:
+    """`bookie.storage.disk.File` on a file descriptor."""
+
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        *,
+        read_limiter: trio.CapacityLimiter,
+        write_limiter: trio.CapacityLimiter,
+        has_own_thread: bool,
+    ) -> None:
+        self._fd = fd
+        self._path = path
+        self._size = os.fstat(fd).st_size
+        self._read_limiter = read_limiter
+        self._write_limiter = write_limiter
+        self._thread = _FileThread(f"journal {os.path.basename(path)}") if has_own_thread else None
+        self._calls = 0  # under way
+        self._is_closed = False
+        self._reads_nowait = bool(_RWF_NOWAIT)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    async def _call(self, do: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        self._calls += 1
+        try:
+            if self._thread is not None and limiter is self._write_limiter:
+                return await self._thread.run(do)
+            return await trio.to_thread.run_sync(do, limiter=limiter)
+        finally:
+            self._calls -= 1
+            self._close_if_idle()
+
+    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
+        fd = self._fd
+        await self._call(lambda: _write_all(fd, offset, views), self._write_limiter)
+        self._size = max(self._size, offset + sum(map(len, views)))
+
+    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+        fd = self._fd
+        await self._call(lambda: _write_all_synced(fd, offset, views), self._write_limiter)
+        self._size = max(self._size, offset + sum(map(len, views)))
+
+    async def sync(self) -> None:
+        fd = self._fd
+        await self._call(lambda: os.fdatasync(fd), self._write_limiter)
+
+    def read_nowait(self, offset: int, size: int) -> bytes | None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        size = min(size, max(self._size - offset, 0))
+        if size == 0:
+            return b""
+        if not self._reads_nowait:
+            return None
+        data = bytearray(size)
+        try:
+            done = os.preadv(self._fd, [data], offset, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            self._reads_nowait = False  # not on this kernel and file system: stop asking
+            return None
+        return bytes(data) if done == size else None
+
+    async def read(self, offset: int, size: int) -> bytes:
+        fd = self._fd
+        return await self._call(lambda: _read_all(fd, offset, size), self._read_limiter)
+
+    async def allocate(self, size: int) -> None:
+        fd = self._fd
+        if size > self._size:
+            await self._call(lambda: os.posix_fallocate(fd, 0, size), self._write_limiter)
+            self._size = max(self._size, size)
+
+    async def truncate(self, size: int) -> None:
+        fd = self._fd
+        await self._call(lambda: os.ftruncate(fd, size), self._write_limiter)
+        self._size = size
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if not self._is_closed or self._calls or self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        if self._thread is not None:
+            self._thread.end()
+        os.close(fd)
+
+
+class RealDisk:
+    """`bookie.storage.disk.Disk` on the file system. Make one per process."""
+
+    def __init__(self) -> None:
+        self._read_limiter = trio.CapacityLimiter(READ_THREADS_MAX)
+        self._write_limiter = trio.CapacityLimiter(WRITE_THREADS_MAX)
+        self._locks: list[int] = []
+
+    async def _call(self, do: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(do, limiter=self._write_limiter)
+
+    async def open(
+        self, path: str, *, is_new: bool = False, has_own_thread: bool = False
+    ) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        fd = await self._call(lambda: os.open(path, flags, 0o640))
+        try:
+            return RealFile(
+                fd,
+                path,
+                read_limiter=self._read_limiter,
+                write_limiter=self._write_limiter,
+                has_own_thread=has_own_thread,
+            )
+        except BaseException:
+            os.close(fd)
+            raise
+
+    async def read_file(self, path: str) -> bytes:
+        def do() -> bytes:
+            with open(path, "rb") as file:
+                return file.read()
+
+        return await trio.to_thread.run_sync(do, limiter=self._read_limiter)
+
+    async def replace_file(self, path: str, data: bytes) -> None:
+        def do() -> None:
+            temporary = path + ".tmp"
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+            try:
+                _write_all(fd, 0, [data])
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, path)
+            _sync_directory(os.path.dirname(path) or ".")
+
+        await self._call(do)
+
+    async def list_directory(self, path: str) -> list[str]:
+        def do() -> list[str]:
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+
+        return await self._call(do)
+
+    async def make_directory(self, path: str) -> None:
+        await self._call(lambda: _make_directory(path))
+
+    async def rename(self, old: str, new: str) -> None:
+        await self._call(lambda: os.rename(old, new))
+
+    async def remove(self, path: str) -> None:
+        await self._call(lambda: os.remove(path))
+
+    async def sync_directory(self, path: str) -> None:
+        await self._call(lambda: _sync_directory(path))
+
+    async def space(self, path: str) -> tuple[int, int]:
+        found = await self._call(lambda: os.statvfs(path))
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    async def lock(self, path: str) -> None:
+        def do() -> int:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                os.close(fd)
+                raise
+            return fd
+
+        self._locks.append(await self._call(do))
+
+    def close(self) -> None:
+        """Gives the locks back. Threads belong to files and end with them."""
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _make_directory(path: str) -> None:
+    missing: list[str] = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for name in reversed(missing):
+        try:
+            os.mkdir(name, 0o750)
+        except FileExistsError:
+            if not os.path.isdir(name):
+                raise
+        _sync_directory(os.path.dirname(name) or ".")

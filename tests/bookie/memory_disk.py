@@ -1,0 +1,217 @@
+"""A disk in memory for storage tests: what was not synced may be lost, sector by sector.
+
+Every write, sync and change of a directory counts as one step; at `crash_at` the disk stops
+with PowerLost, before the step or half way through it. `after_crash` is what is found then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import trio
+
+from bookie.storage.disk import Buffer
+
+SECTOR_BYTES = 512
+
+
+class PowerLost(Exception):
+    """The simulated machine stopped. Not an OSError: nothing may handle it."""
+
+
+class _Inode:
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.synced = bytes(data)
+
+    def after_crash(self, rng: random.Random) -> bytes:
+        size = rng.choice([len(self.synced), len(self.data)])
+        found = bytearray(self.synced[:size].ljust(size, b"\0"))
+        for offset in range(0, size, SECTOR_BYTES):
+            sector = self.data[offset : offset + SECTOR_BYTES]
+            if rng.random() < 0.5 and sector:
+                found[offset : offset + len(sector)] = sector
+        return bytes(found[:size])
+
+
+class MemoryDisk:
+    def __init__(self, *, rng: random.Random | None = None, crash_at: int | None = None) -> None:
+        self.rng = rng or random.Random(0)
+        self.crash_at = crash_at
+        self.steps = 0
+        self.syncs = 0
+        self.errors: dict[str, OSError] = {}
+        """Operation name -> what it raises from now on."""
+        self.is_off = False
+        self.names: dict[str, _Inode] = {}
+        self.synced_names: dict[str, _Inode] = {}
+        self._name_changes: list[dict[str, _Inode]] = []
+        self.gate: trio.Event | None = None
+        """Syncs of files with a thread wait for it, if set."""
+
+    def step(self, operation: str) -> bool:
+        """Counts; raises what is due. True: do half of it, then call `lose_power`."""
+        if self.is_off:
+            raise PowerLost
+        if operation in self.errors:
+            raise self.errors[operation]
+        self.steps += 1
+        if self.crash_at is not None and self.steps >= self.crash_at:
+            if self.rng.random() < 0.5:
+                return True
+            self.lose_power()
+        return False
+
+    def lose_power(self) -> None:
+        self.is_off = True
+        raise PowerLost
+
+    def after_crash(self) -> MemoryDisk:
+        """A new disk with what survived: any sectors, and a first part of the name changes."""
+        states = [self.synced_names, *self._name_changes]
+        names = self.rng.choice(states)
+        found = MemoryDisk(rng=self.rng)
+        found.names = {
+            name: _Inode(inode.after_crash(self.rng)) for name, inode in sorted(names.items())
+        }
+        found.synced_names = dict(found.names)
+        return found
+
+    def changed_names(self) -> None:
+        self._name_changes.append(dict(self.names))
+
+    async def open(
+        self, path: str, *, is_new: bool = False, has_own_thread: bool = False
+    ) -> MemoryFile:
+        await trio.lowlevel.checkpoint()
+        if is_new:
+            if path in self.names:
+                raise FileExistsError(path)
+            is_half = self.step("open")
+            self.names[path] = _Inode()
+            self.changed_names()
+            if is_half:
+                self.lose_power()
+        elif path not in self.names:
+            raise FileNotFoundError(path)
+        return MemoryFile(self, self.names[path])
+
+    async def read_file(self, path: str) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if path not in self.names:
+            raise FileNotFoundError(path)
+        return bytes(self.names[path].data)
+
+    async def replace_file(self, path: str, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.step("replace_file"):
+            self.lose_power()
+        self.names[path] = _Inode(data)
+        self.synced_names = dict(self.names)
+        self._name_changes.clear()
+
+    async def list_directory(self, path: str) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return sorted(name.removeprefix(path + "/") for name in self.names)
+
+    async def make_directory(self, path: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def rename(self, old: str, new: str) -> None:
+        await trio.lowlevel.checkpoint()
+        is_half = self.step("rename")
+        self.names[new] = self.names.pop(old)
+        self.changed_names()
+        if is_half:
+            self.lose_power()
+
+    async def remove(self, path: str) -> None:
+        await trio.lowlevel.checkpoint()
+        is_half = self.step("remove")
+        del self.names[path]
+        self.changed_names()
+        if is_half:
+            self.lose_power()
+
+    async def sync_directory(self, path: str) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.step("sync_directory"):
+            self.lose_power()
+        self.synced_names = dict(self.names)
+        self._name_changes.clear()
+
+    async def space(self, path: str) -> tuple[int, int]:
+        await trio.lowlevel.checkpoint()
+        return 1 << 40, 1 << 39
+
+    async def lock(self, path: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryFile:
+    def __init__(self, disk: MemoryDisk, inode: _Inode) -> None:
+        self.disk = disk
+        self.inode = inode
+
+    @property
+    def size(self) -> int:
+        return len(self.inode.data)
+
+    def _put(self, offset: int, views: Sequence[Buffer]) -> None:
+        data = b"".join(views)
+        if len(self.inode.data) < offset + len(data):
+            self.inode.data.extend(bytes(offset + len(data) - len(self.inode.data)))
+        self.inode.data[offset : offset + len(data)] = data
+
+    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
+        await trio.lowlevel.checkpoint()
+        is_half = self.disk.step("write_at")
+        self._put(offset, views)
+        if is_half:
+            self.disk.lose_power()
+
+    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
+            if self.disk.gate is not None:
+                await self.disk.gate.wait()
+            is_half = self.disk.step("write_at_synced")
+            self._put(offset, views)
+            if is_half:
+                self.disk.lose_power()
+            self.disk.syncs += 1
+            self.inode.synced = bytes(self.inode.data)
+
+    async def sync(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.disk.step("sync"):
+            self.disk.lose_power()
+        self.disk.syncs += 1
+        self.inode.synced = bytes(self.inode.data)
+
+    def read_nowait(self, offset: int, size: int) -> bytes | None:
+        return bytes(self.inode.data[offset : offset + size])
+
+    async def read(self, offset: int, size: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return bytes(self.inode.data[offset : offset + size])
+
+    async def allocate(self, size: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.disk.step("allocate"):
+            self.disk.lose_power()
+        if size > self.size:
+            self.inode.data.extend(bytes(size - self.size))
+
+    async def truncate(self, size: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.disk.step("truncate"):
+            self.disk.lose_power()
+        del self.inode.data[size:]
+
+    def close(self) -> None:
+        pass
