@@ -6,7 +6,6 @@ empty tree of its own). Importing this package must not need any driver's depend
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -33,6 +32,7 @@ async def open_store(uri: str, *, session_timeout_ms: int = 5000) -> AsyncIterat
         if rest.strip("/"):
             raise InvalidArgument(f"cluster address {uri!r}: memory: takes nothing after it")
         from ledger.metastore.memory import MemoryStore, MemoryTree
+        from ledger.metastore.sqlite import wall_clock_ms
 
         async with MemoryStore(MemoryTree(), wall_clock_ms) as in_memory:
             yield in_memory
@@ -58,8 +58,3 @@ def sqlite_path(uri: str) -> str:
     if not path or path.endswith("/"):
         raise InvalidArgument(f"cluster address {uri!r} names no file: use {_FORMS}")
     return path
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000

@@ -21,9 +21,8 @@ class ProcessIdentity:
     start_ticks: int
 
 
-def this_process() -> ProcessIdentity:
-    """The identity of the calling process."""
-    pid = os.getpid()
+def identity_of(pid: int) -> ProcessIdentity:
+    """The identity of the calling process, or of another one in its pid namespace."""
     found = _state_and_start(pid)
     return ProcessIdentity(
         boot_id=_boot_id(),

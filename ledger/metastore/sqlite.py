@@ -6,6 +6,7 @@ alive, and turns others' commits into watch events. Never used in the simulator 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,8 @@ import trio
 from ledger.errors import InvalidArgument, MetadataUnavailable, NodeExists, SessionLost
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
-from ledger.metastore.sqlite_file import SqliteFile, WatchKey, WatchValue
+from ledger.metastore.processes import identity_of
+from ledger.metastore.sqlite_file import BUSY_TIMEOUT_S, SqliteFile, WatchKey, WatchValue
 from ledger.metastore.tasks import open_background
 
 T = TypeVar("T")
@@ -30,6 +32,7 @@ BURIAL_INTERVAL_S = 0.25
 """How often whoever watches or lists looks for processes that are gone."""
 
 RENEWALS_MAX = 10
+OPEN_RETRY_INTERVAL_S = 0.02
 
 
 class _Watch:
@@ -60,7 +63,6 @@ async def open_sqlite(
     path: str,
     *,
     session_timeout_ms: int = 5000,
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> AsyncIterator[SqliteStore]:
     """A session on the file `path`, created if missing; it ends with the block.
 
@@ -73,8 +75,7 @@ async def open_sqlite(
             f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
         )
     limiter = trio.CapacityLimiter(1)
-    opening = partial(SqliteFile, path, session_timeout_ms=session_timeout_ms, now_ms=now_ms)
-    file = await trio.to_thread.run_sync(opening, limiter=limiter)
+    file = await _open_file(path, session_timeout_ms, limiter)
     try:
         with trio.CancelScope(shield=True):
             session = await trio.to_thread.run_sync(file.begin_session, limiter=limiter)
@@ -89,6 +90,27 @@ async def open_sqlite(
                     await store.aclose()
     finally:
         file.close()
+
+
+async def _open_file(
+    path: str, session_timeout_ms: int, limiter: trio.CapacityLimiter
+) -> SqliteFile:
+    opening = partial(
+        SqliteFile,
+        path,
+        session_timeout_ms=session_timeout_ms,
+        now_ms=wall_clock_ms,
+        shared_clock_ms=lambda: time.monotonic_ns() // 1_000_000,
+        identity=identity_of(os.getpid()),
+    )
+    deadline = trio.current_time() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            return await trio.to_thread.run_sync(opening, limiter=limiter)
+        except MetadataUnavailable:
+            if trio.current_time() > deadline:
+                raise
+            await trio.sleep(OPEN_RETRY_INTERVAL_S)
 
 
 class SqliteStore:
@@ -285,3 +307,8 @@ class SqliteStore:
 
 def _closed() -> MetadataUnavailable:
     return MetadataUnavailable("this metadata store is closed")
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

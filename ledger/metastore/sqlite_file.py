@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
-from ledger.metastore.processes import ProcessIdentity, is_gone, this_process
+from ledger.metastore.processes import ProcessIdentity, is_gone
 
 APPLICATION_ID = 0x4C535452
 """Marks the file as ours ("LSTR"); never changes."""
@@ -58,13 +57,26 @@ WatchValue = Node | list[str] | None
 class SqliteFile:
     """One open file: a connection for work, and one that only notices others' commits."""
 
-    def __init__(self, path: str, *, session_timeout_ms: int, now_ms: Callable[[], int]) -> None:
-        """Opens or creates `path`. Raises InvalidArgument, MetadataCorrupt,
-        MetadataUnavailable."""
+    def __init__(
+        self,
+        path: str,
+        *,
+        session_timeout_ms: int,
+        now_ms: Callable[[], int],
+        shared_clock_ms: Callable[[], int],
+        identity: ProcessIdentity,
+    ) -> None:
+        """Opens or creates `path`. `shared_clock_ms` runs alike in all processes of one boot,
+        and nobody sets it; `identity` is this process.
+
+        Raises InvalidArgument, MetadataCorrupt, and MetadataUnavailable, which is worth a retry:
+        SQLite does not wait for others that create the file at this moment.
+        """
         self.path = path
         self._session_timeout_ms = session_timeout_ms
         self._now_ms = now_ms
-        self._identity = this_process()
+        self._shared_clock_ms = shared_clock_ms
+        self._identity = identity
         _check_place(path)
         with self._errors():
             self._db = _connect(path, BUSY_TIMEOUT_S)
@@ -213,7 +225,7 @@ class SqliteFile:
                     own.pid_space,
                     own.pid,
                     own.start_ticks,
-                    _shared_clock_ms(),
+                    self._shared_clock_ms(),
                     self._session_timeout_ms,
                 ),
             )
@@ -228,7 +240,7 @@ class SqliteFile:
             try:
                 cursor = self._db.execute(
                     "UPDATE sessions SET heartbeat_ms = ? WHERE id = ?",
-                    (_shared_clock_ms(), session),
+                    (self._shared_clock_ms(), session),
                 )
             finally:
                 self._db.execute("PRAGMA synchronous = FULL")
@@ -250,7 +262,7 @@ class SqliteFile:
                 return len(dead)
 
     def _dead_sessions(self) -> list[int]:
-        now = _shared_clock_ms()
+        now = self._shared_clock_ms()
         dead = []
         for session, heartbeat, timeout, *identity in self._db.execute(
             "SELECT id, heartbeat_ms, timeout_ms, boot_id, pid_space, pid, start_ticks"
@@ -361,23 +373,9 @@ def _connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def _set_wal(db: sqlite3.Connection, path: str) -> None:
-    # Switching takes a lock that the busy timeout does not wait for.
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
-            break
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise InvalidArgument(
             f"{path}: its file system has no shared memory for SQLite's write-ahead log"
             f" (journal mode stays {mode}): use a local disk"
         )
-
-
-def _shared_clock_ms() -> int:
-    """The same for all processes of one boot, and not set by anybody."""
-    return time.monotonic_ns() // 1_000_000

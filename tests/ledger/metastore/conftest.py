@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.metastore import wall_clock_ms
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
-from ledger.metastore.sqlite import open_sqlite
+from ledger.metastore.sqlite import open_sqlite, wall_clock_ms
 
 OpenSession = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 

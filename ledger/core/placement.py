@@ -1,0 +1,157 @@
+"""Chooses the bookies of an ensemble: on different hosts as far as there are enough.
+
+Pure. A host is a failure domain: the copies of one entry lie on a write quorum of consecutive
+places (round the end), so hosts are spread over those first, then over the whole ensemble.
+Candidates are walked in sorted order; chance is `rng` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ledger.core.quorum import check_sizes
+from ledger.errors import InvalidArgument, NotEnoughBookies
+
+if TYPE_CHECKING:
+    import random
+
+
+def host_of(bookie_id: str) -> str:
+    """The host in an id of the form "host:port", else the id itself."""
+    return bookie_id.rpartition(":")[0] or bookie_id
+
+
+def choose(
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    candidates: Mapping[str, str],
+    excluded: Collection[str],
+    rng: random.Random,
+) -> tuple[str, ...]:
+    """An ensemble out of `candidates` (id -> host) without `excluded`.
+
+    Raises NotEnoughBookies, InvalidArgument (quorums).
+    """
+    check_sizes(ensemble_size, write_quorum, ack_quorum)
+    usable = _usable(candidates, excluded)
+    if len(usable) < ensemble_size:
+        raise _not_enough(ensemble_size, usable, candidates, excluded)
+    return _filled([None] * ensemble_size, usable, {}, write_quorum, rng)
+
+
+def replace(
+    ensemble: Sequence[str],
+    indices: Collection[int],
+    candidates: Mapping[str, str],
+    excluded: Collection[str],
+    rng: random.Random,
+    *,
+    write_quorum: int | None = None,
+) -> tuple[str, ...]:
+    """`ensemble` with other bookies at `indices`; the old ones there are not taken again.
+
+    Hosts of kept bookies that are no candidates follow from their ids. Raises NotEnoughBookies
+    if not all of them can be replaced, InvalidArgument for an index outside.
+    """
+    for index in indices:
+        if not 0 <= index < len(ensemble):
+            raise InvalidArgument(f"index {index} is not in an ensemble of {len(ensemble)}")
+    wanted = len(dict.fromkeys(indices))
+    usable = _usable(candidates, (*excluded, *ensemble))
+    if len(usable) < wanted:
+        raise _not_enough(wanted, usable, candidates, (*excluded, *ensemble))
+    kept = [None if index in indices else bookie for index, bookie in enumerate(ensemble)]
+    hosts = {bookie: candidates.get(bookie, host_of(bookie)) for bookie in ensemble}
+    return _filled(kept, usable, hosts, write_quorum or len(ensemble), rng)
+
+
+def choose_degraded(
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    candidates: Mapping[str, str],
+    known: Mapping[str, str],
+    excluded: Collection[str],
+    rng: random.Random,
+) -> tuple[str, ...]:
+    """Like `choose`, but fills up with bookies of `known` (id -> host) that are down.
+
+    So a cluster of three goes on creating ledgers while one is down: every write set still
+    holds an ack quorum of usable bookies, which is checked. Excluded bookies fill up last.
+    Raises NotEnoughBookies, InvalidArgument (quorums).
+    """
+    check_sizes(ensemble_size, write_quorum, ack_quorum)
+    usable = _usable(candidates, excluded)
+    missing = ensemble_size - len(usable)
+    if missing <= 0:
+        return choose(ensemble_size, write_quorum, ack_quorum, candidates, excluded, rng)
+    everyone = {**known, **candidates}
+    idle = [bookie for bookie in sorted(everyone) if bookie not in usable]
+    idle.sort(key=lambda bookie: bookie in excluded)  # stable: down before excluded
+    # Evenly apart, so that no write set gets more of them than it must.
+    gaps = [number * ensemble_size // missing for number in range(missing)] if missing else []
+    most = max(
+        sum((start + step) % ensemble_size in gaps for step in range(write_quorum))
+        for start in range(ensemble_size)
+    )
+    if len(usable) < ack_quorum or len(idle) < missing or write_quorum - most < ack_quorum:
+        raise NotEnoughBookies(
+            f"need {ensemble_size} bookies, or so many that each write set of {write_quorum} has"
+            f" {ack_quorum} usable ones: available {len(candidates)}, usable {len(usable)},"
+            f" known {len(everyone)}, excluded {_listed(excluded)}"
+        )
+    fillers = iter(idle)
+    places = [next(fillers) if index in gaps else None for index in range(ensemble_size)]
+    hosts = {bookie: everyone[bookie] for bookie in idle}
+    return _filled(places, usable, hosts, write_quorum, rng)
+
+
+def _filled(
+    places: Sequence[str | None],
+    usable: Mapping[str, str],
+    hosts_kept: Mapping[str, str],
+    write_quorum: int,
+    rng: random.Random,
+) -> tuple[str, ...]:
+    """Fills the empty places one by one with the bookie whose host is least used around."""
+    size = len(places)
+    filled = list(places)
+    hosts: list[str | None] = [hosts_kept[one] if one is not None else None for one in filled]
+    left = dict(usable)
+    reach = min(write_quorum, size) - 1
+    for index in range(size):
+        if filled[index] is not None:
+            continue
+        steps = [step for step in range(-reach, reach + 1) if step]
+        around = [hosts[place] for place in dict.fromkeys((index + step) % size for step in steps)]
+
+        def cost(bookie: str, around: Sequence[str | None] = around) -> tuple[int, int]:
+            return around.count(left[bookie]), hosts.count(left[bookie])
+
+        least = min(cost(bookie) for bookie in left)
+        chosen = rng.choice([bookie for bookie in left if cost(bookie) == least])
+        filled[index] = chosen
+        hosts[index] = left.pop(chosen)
+    return tuple(bookie for bookie in filled if bookie is not None)
+
+
+def _usable(candidates: Mapping[str, str], excluded: Collection[str]) -> dict[str, str]:
+    return {one: candidates[one] for one in sorted(candidates) if one not in excluded}
+
+
+def _not_enough(
+    needed: int,
+    usable: Mapping[str, str],
+    candidates: Mapping[str, str],
+    excluded: Collection[str],
+) -> NotEnoughBookies:
+    return NotEnoughBookies(
+        f"need {needed} bookies, {len(usable)} usable: available {len(candidates)},"
+        f" excluded {_listed(excluded)}"
+    )
+
+
+def _listed(excluded: Collection[str]) -> str:
+    return ", ".join(sorted(dict.fromkeys(excluded))) or "none"

@@ -1,0 +1,274 @@
+"""Which bookies there are, where they listen, and which of them take entries.
+
+Nodes and bytes are Apache BookKeeper's: `available/<id>` (ephemeral), `available/readonly/<id>`
+(ephemeral), `cookies/<id>`, `INSTANCEID`, `LAYOUT`. Known bookies are those with a cookie.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from ledger.errors import (
+    BookieUnavailable,
+    InvalidArgument,
+    MetadataCorrupt,
+    NodeExists,
+    NoSuchNode,
+)
+from ledger.metastore.base import ANY_VERSION, MetadataStore
+from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
+from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
+from ledger.metastore.tasks import open_background
+from ledger.proto.data_formats_pb2 import BookieServiceInfoFormat
+
+log = logging.getLogger(__name__)
+
+LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+"""Layout format, and the Java class whose paths `ledgers.ledger_path` follows."""
+
+_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:\-_.]+\Z")
+_READ_ONLY = "readonly"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """Where a bookie listens. `properties` are free text for tools."""
+
+    host: str
+    port: int
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not self.host or not 0 < self.port < 65536:
+            raise InvalidArgument(f"a bookie cannot listen on {self.host!r} port {self.port}")
+
+
+class BookieRegistry:
+    """The registry below `root`. Stateless: any number may share one store."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        self._store = store
+        self.root = root
+        self._available = f"{root}/available"
+        self._read_only = f"{root}/available/{_READ_ONLY}"
+        self._cookies = f"{root}/cookies"
+
+    # Who is there.
+
+    async def available(self) -> dict[str, BookieInfo]:
+        """Bookies that take new entries, sorted by id."""
+        return await self._infos(self._available, await self._store.children(self._available))
+
+    async def read_only(self) -> dict[str, BookieInfo]:
+        """Bookies that only answer reads, sorted by id."""
+        return await self._infos(self._read_only, await self._store.children(self._read_only))
+
+    async def all(self) -> list[str]:
+        """Every bookie the cluster knows, up or down: those with a cookie or a registration."""
+        known: dict[str, None] = {}
+        for parent in (self._cookies, self._available, self._read_only):
+            known.update(dict.fromkeys(await self._store.children(parent)))
+        known.pop(_READ_ONLY, None)
+        return sorted(known)
+
+    async def address(self, bookie_id: str) -> tuple[str, int]:
+        """Host and port of a bookie; of one not registered, what its id says.
+
+        Raises BookieUnavailable if neither tells it.
+        """
+        check_bookie_id(bookie_id)
+        for parent in (self._available, self._read_only):
+            try:
+                node = await self._store.get(f"{parent}/{bookie_id}")
+            except NoSuchNode:
+                continue
+            info = decode_info(bookie_id, node.data)
+            return info.host, info.port
+        info_of_id = _info_of_id(bookie_id)
+        if info_of_id is None:
+            raise BookieUnavailable(f"bookie {bookie_id} is not registered: its address is unknown")
+        return info_of_id.host, info_of_id.port
+
+    async def watch_available(self) -> AsyncGenerator[dict[str, BookieInfo], None]:
+        """`available()` now and after bookies came or went. Close it with `aclosing`."""
+        async with aclosing(self._store.watch_children(self._available)) as changes:
+            async for names in changes:
+                yield await self._infos(self._available, names)
+
+    # Being there.
+
+    @asynccontextmanager
+    async def register(
+        self,
+        bookie_id: str,
+        info: BookieInfo,
+        read_only: bool = False,
+        *,
+        takeover_timeout_s: float = TAKEOVER_TIMEOUT_S,
+    ) -> AsyncIterator[Registration]:
+        """Registered when the block is entered, and again whenever the session was lost.
+
+        A registration left by this bookie's dead predecessor (same host and port) is taken over
+        at once; for another's the call waits `takeover_timeout_s`, then raises
+        MetadataConflict. The block gives a `Registration` to switch between read-only and not.
+        """
+        check_bookie_id(bookie_id)
+        async with open_background() as nursery:
+            registration = Registration(
+                self._store,
+                nursery,
+                writable_path=f"{self._available}/{bookie_id}",
+                read_only_path=f"{self._read_only}/{bookie_id}",
+                data=encode_info(info),
+                is_same_bookie=lambda data: _is_at(bookie_id, data, info),
+                takeover_timeout_s=takeover_timeout_s,
+            )
+            await registration.begin(read_only)
+            try:
+                yield registration
+            finally:
+                await registration.end()
+
+    # Cookies.
+
+    async def read_cookie(self, bookie_id: str) -> tuple[Cookie, int] | None:
+        """The cookie and its version, None if the bookie has none. Raises MetadataCorrupt."""
+        try:
+            node = await self._store.get(self._cookie_path(bookie_id))
+        except NoSuchNode:
+            return None
+        return decode_cookie(node.data), node.version
+
+    async def write_cookie(
+        self, bookie_id: str, cookie: Cookie, version: int | None = None
+    ) -> None:
+        """Creates the cookie (NodeExists), or replaces the one of `version`
+        (MetadataConflict, NoSuchNode)."""
+        path = self._cookie_path(bookie_id)
+        if version is None:
+            await self._store.create(path, encode_cookie(cookie))
+        else:
+            await self._store.put(path, encode_cookie(cookie), version)
+
+    async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
+        """The cluster forgets the bookie. Raises NoSuchNode, MetadataConflict."""
+        await self._store.delete(self._cookie_path(bookie_id), version)
+
+    # The cluster.
+
+    async def init_cluster(self, rng: random.Random) -> str:
+        """Makes what a cluster needs, where it is missing; returns the instance id.
+
+        May be called any number of times, by several at once. Raises InvalidArgument if the
+        cluster exists with another layout than ours.
+        """
+        await self._create_if_missing(self._read_only, b"")
+        layout = await self._create_if_missing(f"{self.root}/LAYOUT", LAYOUT)
+        if layout.strip() != LAYOUT:
+            raise InvalidArgument(
+                f"{self.root} has the layout {layout!r}; only {LAYOUT!r} is supported"
+            )
+        fresh = _random_uuid(rng).encode()
+        stored = await self._create_if_missing(f"{self.root}/INSTANCEID", fresh)
+        return stored.decode()
+
+    async def instance_id(self) -> str:
+        """Raises NoSuchNode if the cluster was never initialised."""
+        try:
+            return (await self._store.get(f"{self.root}/INSTANCEID")).data.decode()
+        except NoSuchNode:
+            raise NoSuchNode(
+                f"there is no cluster at {self.root}: it is made when its first bookie starts"
+            ) from None
+
+    async def _create_if_missing(self, path: str, data: bytes) -> bytes:
+        try:
+            await self._store.create(path, data)
+        except NodeExists:
+            return (await self._store.get(path)).data
+        return data
+
+    async def _infos(self, parent: str, names: Iterable[str]) -> dict[str, BookieInfo]:
+        found: dict[str, BookieInfo] = {}
+        for name in names:
+            if name == _READ_ONLY:
+                continue
+            try:
+                node = await self._store.get(f"{parent}/{name}")
+                found[name] = decode_info(name, node.data)
+            except NoSuchNode:
+                continue  # left between the listing and now
+            except MetadataCorrupt as error:
+                # One broken registration must not hide the other bookies.
+                log.warning("bookie_ignored bookie=%s error=%r", name, str(error))
+        return found
+
+    def _cookie_path(self, bookie_id: str) -> str:
+        return f"{self._cookies}/{check_bookie_id(bookie_id)}"
+
+
+def check_bookie_id(bookie_id: str) -> str:
+    """Returns the id, or raises InvalidArgument."""
+    if not _BOOKIE_ID.match(bookie_id) or bookie_id in (_READ_ONLY, ".", ".."):
+        raise InvalidArgument(
+            f"bookie id {bookie_id!r} must consist of letters, digits, ':', '-', '_' and '.',"
+            f" and may not be {_READ_ONLY!r}"
+        )
+    return bookie_id
+
+
+def encode_info(info: BookieInfo) -> bytes:
+    """BookieServiceInfoFormat with the one endpoint clients look for."""
+    message = BookieServiceInfoFormat(properties=dict(info.properties))
+    message.endpoints.add(id="bookie", protocol="bookie-rpc", host=info.host, port=info.port)
+    encoded: bytes = message.SerializeToString(deterministic=True)
+    return encoded
+
+
+def decode_info(bookie_id: str, data: bytes) -> BookieInfo:
+    """Of an old bookie without data, the id is the address. Raises MetadataCorrupt."""
+    if not data:
+        info = _info_of_id(bookie_id)
+        if info is None:
+            raise MetadataCorrupt(f"bookie {bookie_id} is registered without an address")
+        return info
+    try:
+        message = BookieServiceInfoFormat.FromString(data)
+    except DecodeError as error:
+        raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
+    for endpoint in message.endpoints:
+        if endpoint.id == "bookie" and endpoint.protocol == "bookie-rpc":
+            try:
+                return BookieInfo(endpoint.host, endpoint.port, dict(message.properties))
+            except InvalidArgument as error:
+                raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
+    raise MetadataCorrupt(f"registration of bookie {bookie_id} has no bookie-rpc endpoint")
+
+
+def _info_of_id(bookie_id: str) -> BookieInfo | None:
+    host, colon, port = bookie_id.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        return None
+    number = int(port)
+    return BookieInfo(host, number) if 0 < number < 65536 else None
+
+
+def _is_at(bookie_id: str, data: bytes, info: BookieInfo) -> bool:
+    try:
+        found = decode_info(bookie_id, data)
+    except MetadataCorrupt:
+        return False
+    return (found.host, found.port) == (info.host, info.port)
+
+
+def _random_uuid(rng: random.Random) -> str:
+    bits = rng.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (4 << 76) | (2 << 62)
+    text = f"{bits:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -1,0 +1,153 @@
+"""Keeps one bookie registered: claims its ephemeral node, and claims it again when it is gone.
+
+Watching the node itself covers every way to lose it: an expired session, an operator, a
+restore. Two places exist, writable and read-only; a switch enters the new one first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+
+import trio
+
+from ledger.errors import (
+    LedgerError,
+    MetadataConflict,
+    NodeExists,
+    NoSuchNode,
+    RetryableError,
+)
+from ledger.metastore.base import Create, Delete, MetadataStore
+
+log = logging.getLogger(__name__)
+
+TAKEOVER_TIMEOUT_S = 10.0
+"""How long to wait for another's registration under our id to vanish (Apache's zkTimeout)."""
+
+RETRY_INTERVAL_S = 0.5
+LEAVE_TIMEOUT_S = 2.0
+
+
+class Registration:
+    """One bookie's registration; get it from `BookieRegistry.register`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        nursery: trio.Nursery,
+        *,
+        writable_path: str,
+        read_only_path: str,
+        data: bytes,
+        is_same_bookie: Callable[[bytes], bool],
+        takeover_timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._paths = {False: writable_path, True: read_only_path}
+        self._data = data
+        self._is_same_bookie = is_same_bookie
+        self._takeover_timeout_s = takeover_timeout_s
+        self._switch = trio.Lock()
+        self._keeping: trio.CancelScope | None = None
+        self.is_read_only = False
+
+    async def begin(self, is_read_only: bool) -> None:
+        """Returns when registered. Raises MetadataConflict, MetadataUnavailable."""
+        self.is_read_only = is_read_only
+        # A predecessor that died in the other state would show the bookie twice.
+        await self._forget_predecessor(self._paths[not is_read_only])
+        await self._enter(self._paths[is_read_only])
+
+    async def set_read_only(self, is_read_only: bool) -> None:
+        """Returns when the new state is visible to clients. No change, no work."""
+        async with self._switch:
+            if is_read_only == self.is_read_only:
+                return
+            leaving, left = self._keeping, self._paths[self.is_read_only]
+            await self._enter(self._paths[is_read_only])
+            self.is_read_only = is_read_only
+            if leaving is not None:
+                leaving.cancel()
+            await self._remove(left)
+
+    async def end(self) -> None:
+        """Leaves, without waiting for a store that does not answer."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
+            scope.shield = True
+            try:
+                await self._remove(self._paths[self.is_read_only])
+            except LedgerError as error:
+                log.info("bookie_left_without_store error=%r", str(error))
+
+    async def _enter(self, path: str) -> None:
+        await self._claim(path)
+        scope = trio.CancelScope()
+        self._keeping = scope
+        self._nursery.start_soon(self._keep, path, scope)
+
+    async def _keep(self, path: str, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                try:
+                    await self._wait_gone(path)
+                    log.warning("bookie_registration_lost path=%s", path)
+                    await self._claim(path)
+                    log.info("bookie_registered_again path=%s", path)
+                except MetadataConflict:
+                    raise  # the id belongs to another bookie now: going on would split it
+                except RetryableError:
+                    await trio.sleep(RETRY_INTERVAL_S)
+
+    async def _claim(self, path: str) -> None:
+        with trio.move_on_after(self._takeover_timeout_s):
+            while True:
+                try:
+                    await self._store.create(path, self._data, is_ephemeral=True)
+                except NodeExists:
+                    if not await self._take_over(path):
+                        await self._wait_gone(path)
+                    else:
+                        return
+                else:
+                    return
+        raise MetadataConflict(
+            f"{path} is registered by another process, still so after"
+            f" {self._takeover_timeout_s} s: are two bookies configured with one id?"
+        )
+
+    async def _take_over(self, path: str) -> bool:
+        """Replaces a node of our own address: ours from a lost answer, or our predecessor's."""
+        try:
+            node = await self._store.get(path)
+            if not self._is_same_bookie(node.data):
+                return False
+            claim = Create(path, self._data, is_ephemeral=True)
+            await self._store.transaction([Delete(path, node.version), claim])
+        except (NoSuchNode, NodeExists, MetadataConflict):
+            return False
+        return True
+
+    async def _forget_predecessor(self, path: str) -> None:
+        try:
+            node = await self._store.get(path)
+            if self._is_same_bookie(node.data):
+                await self._store.delete(path, node.version)
+        except (NoSuchNode, MetadataConflict):
+            pass
+
+    async def _wait_gone(self, path: str) -> None:
+        async with aclosing(self._store.watch(path)) as nodes:
+            async for node in nodes:
+                if node is None:
+                    return
+
+    async def _remove(self, path: str) -> None:
+        try:
+            await self._store.delete(path)
+        except NoSuchNode:
+            pass
