@@ -1,0 +1,99 @@
+"""The innermost loop of a bookie: ADD frames in a received chunk, into the write cache.
+
+Nothing is copied and no object is made per entry: the cache keeps the place of each frame in
+the segment, the journal gets one view of the whole stretch, and the reply needs only runs of
+entry ids. Anything that is not an ordinary add to a known, unfenced ledger with the right key
+ends the stretch; `bookie.server` then looks at that one frame by the ordinary path.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from bookie.core.ledger_state import LedgerState
+
+FRAME_BYTES_MIN = 60
+"""Length, header, master key and the 32 bytes every entry has."""
+
+_FRAME = struct.Struct(">iI20sqq").unpack_from
+_LAC = struct.Struct(">q").unpack_from
+_LAC_OFFSET = 44
+
+Run = tuple[LedgerState, int, int]
+"""A ledger and the first and last of consecutive entry ids."""
+
+
+def take_adds(
+    segment: bytearray,
+    start: int,
+    end: int,
+    segment_no: int,
+    header: int,
+    frame_bytes_max: int,
+    active: dict[int, dict[int, int]],
+    states: dict[int, LedgerState],
+    runs: list[Run],
+) -> int:
+    """Takes whole ADD frames from `segment[start:end]`; returns where it stopped.
+
+    Every frame before that place was put in `active` and belongs to one of `runs`, and must
+    now be journaled. `header` is the packet header all of them must have. LACs that came with
+    the entries are noted, which may wake long polls.
+    """
+    unpack = _FRAME
+    place = segment_no << 32
+    ledger = -1
+    first = 0
+    last = -1
+    last_at = start
+    state: LedgerState | None = None
+    key = b""
+    entries: dict[int, int] = {}
+    p = start
+    while end - p >= FRAME_BYTES_MIN:
+        length, head, k, ledger_id, entry_id = unpack(segment, p)
+        if head != header or not 56 <= length <= frame_bytes_max:
+            break
+        q = p + 4 + length
+        if q > end:
+            break
+        if ledger_id != ledger:
+            found = states.get(ledger_id)
+            if found is None or found.is_fenced or k != found.master_key or entry_id < 0:
+                break
+            if state is not None:
+                _close_run(runs, state, first, last, segment, last_at)
+            state = found
+            key = found.master_key
+            ledger = ledger_id
+            held = active.get(ledger_id)
+            if held is None:
+                held = active[ledger_id] = {}
+            entries = held
+            first = entry_id
+            last = entry_id - 1
+        elif k != key:
+            break
+        last += 1
+        if entry_id != last:
+            last -= 1
+            if entry_id < 0:
+                break
+            assert state is not None
+            runs.append((state, first, last))
+            first = last = entry_id
+        entries[entry_id] = place + p
+        last_at = p
+        p = q
+    if state is not None:
+        _close_run(runs, state, first, last, segment, last_at)
+    return p
+
+
+def _close_run(
+    runs: list[Run], state: LedgerState, first: int, last: int, segment: bytearray, last_at: int
+) -> None:
+    runs.append((state, first, last))
+    lac: int = _LAC(segment, last_at + _LAC_OFFSET)[0]
+    if lac > state.lac:
+        state.advance_lac(lac)

@@ -1,0 +1,65 @@
+"""Long polls that are parked: when each must be answered at the latest. Pure.
+
+Waking by a growing LAC is `LedgerState.watchers`; this answers only for the deadlines, with
+one heap for all, so that a parked poll costs no task and no timer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+
+class LongPoll:
+    """One parked poll. `answer` is called exactly once, by whichever comes first."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Callable[[], None]) -> None:
+        self._answer: Callable[[], None] | None = answer
+
+    @property
+    def is_answered(self) -> bool:
+        return self._answer is None
+
+    def answer(self) -> None:
+        """Answers now; later calls do nothing."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer()
+
+
+class LongPolls:
+    """Deadlines of parked polls, at most `count_max` of them."""
+
+    def __init__(self, count_max: int) -> None:
+        self.count_max = count_max
+        self._heap: list[tuple[float, int, LongPoll]] = []
+        self._sequence = 0
+
+    @property
+    def is_full(self) -> bool:
+        if len(self._heap) >= self.count_max:
+            self._forget_answered()
+        return len(self._heap) >= self.count_max
+
+    def park(self, poll: LongPoll, deadline: float) -> bool:
+        """True if this deadline is now the earliest."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (deadline, self._sequence, poll))
+        return self._heap[0][2] is poll
+
+    def next_deadline(self) -> float | None:
+        """When `expire` must be called, or None."""
+        while self._heap and self._heap[0][2].is_answered:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def expire(self, now: float) -> None:
+        """Answers all polls whose deadline has come."""
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].is_answered):
+            heapq.heappop(self._heap)[2].answer()
+
+    def _forget_answered(self) -> None:
+        self._heap = [item for item in self._heap if not item[2].is_answered]
+        heapq.heapify(self._heap)

@@ -1,0 +1,227 @@
+"""LedgerClient: the door to all ledgers of a cluster."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import MappingProxyType, TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+import trio
+
+from ledger.bookie_pool import BookiePool
+from ledger.core import placement
+from ledger.core.entry import DigestType
+from ledger.core.metadata import Fragment, LedgerMetadata
+from ledger.errors import LedgerExists, NotEnoughBookies
+from ledger.metastore import open_store
+from ledger.metastore.base import MetadataStore
+from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.ledgers import LedgerStore
+from ledger.opener import Opener
+from ledger.options import ClientOptions
+from ledger.reader import LedgerReader
+from ledger.runtime.network import Network, TcpNetwork
+from ledger.write_loop import WriteLoop
+from ledger.writer import LedgerWriter
+
+_CREATE_TRIES_MAX = 100
+
+
+class _Handle(Protocol):
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+HandleT = TypeVar("HandleT", bound=_Handle)
+
+
+class Opening(Generic[HandleT]):
+    """A handle on its way: `await` it, or use it in `async with`, which also closes it."""
+
+    def __init__(self, open_handle: Callable[[], Awaitable[HandleT]]) -> None:
+        self._open_handle = open_handle
+        self._handle: HandleT | None = None
+
+    def __await__(self) -> Generator[object, object, HandleT]:
+        return self._open_handle().__await__()
+
+    async def __aenter__(self) -> HandleT:
+        self._handle = await self._open_handle()
+        return await self._handle.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._handle is not None
+        await self._handle.__aexit__(kind, error, traceback)
+
+
+class LedgerClient:
+    """Creates, opens, lists and deletes ledgers. An `async with` object.
+
+    Args:
+        store: metadata of the cluster, with its session.
+        network: how bookies are reached.
+        options: timeouts and bounds.
+        rng: choice of bookies, jitter.
+        now_ms: wall clock in milliseconds, for creation times only.
+        root: where ledgers live in the metadata store.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        network: Network,
+        *,
+        rng: random.Random,
+        now_ms: Callable[[], int],
+        options: ClientOptions | None = None,
+        root: str = "/ledgers",
+    ) -> None:
+        self.store = store
+        self.options = options or ClientOptions()
+        self.rng = rng
+        self.now_ms = now_ms
+        self.ledgers = LedgerStore(store, root)
+        self.bookies = BookieRegistry(store, root)
+        self.pool = BookiePool(network, self.bookies.address, self.options, rng)
+        self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
+        self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
+        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, cluster: str, *, options: ClientOptions | None = None
+    ) -> AsyncIterator[LedgerClient]:
+        """A client of the cluster at `cluster`, e.g. "sqlite:///var/lib/cluster.db".
+
+        Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
+        """
+        async with (
+            open_store(cluster) as store,
+            cls(
+                store, TcpNetwork(), rng=random.SystemRandom(), now_ms=wall_ms, options=options
+            ) as client,
+        ):
+            yield client
+
+    async def __aenter__(self) -> Self:
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        self.pool.start(self._nursery)
+        self._write_loop.start(self._nursery)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._nursery is not None
+        assert self._nursery_manager is not None
+        self.pool.close_all()
+        self._nursery.cancel_scope.cancel()
+        # The body's own exception goes on by itself, not wrapped in a group of the nursery's.
+        await self._nursery_manager.__aexit__(None, None, None)
+
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> Opening[LedgerWriter]:
+        """A new ledger and its only writer.
+
+        Each entry goes to `write_quorum` of the `ensemble_size` bookies in turn, and is
+        confirmed when `ack_quorum` of them have fsynced it. `custom` is stored with the
+        metadata. Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
+        """
+
+        async def create() -> LedgerWriter:
+            bookies = await self._choose(ensemble_size, write_quorum, ack_quorum)
+            for _ in range(_CREATE_TRIES_MAX):
+                metadata = LedgerMetadata(
+                    ledger_id=await self.ledgers.next_ledger_id(),
+                    ensemble_size=ensemble_size,
+                    write_quorum=write_quorum,
+                    ack_quorum=ack_quorum,
+                    fragments=(Fragment(0, bookies),),
+                    digest_type=digest_type,
+                    password=password,
+                    created_ms=self.now_ms(),
+                    custom=dict(custom),
+                    c_token=self.rng.getrandbits(62) + 1,
+                )
+                try:
+                    await self.ledgers.create(metadata)
+                except LedgerExists:
+                    continue  # somebody chose this id by hand
+                return LedgerWriter(metadata, self._write_loop)
+            raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
+
+        return Opening(create)
+
+    async def _choose(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int
+    ) -> tuple[str, ...]:
+        available = await self.bookies.available()
+        hosts = {bookie: info.host for bookie, info in available.items()}
+        try:
+            return placement.choose(ensemble_size, write_quorum, ack_quorum, hosts, (), self.rng)
+        except NotEnoughBookies:
+            known = await self.bookies.all()
+            return placement.choose_degraded(
+                ensemble_size, write_quorum, ack_quorum, hosts, known, (), self.rng
+            )
+
+    def open_ledger(
+        self, ledger_id: int, *, password: bytes = b"", recover: bool = True
+    ) -> Opening[LedgerReader]:
+        """A reader of an existing ledger.
+
+        With `recover` an open ledger is fenced (its writer can add nothing more), its end
+        found, and closed. Without, its writer is left alone and only confirmed entries can be
+        read. Raises NoSuchLedger, Unauthorized (wrong password), RecoveryIncomplete.
+        """
+
+        async def open_it() -> LedgerReader:
+            return await self._opener.open_ledger(ledger_id, password=password, recover=recover)
+
+        return Opening(open_it)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Deletes the metadata; bookies give the space back later. Raises NoSuchLedger."""
+        await self.ledgers.delete(ledger_id)
+
+    async def list_ledgers(self) -> list[int]:
+        """Ids of all ledgers, ascending."""
+        return await self.ledgers.list()
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Raises NoSuchLedger."""
+        metadata, _ = await self.ledgers.read(ledger_id)
+        return metadata
+
+
+def wall_ms() -> int:
+    """Wall clock, milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,200 @@
+"""Replacing bookies that failed under a writer. One change at a time per ledger.
+
+While a change is under way the core confirms nothing: an entry must reach its ack quorum in
+the ensemble that is stored. Where no replacement exists but every write set still has an ack
+quorum, the writer goes on with what works and keeps looking (docs/adr/0004): so a cluster of
+three survives the loss of one, and takes it back when it returns.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+from ledger.core import placement
+from ledger.core.append import AppendCore
+from ledger.core.metadata import LedgerMetadata, LedgerState
+from ledger.errors import (
+    BookieUnavailable,
+    LedgerError,
+    LedgerFenced,
+    MetadataConflict,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    NoSuchLedger,
+)
+from ledger.write_loop import WriteLoop
+
+_LOOK_AGAIN_S = 0.25
+
+
+class ChangingWriter(Protocol):
+    """The writer, as its ensemble change sees it."""
+
+    metadata: LedgerMetadata
+    ledger_id: int
+    error: LedgerError | None
+    core: AppendCore
+
+    def attach(self, index: int) -> None: ...
+
+    def detach(self, index: int) -> None: ...
+
+    def resend(self, indices: tuple[int, ...]) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def fail(self, error: LedgerError) -> None: ...
+
+
+class EnsembleChange:
+    """`begin` is called for each failure; one task per writer works until none is left."""
+
+    def __init__(self, writer: ChangingWriter, loop: WriteLoop) -> None:
+        self._writer = writer
+        self._loop = loop
+        self._reasons: dict[str, str] = {}
+        self._is_running = False
+        self.count = 0
+
+    def begin(self, index: int, error: LedgerError) -> None:
+        bookie = self._writer.metadata.last_fragment.bookies[index]
+        self._reasons[bookie] = str(error)
+        if not self._is_running:
+            assert self._loop.nursery is not None, "the client is not open"
+            self._is_running = True
+            self._loop.nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        writer, core = self._writer, self._writer.core
+        give_up_at = trio.current_time() + self._loop.options.ensemble_change_timeout_s
+        try:
+            while writer.error is None and core.failed:
+                change = await self._replacements()
+                if writer.error is not None:
+                    return
+                if change is not None:
+                    await self._store(*change, give_up_at)
+                    continue
+                if core.can_go_on_without_failed():
+                    if core.is_held:
+                        core.go_on_without()
+                        writer.settle()
+                    give_up_at = trio.current_time() + self._loop.options.ensemble_change_timeout_s
+                elif trio.current_time() >= give_up_at:
+                    writer.fail(self._not_enough())
+                    return
+                await trio.sleep(_LOOK_AGAIN_S)
+        except LedgerError as error:
+            writer.fail(error)
+        finally:
+            self._is_running = False
+
+    async def _replacements(self) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
+        """A new ensemble and the indices that are new in it; None if nothing can be replaced.
+
+        A failed bookie that is back is its own replacement of last resort.
+        """
+        writer = self._writer
+        ensemble = writer.metadata.last_fragment.bookies
+        replaced: list[int] = []
+        try:
+            available = await self._loop.bookies.available()
+        except MetadataUnavailable:
+            return None
+        hosts = {bookie: info.host for bookie, info in available.items()}
+        for index in list(writer.core.failed):
+            bookie = await self._reachable(ensemble, index, hosts)
+            if bookie is not None:
+                ensemble = (*ensemble[:index], bookie, *ensemble[index + 1 :])
+                replaced.append(index)
+        return (ensemble, tuple(replaced)) if replaced else None
+
+    async def _reachable(
+        self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str]
+    ) -> str | None:
+        """A bookie for `index` that really takes a connection."""
+        excluded: list[str] = []
+        while True:
+            try:
+                chosen = placement.replace(ensemble, (index,), hosts, excluded, self._loop.rng)
+            except NotEnoughBookies:
+                break
+            if await self._is_reachable(chosen[index]):
+                return chosen[index]
+            excluded.append(chosen[index])
+        itself = ensemble[index]
+        return itself if itself in hosts and await self._is_reachable(itself) else None
+
+    async def _is_reachable(self, bookie: str) -> bool:
+        try:
+            await self._loop.pool.wait_connected(bookie)
+        except BookieUnavailable:
+            return False
+        return True
+
+    async def _store(
+        self, ensemble: tuple[str, ...], replaced: tuple[int, ...], give_up_at: float
+    ) -> None:
+        """Stores the ensemble from the first unconfirmed entry on, then resends to it.
+
+        Once the store was asked, confirmation stays held until the outcome is known: an
+        unknown outcome is asked for again, never guessed.
+        """
+        writer, core = self._writer, self._writer.core
+        core.is_held = True
+        first = core.last_add_confirmed + 1
+        before = writer.metadata.last_fragment.bookies
+
+        def changed(stored: LedgerMetadata) -> LedgerMetadata | None:
+            last = stored.last_fragment
+            if stored.state is not LedgerState.OPEN:
+                raise LedgerFenced(
+                    f"ledger {writer.ledger_id} is {stored.state.name.lower()}: another client "
+                    f"took it over; confirmed up to entry {core.last_add_confirmed}"
+                )
+            if last.first_entry_id == first and last.bookies == ensemble:
+                return None
+            if last.bookies != before:
+                raise LedgerFenced(
+                    f"another client changed the ensemble of ledger {writer.ledger_id}: "
+                    f"stored {', '.join(last.bookies)}, ours {', '.join(before)}"
+                )
+            return stored.with_ensemble(first, ensemble)
+
+        while True:
+            try:
+                metadata = await self._loop.ledgers.update(writer.ledger_id, changed)
+                break
+            except (MetadataUnavailable, MetadataConflict) as error:
+                if trio.current_time() >= give_up_at or writer.error is not None:
+                    raise MetadataUnavailable(
+                        f"ledger {writer.ledger_id}: whether the new ensemble is stored is "
+                        f"unknown ({error}); entries after {core.last_add_confirmed} are unknown"
+                    ) from error
+                await trio.sleep(_LOOK_AGAIN_S)
+            except NoSuchLedger as error:
+                raise LedgerFenced(f"ledger {writer.ledger_id} was deleted") from error
+        if writer.error is not None:
+            return
+        self.count += 1
+        for index in replaced:
+            writer.detach(index)
+        writer.metadata = metadata
+        core.ensemble_changed(replaced)
+        for index in replaced:
+            writer.attach(index)
+        writer.resend(replaced)
+        writer.settle()
+
+    def _not_enough(self) -> NotEnoughBookies:
+        core = self._writer.core
+        bookies = self._writer.metadata.last_fragment.bookies
+        failed = ", ".join(f"{bookies[i]} ({self._reasons.get(bookies[i])})" for i in core.failed)
+        return NotEnoughBookies(
+            f"ledger {self._writer.ledger_id}: needed {core.ack_quorum} of {core.write_quorum} "
+            f"acks; failed: {failed}; no replacement found in "
+            f"{self._loop.options.ensemble_change_timeout_s:g} s; entries after "
+            f"{core.last_add_confirmed} are unknown, recover the ledger to learn their fate"
+        )

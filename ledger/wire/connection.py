@@ -1,0 +1,132 @@
+"""Frames out of a byte stream, without copying: the receive side of every connection.
+
+Bytes are received straight into a *segment*; frames are handed out as places in it. A bookie
+keeps segments alive as its write cache, so bytes already received are never moved or
+overwritten, except while the owner says that the segment holds nothing it still needs.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ledger.errors import RemoteProtocolError
+from ledger.wire.messages import FRAME_BYTES_MAX
+
+SEGMENT_BYTES_MIN = 64 * 1024
+SEGMENT_BYTES_MAX = 4 * 1024 * 1024
+RECEIVE_BYTES_MIN = 16 * 1024
+"""Less room than this at the end of a segment means: take the next one."""
+RECEIVE_BYTES_MAX = 512 * 1024
+
+_LENGTH = struct.Struct(">i").unpack_from
+
+
+def is_version_3(first_byte: int) -> bool:
+    """Tells the protocol generation by the first byte of a frame's body.
+
+    0..2 is v2's version byte; 0x0A is the tag of `Request.header`, always first in v3.
+    Raises RemoteProtocolError for anything else.
+    """
+    if first_byte == 0x0A:
+        return True
+    if first_byte <= 2:
+        return False
+    raise RemoteProtocolError(
+        f"first byte of a frame is 0x{first_byte:02x}: neither protocol v2 (00-02) nor v3 (0a)"
+    )
+
+
+class ReceiveBuffer:
+    """Bytes received and not yet consumed: `segment[start:end]`.
+
+    `is_pinned`: somebody keeps places in this segment, so a new one is taken when it is full
+    instead of moving bytes inside it. The owner sets it, and learns of a new segment by
+    comparing `generation`.
+    """
+
+    __slots__ = (
+        "end",
+        "frame_bytes_max",
+        "generation",
+        "is_pinned",
+        "segment",
+        "segment_bytes_max",
+        "start",
+        "view",
+    )
+
+    def __init__(
+        self,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.segment_bytes_max = segment_bytes_max
+        self.segment = bytearray(min(SEGMENT_BYTES_MIN, segment_bytes_max))
+        self.view = memoryview(self.segment)
+        self.start = 0
+        self.end = 0
+        self.is_pinned = False
+        self.generation = 0
+
+    def space(self) -> memoryview:
+        """Room for the next receive, at least RECEIVE_BYTES_MIN."""
+        if not self.is_pinned and self.start == self.end:
+            self.start = self.end = 0
+        size = len(self.segment)
+        if size - self.end < RECEIVE_BYTES_MIN or self._wants_more_than(size - self.start):
+            self._make_room()
+        return self.view[self.end : self.end + RECEIVE_BYTES_MAX]
+
+    def received(self, count: int) -> None:
+        """`count` bytes were put into the view that `space` returned."""
+        self.end += count
+
+    def next_frame(self) -> memoryview | None:
+        """Consumes the next whole frame; its body (without the length), or None for now.
+
+        The view is valid until the next `space`, or as long as the segment is pinned.
+        Raises RemoteProtocolError on a length that is negative or above `frame_bytes_max`,
+        before any memory is taken for it.
+        """
+        start = self.start
+        if self.end - start < 4:
+            return None
+        length = self._checked_length()
+        stop = start + 4 + length
+        if stop > self.end:
+            return None
+        self.start = stop
+        return self.view[start + 4 : stop]
+
+    def _checked_length(self) -> int:
+        length: int = _LENGTH(self.segment, self.start)[0]
+        if not 4 <= length <= self.frame_bytes_max:
+            raise RemoteProtocolError(
+                f"frame of {length} bytes announced; allowed are 4 to {self.frame_bytes_max}"
+            )
+        return length
+
+    def _wants_more_than(self, room: int) -> bool:
+        return self.end - self.start >= 4 and 4 + self._checked_length() > room
+
+    def _make_room(self) -> None:
+        """A segment with room for the frame begun, moving only the bytes of that frame."""
+        left = self.end - self.start
+        needed = RECEIVE_BYTES_MIN + left
+        if left >= 4:
+            needed = max(needed, 4 + self._checked_length())
+        old = len(self.segment)
+        if not self.is_pinned and needed <= old:
+            self.segment[:left] = self.segment[self.start : self.end]
+        else:
+            # A peer that filled a segment is busy: the next one is larger, up to the bound.
+            size = max(needed, min(self.segment_bytes_max, old * 4))
+            segment = bytearray(size)
+            segment[:left] = self.view[self.start : self.end]
+            self.segment = segment
+            self.view = memoryview(segment)
+            self.is_pinned = False
+            self.generation += 1
+        self.start = 0
+        self.end = left
