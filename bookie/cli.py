@@ -8,15 +8,23 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import trio
 from cyclopts import App, Parameter, validators
 
 from bookie.local import BOOKIES_MAX, Layout, run_local_cluster
-from ledger.cli.output import CLUSTER_VARIABLE, remark
+from ledger.cli.output import CLUSTER_VARIABLE, ClusterOption, OutputOption, remark
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
 
 app = App(name="bookie", help="Run one bookie; list bookies.")
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+_INFO_TIMEOUT_S = 2.0
+_TOTAL_AND_FREE = 3
 
 
 async def standalone(
@@ -83,3 +91,47 @@ def run_bookie(*, config: Path) -> int:
     from bookie.process import run_bookie_process
 
     return run_bookie_process(config, is_child=False)
+
+
+@app.command(name="list")
+async def list_bookies(
+    *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """List the bookies of the cluster: state and disk space."""
+    from ledger.client import LedgerClient
+
+    async with LedgerClient.connect(cluster.uri) as client:
+        writable, readable = await client.bookies.available(), await client.bookies.read_only()
+        states = dict.fromkeys(await client.bookies.all(), "down")
+        states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
+        space: dict[str, tuple[int | None, int | None]] = {}
+        async with trio.open_nursery() as nursery:
+            for bookie, state in states.items():
+                if state != "down":
+                    nursery.start_soon(_ask_space, client, bookie, space)
+    total_and_free = {bookie: space.get(bookie, (None, None)) for bookie in sorted(states)}
+    output.show_list(
+        [
+            {"bookie": bookie, "state": states[bookie], "total_bytes": total, "free_bytes": free}
+            for bookie, (total, free) in total_and_free.items()
+        ],
+        title="bookies",
+        none="no bookies are known in this cluster",
+    )
+
+
+async def _ask_space(
+    client: LedgerClient, bookie: str, space: dict[str, tuple[int | None, int | None]]
+) -> None:
+    from ledger.errors import LedgerError
+    from ledger.wire.messages import GetBookieInfoRequest, GetBookieInfoResponse
+
+    try:
+        answer = await client.pool.call(
+            bookie, GetBookieInfoRequest(_TOTAL_AND_FREE), timeout_s=_INFO_TIMEOUT_S
+        )
+    except LedgerError as error:
+        remark(f"ledgerstream: bookie {bookie} does not answer: {error}")
+        return
+    if isinstance(answer, GetBookieInfoResponse):
+        space[bookie] = (answer.total_bytes, answer.free_bytes)

@@ -1,0 +1,241 @@
+"""`ledgerstream ledger`: ledgers one by one, the layer below streams.
+
+A ledger has one writer for its whole life. `create` makes one that nobody writes yet; the first
+`append` claims it by a compare-and-set of its metadata, and closes it at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import trio
+from cyclopts import App
+
+from ledger.cli.lines import line_batches, opened
+from ledger.cli.output import (
+    ClusterOption,
+    OutputOption,
+    print_json,
+    text_or_base64,
+    time_of,
+    write_output,
+)
+from ledger.client import LedgerClient
+from ledger.core.entry import DigestType, Entry
+from ledger.core.metadata import LedgerMetadata, LedgerState
+from ledger.errors import InvalidArgument, NoSuchLedger
+from ledger.reader import LedgerReader
+from ledger.writer import ENTRY_PAYLOAD_BYTES_MAX, LedgerWriter
+
+app = App(name="ledger", help="The layer below streams.")
+
+_UNCLAIMED = "ledgerstream.unclaimed"
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+
+
+def _facts(metadata: LedgerMetadata) -> dict[str, Any]:
+    is_closed = metadata.is_closed
+    return {
+        "ledger_id": metadata.ledger_id,
+        "state": metadata.state.name.lower(),
+        "entries": metadata.last_entry_id + 1 if is_closed else None,
+        "bytes": metadata.length if is_closed else None,
+        "ensemble": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest": metadata.digest_type.name.lower() if metadata.digest_type else None,
+        "created": time_of(metadata.created_ms),
+    }
+
+
+@app.command(name="list")
+async def list_ledgers(
+    *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """List all ledgers."""
+    async with LedgerClient.connect(cluster.uri) as client:
+        facts = []
+        for ledger_id in await client.list_ledgers():
+            try:
+                facts.append(_facts(await client.ledger_metadata(ledger_id)))
+            except NoSuchLedger:
+                continue  # deleted since the listing
+        output.show_list(facts, title="ledgers", none="no ledgers")
+
+
+@app.command
+async def show(
+    ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """Show a ledger: state, quorums, and which bookies hold what."""
+    async with LedgerClient.connect(cluster.uri) as client:
+        metadata = await client.ledger_metadata(ledger_id)
+    fragments = [
+        {"first_entry": fragment.first_entry_id, "bookies": list(fragment.bookies)}
+        for fragment in metadata.fragments
+    ]
+    custom = {name: text_or_base64(value) for name, value in metadata.custom.items()}
+    if output.json:
+        print_json(_facts(metadata) | {"fragments": fragments, "custom": custom})
+        return
+    output.show(_facts(metadata) | custom, title=f"ledger {ledger_id}")
+    output.show_list(fragments, title="fragments", none="no fragments")
+
+
+@app.command
+async def create(
+    *,
+    ensemble: int = 3,
+    write_quorum: int = 3,
+    ack_quorum: int = 2,
+    digest: Literal["crc32c", "crc32", "hmac", "dummy"] = "crc32c",
+    password: str = "",
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Create an empty ledger and print its id; `ledger append` writes it."""
+    async with LedgerClient.connect(cluster.uri) as client:
+        writer = await client.create_ledger(
+            ensemble_size=ensemble,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=DigestType[digest.upper()],
+            password=password.encode(),
+            custom={_UNCLAIMED: b"1"},
+        )
+        writer.abandon()
+    if output.json:
+        print_json({"ledger_id": writer.ledger_id})
+    else:
+        sys.stdout.write(f"{writer.ledger_id}\n")
+
+
+async def _claim(client: LedgerClient, ledger_id: int) -> LedgerWriter:
+    """The writer of a ledger nobody ever wrote; no second caller can get one."""
+
+    def claimed(stored: LedgerMetadata) -> LedgerMetadata:
+        if stored.state is not LedgerState.OPEN or _UNCLAIMED not in stored.custom:
+            raise InvalidArgument(
+                f"ledger {ledger_id} has or had a writer (state {stored.state.name.lower()}); a "
+                f"ledger has one for its whole life: `ledger create` makes a new one"
+            )
+        rest = {name: value for name, value in stored.custom.items() if name != _UNCLAIMED}
+        return replace(stored, custom=rest)
+
+    return LedgerWriter(await client.ledgers.update(ledger_id, claimed), client._write_loop)
+
+
+@app.command
+async def append(
+    ledger_id: int,
+    file: Path | None = None,
+    /,
+    *,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Write a created ledger, an entry per line of FILE or stdin, and close it."""
+    started_s = trio.current_time()
+    async with (
+        opened(file) as descriptor,
+        LedgerClient.connect(cluster.uri) as client,
+        await _claim(client, ledger_id) as writer,
+        aclosing(line_batches(descriptor, ENTRY_PAYLOAD_BYTES_MAX)) as batches,
+    ):
+        async for lines in batches:
+            for line in lines:
+                while not writer.has_room:
+                    await writer.wait_room()
+                writer.append_nowait(line)
+        await writer.flush()
+        seconds = trio.current_time() - started_s
+    count = writer.last_add_confirmed + 1
+    facts = {
+        "ledger_id": ledger_id,
+        "entries": count,
+        "bytes": writer.length,
+        "seconds": round(seconds, 3),
+        "entries_per_s": round(count / seconds) if seconds else None,
+    }
+    output.show(facts, title=f"ledger {ledger_id}")
+
+
+def _write_entries(entries: list[Entry], output: OutputOption) -> None:
+    if output.json:
+        for entry in entries:
+            print_json({"entry": entry.entry_id, "payload": text_or_base64(bytes(entry.payload))})
+    else:
+        write_output(b"".join(bytes(entry.payload) + b"\n" for entry in entries))
+
+
+async def _last_readable(reader: LedgerReader) -> int:
+    if reader.is_closed:
+        return reader.last_add_confirmed
+    return await reader.read_last_confirmed()
+
+
+@app.command
+async def read(
+    ledger_id: int,
+    /,
+    *,
+    first: int = 0,
+    last: int | None = None,
+    password: str = "",
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Print the entries of a ledger, a payload per line. An open one is left to its writer.
+
+    Parameters
+    ----------
+    first
+        First entry id.
+    last
+        Last entry id; default: the last confirmed.
+    """
+    async with (
+        LedgerClient.connect(cluster.uri) as client,
+        client.open_ledger(ledger_id, password=password.encode(), recover=False) as reader,
+    ):
+        end = await _last_readable(reader)
+        if last is not None:
+            end = min(end, last)
+        if first > end:
+            return
+        async with aclosing(reader.entries(first, end)) as chunks:
+            async for entries in chunks:
+                _write_entries(entries, output)
+
+
+@app.command
+async def recover(
+    ledger_id: int,
+    /,
+    *,
+    password: str = "",
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Fence a ledger's writer, find the end, close it. Safe to repeat."""
+    async with (
+        LedgerClient.connect(cluster.uri) as client,
+        client.open_ledger(ledger_id, password=password.encode()) as reader,
+    ):
+        output.show(_facts(reader.metadata), title=f"ledger {ledger_id}")
+
+
+@app.command
+async def delete(
+    ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """Delete a ledger. Bookies give the space back with their next garbage collection."""
+    async with LedgerClient.connect(cluster.uri) as client:
+        await client.delete_ledger(ledger_id)
+    if output.json:
+        print_json({"ledger_id": ledger_id, "deleted": True})

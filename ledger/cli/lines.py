@@ -1,0 +1,97 @@
+"""Records and entries as lines of a file or of stdin: bytes in, bytes kept, newline dropped.
+
+Lines that have come are handed on at once, so that a slow producer's line does not wait for the
+next one. Memory is bounded by one chunk and one line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from ledger.errors import InvalidArgument
+
+_CHUNK_BYTES = 1 << 20
+
+
+class LineSplitter:
+    """Cuts chunks of bytes into lines. A line may span chunks, up to `line_bytes_max`."""
+
+    def __init__(self, line_bytes_max: int) -> None:
+        self._line_bytes_max = line_bytes_max
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
+        self._lines = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Lines that `chunk` completes. Raises InvalidArgument for a line over the limit."""
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._begun, lines[0]])
+            self._begun.clear()
+            self._begun_bytes = 0
+        if rest:
+            self._begun.append(rest)
+            self._begun_bytes += len(rest)
+        longest = max(map(len, lines), default=0)
+        if longest > self._line_bytes_max or self._begun_bytes > self._line_bytes_max:
+            number = (
+                self._lines
+                + 1
+                + next(
+                    (i for i, line in enumerate(lines) if len(line) > self._line_bytes_max),
+                    len(lines),
+                )
+            )
+            raise InvalidArgument(
+                f"line {number} is longer than {self._line_bytes_max} bytes, the most one record "
+                f"may have; the lines before it were taken"
+            )
+        self._lines += len(lines)
+        return lines
+
+    def end(self) -> list[bytes]:
+        """The last line, if the input does not end with a newline."""
+        last, self._begun = b"".join(self._begun), []
+        return [last] if last else []
+
+
+@asynccontextmanager
+async def opened(source: Path | None) -> AsyncIterator[int]:
+    """A descriptor to read `source` from; None or "-" is stdin."""
+    if source is None or str(source) == "-":
+        yield sys.stdin.fileno()
+        return
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def size_of(descriptor: int) -> int | None:
+    """Bytes to come, if that is known: for a progress bar."""
+    size = os.fstat(descriptor).st_size
+    return size or None
+
+
+async def line_batches(descriptor: int, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a file or pipe, as many together as one read brought."""
+    splitter = LineSplitter(line_bytes_max)
+    while True:
+        chunk = await trio.to_thread.run_sync(
+            os.read, descriptor, _CHUNK_BYTES, abandon_on_cancel=True
+        )
+        if not chunk:
+            break
+        lines = splitter.feed(chunk)
+        if lines:
+            yield lines
+    last = splitter.end()
+    if last:
+        yield last
