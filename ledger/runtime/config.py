@@ -1,0 +1,143 @@
+"""Typed settings of a process: defaults < TOML file < `LEDGERSTREAM_*` environment < flags.
+
+Works for any frozen dataclass whose fields are the settings. Nothing is ignored: an unknown key
+or a wrong type is an error that names the source, the key and the cure. Needs msgspec, which
+the client's core does not: only composition roots call this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ledger.errors import InvalidArgument
+
+T = TypeVar("T")
+
+ENVIRONMENT_PREFIX = "LEDGERSTREAM_"
+
+
+def setting(default: Any, *, unit: str, apache: str, reason: str) -> Any:
+    """A dataclass field that says what it is. `apache`: the same knob of Apache BookKeeper, or
+    "" if it has none. `reason` is one sentence for the documentation."""
+    metadata = {"unit": unit, "apache": apache, "reason": reason}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def load_settings(
+    settings_type: type[T],
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, object],
+    known_elsewhere: Collection[str] = (),
+) -> T:
+    """One `settings_type` from all sources.
+
+    `flags` whose value is None were not given. In the environment a list is separated by
+    commas; names in `known_elsewhere` (without prefix, small letters) are other programs'.
+    Raises InvalidArgument.
+    """
+    hints = typing.get_type_hints(settings_type)
+    names = [field.name for field in _fields(settings_type)]
+    values: dict[str, object] = {}
+    for source, given, is_text in (
+        (str(file), read_toml(file) if file is not None else {}, False),
+        ("environment", _of_environment(environment, known_elsewhere), True),
+        ("flags", {name: value for name, value in flags.items() if value is not None}, False),
+    ):
+        for name, value in given.items():
+            if name not in names:
+                raise _unknown(source, name, names)
+            values[name] = _converted(source, name, value, hints[name], is_text)
+    missing = [
+        field.name
+        for field in _fields(settings_type)
+        if field.name not in values
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise InvalidArgument(
+            f"missing settings: {', '.join(missing)}. Give them in the file, in the environment"
+            f" ({ENVIRONMENT_PREFIX}{missing[0].upper()}) or as flags"
+        )
+    return settings_type(**values)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises InvalidArgument."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{file} is not TOML: {error}") from error
+
+
+def settings_table(settings_type: type[object]) -> str:
+    """The settings as a Markdown table: what the documentation must contain."""
+    lines = [
+        "| Setting | Default | Unit | In Apache BookKeeper | Why |",
+        "|---|---|---|---|---|",
+    ]
+    for field in _fields(settings_type):
+        about = field.metadata
+        default = "required" if field.default is dataclasses.MISSING else _shown(field.default)
+        apache = f"`{about['apache']}`" if about["apache"] else "-"
+        lines.append(
+            f"| `{field.name}` | {default} | {about['unit'] or '-'} | {apache} |"
+            f" {about['reason']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _fields(settings_type: type[object]) -> tuple[dataclasses.Field[Any], ...]:
+    assert dataclasses.is_dataclass(settings_type), f"{settings_type} is no dataclass"
+    return dataclasses.fields(settings_type)
+
+
+def _of_environment(
+    environment: Mapping[str, str], known_elsewhere: Collection[str]
+) -> dict[str, object]:
+    given = {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
+        for name, value in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    return {name: value for name, value in given.items() if name not in known_elsewhere}
+
+
+def _converted(source: str, name: str, value: object, hint: Any, is_text: bool) -> object:
+    import msgspec
+
+    if is_text and typing.get_origin(hint) is tuple:
+        value = [part.strip() for part in str(value).split(",") if part.strip()]
+    try:
+        return msgspec.convert(value, type=hint, strict=not is_text)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{source}: {name} = {value!r} is wrong: {error}") from None
+
+
+def _unknown(source: str, name: str, names: Collection[str]) -> InvalidArgument:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+    shown = f"{ENVIRONMENT_PREFIX}{name.upper()}" if source == "environment" else name
+    return InvalidArgument(f"{source}: unknown setting {shown}: {cure}")
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    if isinstance(default, str):
+        return f'"{default}"'
+    if isinstance(default, int) and default >= 1024 and default % 1024 == 0:
+        for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+            if default % (1 << shift) == 0:
+                return f"{default} ({default >> shift} {unit})"
+    return str(default)
