@@ -1,0 +1,138 @@
+"""One bookie as a process: real drivers, log, signals, exit code.
+
+A composition root, also of the supervisor's children (`bookie.local`), which it starts as
+`python -m bookie.process CONFIG`. Prints "ready BOOKIE-ID" once the bookie is registered. A child
+ends at once when the pipe on its stdin does: then its supervisor is dead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import trio
+
+from bookie.bookie import Bookie
+from bookie.config import BookieConfig, load_bookie_config
+from bookie.storage.real_disk import RealDisk
+from bookie.storage.rocks import RocksKeyValue
+from ledger.errors import LedgerError
+from ledger.metastore import open_store
+from ledger.runtime.network import TcpNetwork
+
+_log = logging.getLogger(__name__)
+
+_EXIT_ERROR = 1
+_SWITCH_INTERVAL_S = 0.001
+_GC_THRESHOLDS = (50_000, 50, 100)
+# glibc's names for: give memory back late, ask for much at once, map only what is huge.
+_MALLOC_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 32 << 20))
+
+
+def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
+    """Runs the bookie until SIGTERM or SIGINT; returns the process's exit code.
+
+    Raises InvalidArgument for wrong settings.
+    """
+    config = load_bookie_config(config_file, os.environ, {})
+    _log_to_stderr()
+    _tune_interpreter()
+    try:
+        trio.run(_serve, config, is_child)
+    except BaseExceptionGroup as group:
+        expected, bugs = group.split((LedgerError, OSError))
+        if bugs is not None:
+            raise
+        assert expected is not None
+        _log.critical("bookie ends cause=%s", _first_cause(expected))
+        return _EXIT_ERROR
+    except (LedgerError, OSError) as error:
+        _log.critical("bookie ends cause=%s", error)
+        return _EXIT_ERROR
+    return 0
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+async def _serve(config: BookieConfig, is_child: bool) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with (
+            open_store(config.metadata_uri, session_timeout_ms=config.session_timeout_ms) as store,
+            trio.open_nursery() as nursery,
+        ):
+            if is_child:
+                nursery.start_soon(_die_with_supervisor)
+            nursery.start_soon(_stop_when_told, signals, nursery.cancel_scope)
+            bookie = Bookie(
+                config,
+                network=TcpNetwork(),
+                disk=RealDisk(),
+                key_value=RocksKeyValue,
+                store=store,
+                now_ms=lambda: time.time_ns() // 1_000_000,
+                rng=random.SystemRandom(),
+            )
+            bookie_id = await nursery.start(bookie.run)
+            gc.collect()
+            gc.freeze()
+            sys.stdout.write(f"ready {bookie_id}\n")
+            sys.stdout.flush()
+
+
+async def _stop_when_told(signals: object, scope: trio.CancelScope) -> None:
+    async for number in signals:  # type: ignore[attr-defined]
+        _log.info("bookie stops signal=%s", signal.Signals(number).name)
+        scope.cancel()
+        return
+
+
+async def _die_with_supervisor() -> None:
+    """A killed supervisor must leave nothing behind. It is a crash: nothing is tidied up."""
+    pipe = sys.stdin.fileno()
+    while True:
+        await trio.lowlevel.wait_readable(pipe)
+        if not os.read(pipe, 4096):
+            _log.critical("bookie ends cause=its supervisor is gone")
+            os._exit(_EXIT_ERROR)
+
+
+def _tune_interpreter() -> None:
+    """Few objects live per entry, so the collector can be lazy; the journal's thread must get
+    the interpreter soon; buffers should be reused rather than returned to the system."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # not glibc
+    for option, value in _MALLOC_OPTIONS:
+        mallopt(option, value)
+
+
+def _log_to_stderr() -> None:
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(run_bookie_process(Path(sys.argv[1]), is_child=True))
+    except LedgerError as error:
+        sys.exit(f"bookie: {error}")
