@@ -87,7 +87,7 @@ def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata
             raise _Malformed(
                 f"format version {version[:20]!r} is unknown; this release reads 1, 2 and 3"
             )
-    except (text_format.ParseError, DecodeError, UnicodeDecodeError) as error:
+    except (text_format.ParseError, DecodeError, ValueError) as error:
         raise _Malformed(f"version {version.decode()} body cannot be parsed: {error}") from error
     return _from_message(ledger_id, message, int(version), node_created_ms)
 
@@ -138,7 +138,7 @@ def _from_message(
         else message.quorumSize,
         state=state,
         fragments=tuple(
-            Fragment(segment.firstEntryId, tuple(segment.ensembleMember))
+            Fragment(segment.firstEntryId, tuple(map(_text, segment.ensembleMember)))
             for segment in message.segment
         ),
         digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
@@ -147,10 +147,16 @@ def _from_message(
         last_entry_id=message.lastEntryId if is_closed else -1,
         length=message.length if is_closed else 0,
         created_ms=message.ctime if message.HasField("ctime") else node_created_ms,
-        custom={pair.key: pair.value for pair in message.customMetadata},
+        custom={_text(pair.key): pair.value for pair in message.customMetadata},
         c_token=message.cToken,
         format_version=version,
     )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):  # what the parser makes of a string that is not UTF-8
+        raise _Malformed(f"{value!r:.60} is not UTF-8")
+    return value
 
 
 def _varint(value: int) -> bytes:
