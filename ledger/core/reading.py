@@ -107,10 +107,14 @@ class ReplicaRead(Generic[Value]):
         what: names the read in errors ("entry 7 of ledger 3").
         order: the replicas, all different.
         hedge_s: ask one more replica when there is no answer for so long.
+        hedges_max: how often to do that.
     """
 
-    def __init__(self, what: str, order: Sequence[str], hedge_s: float) -> None:
+    def __init__(
+        self, what: str, order: Sequence[str], hedge_s: float, *, hedges_max: int = 2
+    ) -> None:
         assert order, "no replica to ask"
+        self._hedges_max = hedges_max
         self._what = what
         self._order = order
         self._hedge_s = hedge_s
@@ -131,6 +135,14 @@ class ReplicaRead(Generic[Value]):
         if self._got is None:
             raise self._error()
         return self._got
+
+    @property
+    def slow(self) -> list[str]:
+        """Bookies asked and not heard of, although a later one answered."""
+        if self._got is None:
+            return []
+        before = self._order[: self._order.index(self._got.bookie)]
+        return [bookie for bookie in before if bookie not in self._errors]
 
     @property
     def errors(self) -> dict[str, LedgerError]:
@@ -162,7 +174,8 @@ class ReplicaRead(Generic[Value]):
 
     def _wait(self) -> list[Ask | Wait]:
         """One clock runs at a time, and only while there is somebody left to ask."""
-        return [Wait(self._hedge_s)] if self._asked < len(self._order) else []
+        is_worth_it = self._asked < len(self._order) and self.hedges < self._hedges_max
+        return [Wait(self._hedge_s)] if is_worth_it else []
 
     def story(self) -> str:
         """Who was asked, and what came of it."""

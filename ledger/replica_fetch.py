@@ -1,0 +1,258 @@
+"""Gets entries of one ledger from whichever replica gives them. Shell of `core.reading`.
+
+Every entry that leaves here was checked against its digest. One request fetches a run of
+entries where the bookie can do that; a replica that fails, lies or is slow is replaced by the
+next, and stale metadata (the entries have moved) by fresh.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from ledger.bookie_pool import BookiePool
+from ledger.core.entry import Digest, Entry
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.reading import (
+    Ask,
+    Failed,
+    Got,
+    Passed,
+    ReplicaOrder,
+    ReplicaRead,
+    Wait,
+    good_prefix,
+    span_end,
+)
+from ledger.errors import (
+    BookieUnavailable,
+    DigestMismatch,
+    LedgerError,
+    NoSuchLedger,
+    RemoteProtocolError,
+    RetryableError,
+    Status,
+    error_of_status,
+)
+from ledger.metastore.ledgers import LedgerStore
+from ledger.options import ClientOptions
+from ledger.runtime.drive import drive
+from ledger.wire.messages import (
+    FRAME_BYTES_MAX,
+    BatchReadRequest,
+    BatchReadResponse,
+    ReadRequest,
+    ReadResponse,
+)
+
+_TRIES_MAX = 3
+_RETRY_WAIT_S = 0.1
+_BATCH_ENTRIES_MAX = 20_000
+_BATCH_LOST_MAX = 2
+"""So often a bookie may drop the connection on batch reads before it gets single ones only:
+old servers do that with requests they do not know."""
+
+_NOT_UNDERSTOOD = (Status.BAD_REQUEST, Status.BAD_VERSION)
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What a reader did, counted per request."""
+
+    entries: int = 0
+    payload_bytes: int = 0
+    requests: int = 0
+    hedges: int = 0
+    replica_failures: int = 0
+    digest_mismatches: int = 0
+
+
+class ReplicaFetch:
+    """Fetches entries by the metadata it has; refreshes it when all replicas fail.
+
+    Args:
+        on_metadata: called with metadata that was read anew.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        digest: Digest,
+        *,
+        pool: BookiePool,
+        ledgers: LedgerStore,
+        options: ClientOptions,
+        rng: random.Random,
+        on_metadata: Callable[[LedgerMetadata], None],
+    ) -> None:
+        self.metadata = metadata
+        self.order = ReplicaOrder(rng.randrange(1 << 16))
+        self.counts = FetchCounts()
+        self._digest = digest
+        self._pool = pool
+        self._ledgers = ledgers
+        self._options = options
+        self._on_metadata = on_metadata
+        self._batch_lost: dict[str, int] = {}
+        self._entry_bytes = 0.0
+        if metadata.is_closed and metadata.last_entry_id >= 0:
+            self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
+            self._is_size_known = True
+        else:
+            self._is_size_known = False
+
+    @property
+    def is_size_known(self) -> bool:
+        """Whether `batch_entries` is more than a guess."""
+        return self._is_size_known
+
+    @property
+    def batch_entries(self) -> int:
+        """Entries that make up one batch read of the size wanted."""
+        if not self._is_size_known:
+            return 64
+        overhead = 36 + self._digest.size
+        count = int(self._options.batch_read_bytes / (self._entry_bytes + overhead))
+        return max(1, min(count, _BATCH_ENTRIES_MAX))
+
+    @property
+    def entry_bytes(self) -> float:
+        """Mean payload of the entries seen last; for budgets of read-ahead."""
+        return self._entry_bytes if self._is_size_known else self._options.batch_read_bytes / 64
+
+    def span_entries(self, first: int, last: int) -> int:
+        """How many of the entries first..last one request should ask for."""
+        return span_end(self.metadata, first, last, self.batch_entries) - first + 1
+
+    async def fetch(self, first: int, last: int) -> list[Entry]:
+        """Entries from `first` on, in order, at least one, none after `last`.
+
+        Raises NoSuchEntry only if every replica says so; else what the replicas' failures
+        come to, after a few tries if these might help.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            fragment = self.metadata.fragment_of(first)
+            try:
+                return await self._fetch_once(first, last)
+            except LedgerError as error:
+                if tries == _TRIES_MAX:
+                    raise
+                await self.refresh()
+                if self.metadata.fragment_of(first) != fragment:
+                    continue
+                if not error.retry_is_safe:
+                    raise
+            await trio.sleep(_RETRY_WAIT_S * tries)
+
+    async def refresh(self) -> None:
+        """Reads the metadata anew; what is known stays if the store cannot be reached."""
+        try:
+            metadata, _ = await self._ledgers.read(self.metadata.ledger_id)
+        except RetryableError:
+            return
+        except NoSuchLedger:
+            raise NoSuchLedger(
+                f"ledger {self.metadata.ledger_id} was deleted while it was read"
+            ) from None
+        self._on_metadata(metadata)
+
+    async def _fetch_once(self, first: int, last: int) -> list[Entry]:
+        metadata = self.metadata
+        end = span_end(metadata, first, last, self.batch_entries)
+        order = self.order.order(metadata, first, trio.current_time())
+        what = f"entry {first} of ledger {metadata.ledger_id}"
+        read = ReplicaRead[list[Entry]](what, order, self._options.speculative_read_s)
+
+        async def perform(action: Ask | Wait) -> Got[list[Entry]] | Failed | Passed:
+            if isinstance(action, Wait):
+                await trio.sleep(action.seconds)
+                return Passed()
+            try:
+                return Got(action.bookie, await self._ask(action.bookie, first, end))
+            except LedgerError as error:
+                return Failed(action.bookie, error)
+
+        try:
+            got = await drive(read, perform)
+        finally:
+            self._remember(read)
+        entries = got.value
+        self._count(entries)
+        return entries
+
+    def _remember(self, read: ReplicaRead[list[Entry]]) -> None:
+        now_s = trio.current_time()
+        self.counts.hedges += read.hedges
+        self.counts.replica_failures += len(read.errors)
+        for bookie in [*read.errors, *read.slow]:
+            self.order.failed(bookie, now_s)
+
+    def _count(self, entries: list[Entry]) -> None:
+        # Lengths are cumulative: no need to look at each entry.
+        size = entries[-1].length - entries[0].length + len(entries[0].payload)
+        self.counts.entries += len(entries)
+        self.counts.payload_bytes += size
+        self._entry_bytes = max(0.0, size / len(entries))
+        self._is_size_known = True
+
+    async def _ask(self, bookie: str, first: int, end: int) -> list[Entry]:
+        """Entries first..end or a prefix of them from one bookie, checked."""
+        if first < end and self._batch_lost.get(bookie, 0) < _BATCH_LOST_MAX:
+            entries = await self._ask_batch(bookie, first, end)
+            if entries is not None:
+                return entries
+        ledger_id = self.metadata.ledger_id
+        self.counts.requests += 1
+        response = await self._pool.call(
+            bookie, ReadRequest(ledger_id, first), timeout_s=self._options.read_timeout_s
+        )
+        if response.status is not Status.OK:
+            raise error_of_status(response.status, f"read at {bookie}")
+        if not isinstance(response, ReadResponse) or response.body is None:
+            raise RemoteProtocolError(f"{bookie} answered a read without an entry: {response}")
+        try:
+            return [self._digest.decode_entry(ledger_id, first, response.body)]
+        except DigestMismatch:
+            self.counts.digest_mismatches += 1
+            raise
+
+    async def _ask_batch(self, bookie: str, first: int, end: int) -> list[Entry] | None:
+        """None if this bookie does not know batch reads."""
+        ledger_id = self.metadata.ledger_id
+        count = end - first + 1
+        # Room for twice the size expected: entries that grew must not cost a second trip.
+        size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
+        self.counts.requests += 1
+        try:
+            response = await self._pool.call(
+                bookie,
+                BatchReadRequest(ledger_id, first, count, size_max),
+                timeout_s=self._options.read_timeout_s,
+            )
+        except BookieUnavailable:
+            self._batch_lost[bookie] = self._batch_lost.get(bookie, 0) + 1
+            raise
+        if response.status in _NOT_UNDERSTOOD:
+            self._batch_lost[bookie] = _BATCH_LOST_MAX
+            return None
+        self._batch_lost.pop(bookie, None)
+        if response.status is not Status.OK:
+            raise error_of_status(response.status, f"batch read at {bookie}")
+        if not isinstance(response, BatchReadResponse) or not 0 < len(response.bodies) <= count:
+            raise RemoteProtocolError(f"{bookie} answered a batch read of {count} with no batch")
+        bodies = response.bodies
+        try:
+            return self._digest.decode_many(ledger_id, first, bodies)
+        except DigestMismatch:
+            self.counts.digest_mismatches += 1
+            good, _ = good_prefix(self._digest, ledger_id, first, bodies)
+            if good == 0:
+                raise
+            # What came before the bad one is good; that one is asked for elsewhere.
+            self.order.failed(bookie, trio.current_time())
+            return self._digest.decode_many(ledger_id, first, bodies[:good])
