@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 
-.PHONY: help install demo test test-all check format sim bench clean
+.PHONY: help install demo test test-all check format docs sim bench clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
@@ -15,6 +15,7 @@ help:
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    all benchmarks, one JSON object each"
 	@echo "make format   let ruff format and fix"
+	@echo "make docs     write docs/configuration.md from the settings"
 
 # Made again whenever the pinned versions or the package's own list of needs change.
 $(STAMP): constraints.txt pyproject.toml
@@ -45,6 +46,9 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(STAMP)
+	$(BIN)/python -m tests.tidy.configuration
 
 sim: $(STAMP)
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)
