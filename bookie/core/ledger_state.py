@@ -26,6 +26,7 @@ class LedgerState:
     __slots__ = (
         "__weakref__",
         "explicit_lac",
+        "explicit_lac_id",
         "is_deleted",
         "is_fence_durable",
         "is_fenced",
@@ -48,6 +49,9 @@ class LedgerState:
         """Its metadata is gone: nothing is served, nothing is taken. Implies `is_fenced`."""
         self.lac = -1
         self.explicit_lac: bytes | None = None
+        """The writer's LAC packet: ledger id, LAC, digest."""
+        self.explicit_lac_id = -1
+        """The LAC in that packet."""
         self.watchers: list[Callable[[], None]] = []
         """One-shot: called when the LAC grows, or the ledger is fenced or deleted."""
 
@@ -86,6 +90,13 @@ class LedgerState:
             self.lac = lac
             if self.watchers:
                 self.wake()
+
+    def set_explicit_lac(self, lac: int, packet: bytes | bytearray | memoryview) -> None:
+        """Takes the writer's LAC packet, unless one with a higher LAC is here already."""
+        if lac >= self.explicit_lac_id:
+            self.explicit_lac = bytes(packet)
+            self.explicit_lac_id = lac
+        self.advance_lac(lac)
 
     def fence(self) -> None:
         """From now on only recovery adds are taken. Durability is the shell's affair."""
@@ -136,4 +147,5 @@ def decode_ledger_state(ledger_id: int, data: bytes) -> LedgerState:
     state.lac = lac
     if packet_size:
         state.explicit_lac = data[_STORED.size + key_size :]
+        state.explicit_lac_id = int.from_bytes(state.explicit_lac[8:16], "big", signed=True)
     return state

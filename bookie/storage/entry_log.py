@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 
+import trio
+
 from bookie.core.entry_log import (
     FILE_HEADER_BYTES,
     RUN_HEADER_BYTES,
@@ -66,6 +68,8 @@ class EntryLogs:
         """The log that takes runs, None until the next append begins one."""
         self.current_ledgers: dict[int, int] = {}
         """Bytes per ledger in the current log, for the index's record of it."""
+        self.current_since = 0.0
+        """When the current log was begun (trio's clock)."""
         self.sealed_ledgers: dict[int, dict[int, int]] = {}
         """The same for logs sealed since `take_sealed`."""
         self._position = 0
@@ -113,6 +117,7 @@ class EntryLogs:
         file = await self._disk.open(self._path(log_id), is_new=True)
         self._keep(log_id, file)
         self._current, self.current_id, self.current_ledgers = file, log_id, {}
+        self.current_since = trio.current_time()
         self._unsynced.append(file)
         self._position = self._pending_bytes = FILE_HEADER_BYTES
         self._pending = [encode_file_header(log_id)]

@@ -1,0 +1,170 @@
+"""Reading entries: write cache, read cache, index, entry log, in this order.
+
+Must never turn doubt into absence: whatever is wrong with stored bytes is a BookieIoError.
+Between finding nothing in the caches and asking the index there is no await, because a
+checkpoint moves entries from the one to the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+
+from bookie.core.caches import Block, ReadCache, WriteCache
+from bookie.core.entry_log import entry_ends
+from bookie.storage.disk import Buffer
+from bookie.storage.entry_log import EntryLogs
+from bookie.storage.index import ENTRY_ID_MAX, Index, PlacedRun
+from ledger.errors import BookieIoError
+
+_ids_of_entry = struct.Struct(">qq").unpack_from
+_ENTRY_BYTES_MIN = 16
+
+BATCH_OVERHEAD_BYTES = 24 + 8 + 4
+"""What Apache's bookie counts for a batch read's answer before the first entry."""
+BATCH_ENTRY_OVERHEAD_BYTES = 4
+
+
+class EntryReader:
+    """Reads of one ledger directory. `None` means that the entry is surely not stored here."""
+
+    _ATTEMPTS_MAX = 3
+
+    def __init__(
+        self,
+        cache: WriteCache,
+        read_cache: ReadCache,
+        index: Index,
+        logs: EntryLogs,
+        *,
+        read_ahead_bytes: int,
+    ) -> None:
+        self._cache = cache
+        self._blocks = read_cache
+        self._index = index
+        self._logs = logs
+        self._read_ahead_bytes = read_ahead_bytes
+        self.disk_reads = 0
+        """Reads that had to wait for the disk."""
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """The entry if it is in memory. Raises BookieIoError if a block holds wrong bytes."""
+        entry = self._cache.get(ledger_id, entry_id)
+        if entry is not None:
+            return entry
+        block = self._blocks.find(ledger_id, entry_id)
+        return None if block is None else _checked(block, entry_id)
+
+    async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """The entry as stored, or None. Raises BookieIoError on any doubt."""
+        entry = self._cache.get(ledger_id, entry_id)
+        if entry is not None:
+            return entry
+        block = await self._block_with(ledger_id, entry_id)
+        return None if block is None else _checked(block, entry_id)
+
+    async def read_batch(
+        self, ledger_id: int, first: int, count_max: int, size_max: int
+    ) -> list[Buffer]:
+        """Entries `first`, `first + 1`, ... while they are here and fit; [] if `first` is not.
+
+        Args:
+            count_max: at most so many; 0 or less for no bound but `size_max`.
+            size_max: bytes of the answer, counted as Apache's bookie does. The first entry
+                is returned even if it alone is larger.
+
+        Raises:
+            BookieIoError: `first` could not be read. A later failure only ends the batch.
+        """
+        found: list[Buffer] = []
+        room = size_max - BATCH_OVERHEAD_BYTES
+        if count_max <= 0:
+            count_max = ENTRY_ID_MAX
+        while len(found) < count_max:
+            entry_id = first + len(found)
+            entry = self._cache.get(ledger_id, entry_id)
+            try:
+                if entry is not None:
+                    taken = [entry]
+                    if found and len(entry) + BATCH_ENTRY_OVERHEAD_BYTES > room:
+                        break
+                else:
+                    block = await self._block_with(ledger_id, entry_id)
+                    if block is None:
+                        break
+                    end = self._end_in_block(block, entry_id, count_max - len(found), room)
+                    if end == entry_id:
+                        if found:
+                            break
+                        end += 1
+                    taken = [_checked(block, wanted) for wanted in range(entry_id, end)]
+            except BookieIoError:
+                if not found:
+                    raise
+                break
+            found += taken
+            room -= sum(map(len, taken)) + BATCH_ENTRY_OVERHEAD_BYTES * len(taken)
+        return found
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """The highest entry id stored, or -1."""
+        return max(self._cache.last_entry_id(ledger_id), self._index.last_entry_id(ledger_id))
+
+    def _end_in_block(self, block: Block, entry_id: int, count_max: int, room: int) -> int:
+        """One past the last entry to take from `block`, beginning with `entry_id`."""
+        i = entry_id - block.first
+        before = block.ends[i - 1] if i else 0
+        fits = bisect_right(
+            range(i, len(block.ends)),
+            room,
+            key=lambda j: block.ends[j] - before + BATCH_ENTRY_OVERHEAD_BYTES * (j - i + 1),
+        )
+        end = entry_id + min(fits, count_max)
+        if self._cache.holds(block.ledger_id):  # what was added again is newer
+            for held in range(entry_id, end):
+                if self._cache.get(block.ledger_id, held) is not None:
+                    return held
+        return end
+
+    async def _block_with(self, ledger_id: int, entry_id: int) -> Block | None:
+        """A block that holds the entry, read if need be, with what follows it in its run."""
+        for attempt in range(self._ATTEMPTS_MAX):
+            block = self._blocks.find(ledger_id, entry_id)
+            if block is not None:
+                return block
+            run = self._index.find(ledger_id, entry_id)
+            if run is None:
+                return None
+            generation = self._blocks.generation
+            try:
+                return await self._read_block(run, entry_id, generation)
+            except BookieIoError:
+                # The place may have changed while the read waited: look it up again.
+                if generation == self._blocks.generation or attempt == self._ATTEMPTS_MAX - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _read_block(self, run: PlacedRun, entry_id: int, generation: int) -> Block:
+        skipped = entry_id - run.first
+        ends = entry_ends(run.lengths[skipped:])
+        del ends[max(1, bisect_right(ends, self._read_ahead_bytes)) :]
+        offset = run.offset + sum(run.lengths[:skipped])
+        data = self._logs.read_nowait(run.log_id, offset, ends[-1])
+        if data is None:
+            self.disk_reads += 1
+            data = await self._logs.read(run.log_id, offset, ends[-1])
+        block = Block(run.ledger_id, entry_id, ends, data)
+        _checked(block, entry_id)
+        self._blocks.put(block, generation)
+        return block
+
+
+def _checked(block: Block, entry_id: int) -> memoryview:
+    """The entry in the block. Raises BookieIoError unless its bytes begin with its own ids."""
+    entry = block.entry(entry_id)
+    if len(entry) < _ENTRY_BYTES_MIN or _ids_of_entry(entry) != (block.ledger_id, entry_id):
+        raise BookieIoError(
+            f"entry {entry_id} of ledger {block.ledger_id}: other bytes lie in its place in the "
+            "entry log. Read it from another bookie; this one's disk needs looking after"
+        )
+    return entry

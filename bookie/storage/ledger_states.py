@@ -1,0 +1,122 @@
+"""The ledger states in memory: bounded, loaded on demand, one object per ledger.
+
+Must never let two LedgerState objects of one ledger be alive: a fence on one of them would not
+stop adds that are checked against the other.
+"""
+
+from __future__ import annotations
+
+import struct
+import weakref
+
+from bookie.core.caches import WriteCache
+from bookie.core.ledger_state import LedgerState
+from bookie.storage.index import Index
+
+_lac_of_entry = struct.Struct(">q").unpack_from
+_LAC_OFFSET = 16
+
+
+class LedgerStates:
+    """`held` may be read directly by the add path; everything else goes through here.
+
+    When there are more than `states_max`, the least recently asked for are let go, but none
+    with watchers, with changes not yet in the index, or with entries in the write cache. So
+    the true bound is `states_max` plus what the write cache holds.
+    """
+
+    _EVICT_STEPS = 32
+
+    def __init__(self, index: Index, cache: WriteCache, states_max: int) -> None:
+        self.held: dict[int, LedgerState] = {}
+        self._index = index
+        self._cache = cache
+        self._states_max = states_max
+        # A connection may keep a state that was let go: whoever asks next must get the same.
+        self._alive: weakref.WeakValueDictionary[int, LedgerState] = weakref.WeakValueDictionary()
+        self._dirty: dict[int, LedgerState] = {}
+        self._saving: dict[int, LedgerState] = {}
+
+    def get(self, ledger_id: int) -> LedgerState | None:
+        """The state, or None if the ledger was never seen. A deleted ledger has one, too, as
+        long as its tombstone is kept. Raises BookieIoError if the index record is damaged."""
+        state = self.held.pop(ledger_id, None)
+        if state is None:
+            state = self._alive.get(ledger_id)
+            if state is None:
+                state = self._load(ledger_id)
+                if state is None:
+                    return None
+                self._alive[ledger_id] = state
+        self.held[ledger_id] = state
+        self._evict()
+        return state
+
+    def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        """The state of a ledger seen for the first time; stored by the next checkpoint."""
+        assert self.get(ledger_id) is None, f"ledger {ledger_id} has a state already"
+        state = LedgerState(ledger_id, bytes(master_key))
+        self._alive[ledger_id] = state
+        self.held[ledger_id] = state
+        self.changed(state)
+        self._evict()
+        return state
+
+    def changed(self, state: LedgerState) -> None:
+        """Something in `state` must outlive the process: the next checkpoint stores it."""
+        self._dirty[state.ledger_id] = state
+
+    def take_changed(self) -> dict[int, LedgerState]:
+        """What the checkpoint that begins now must store; `saved` when it is durable."""
+        assert not self._saving, "the states taken before are not saved yet"
+        self._saving, self._dirty = self._dirty, {}
+        return self._saving
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._dirty)
+
+    def saved(self) -> None:
+        """What `take_changed` gave is durable in the index."""
+        self._saving = {}
+        self._evict()
+
+    def deleted(self, state: LedgerState) -> None:
+        """The ledger is gone from the index; its state must not be stored again."""
+        assert not self._saving, "a checkpoint is under way"
+        state.delete()
+        self._dirty.pop(state.ledger_id, None)
+
+    def forget(self, ledger_id: int) -> None:
+        """A tombstone was dropped: from now on the ledger was never seen."""
+        self.held.pop(ledger_id, None)
+        self._alive.pop(ledger_id, None)
+
+    def _load(self, ledger_id: int) -> LedgerState | None:
+        state = self._index.state(ledger_id)
+        if state is None:
+            master_key = self._index.tombstone(ledger_id)
+            if master_key is None:
+                return None
+            state = LedgerState(ledger_id, master_key)
+            state.delete()
+            return state
+        last = self._cache.last_entry_id(ledger_id)
+        entry = self._cache.get(ledger_id, last) if last >= 0 else None
+        if entry is not None:
+            state.lac = max(state.lac, _lac_of_entry(entry, _LAC_OFFSET)[0])
+        return state
+
+    def _evict(self) -> None:
+        for _ in range(self._EVICT_STEPS):
+            if len(self.held) <= self._states_max:
+                return
+            ledger_id = next(iter(self.held))
+            state = self.held.pop(ledger_id)
+            if (
+                state.watchers
+                or ledger_id in self._dirty
+                or ledger_id in self._saving
+                or self._cache.holds(ledger_id)
+            ):
+                self.held[ledger_id] = state
