@@ -35,7 +35,6 @@ from ledger.wire.messages import (
     BatchReadRequest,
     BatchReadResponse,
     Buffer,
-    ErrorResponse,
     ForceLedgerRequest,
     ForceLedgerResponse,
     GetBookieInfoRequest,
@@ -75,8 +74,17 @@ _STATUS_OF_ERROR: dict[type[LedgerError], Status] = {
 class Requests:
     """The operations of one bookie. `run` answers long polls whose time is up."""
 
-    def __init__(self, storage: LedgerStorage, *, long_polls_max: int) -> None:
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        *,
+        long_polls_max: int,
+        space: Callable[[], Awaitable[tuple[int, int]]],
+    ) -> None:
+        """`space` gives total and free bytes of the disk."""
         self._storage = storage
+        self._journal = storage.journal
+        self._space = space
         self._polls = LongPolls(long_polls_max)
         self._polls_changed = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -102,7 +110,7 @@ class Requests:
         elif isinstance(body, WriteLacRequest):
             reply(WriteLacResponse(self._write_lac(body), body.ledger_id))
         elif isinstance(body, ForceLedgerRequest):
-            self._storage.when_durable(
+            self._journal.when_durable(
                 lambda: reply(ForceLedgerResponse(Status.OK, body.ledger_id))
             )
         elif isinstance(body, StartTlsRequest):
@@ -112,10 +120,8 @@ class Requests:
             reply(AuthResponse(Status.OK, body.plugin, b""))
         elif isinstance(body, ListEntriesRequest):
             reply(ListEntriesResponse(Status.BAD_REQUEST, body.ledger_id))
-        elif isinstance(body, BatchReadRequest | ReadLacRequest | GetBookieInfoRequest):
-            return False
         else:
-            reply(ErrorResponse(Status.BAD_REQUEST, 0))
+            return False
         return True
 
     async def answer(self, request: Request, reply: Reply) -> None:
@@ -154,7 +160,7 @@ class Requests:
         if status is not Status.OK:
             reply(AddResponse(status, body.ledger_id, body.entry_id, body.entry_id))
             return
-        header = v2.ADD_HEADER | (v2.FLAG_RECOVERY_ADD if body.is_recovery else 0)
+        header = v2.ADD_HEADER | (v2.RECOVERY_ADD if body.is_recovery else 0)
         frame = b"".join((_ADD_HEAD(24 + len(entry), header, body.master_key), entry))
         storage = self._storage
         storage.cache.put_frame(frame)
@@ -179,9 +185,9 @@ class Requests:
             return True
         if body.previous_lac is not None:
             return self._long_poll(body, state, body.previous_lac, reply)
-        if body.entry_id > state.lac and not self._storage.is_durable:
+        if body.entry_id > state.lac and not self._journal.is_idle:
             # Perhaps it is only in memory yet, and could be forgotten by a crash.
-            self._storage.when_durable(lambda: self._answer_in_memory_or_later(body, reply))
+            self._journal.when_durable(lambda: self._answer_in_memory_or_later(body, reply))
             return True
         return self._answer_from_memory(body, state, body.entry_id, reply)
 
@@ -244,9 +250,9 @@ class Requests:
         count_max = body.count_max if body.count_max > 0 else 1 << 31
         if body.is_fencing or first < 0:
             return BatchReadResponse(Status.BAD_REQUEST, ledger_id, first)
-        if not storage.is_durable:
+        if not self._journal.is_idle:
             if first > state.lac:
-                await self._wait_durable()
+                await self.wait_durable()
             else:
                 count_max = min(count_max, state.lac - first + 1)
         try:
@@ -257,9 +263,10 @@ class Requests:
             return BatchReadResponse(_status_of(error, ledger_id, first), ledger_id, first)
         return BatchReadResponse(Status.OK, ledger_id, first, tuple(entries))
 
-    async def _wait_durable(self) -> None:
+    async def wait_durable(self) -> None:
+        """Returns when all that is queued for the journal now is durable."""
         done = trio.Event()
-        self._storage.when_durable(done.set)
+        self._journal.when_durable(done.set)
         await done.wait()
 
     # ---- long poll
@@ -270,11 +277,9 @@ class Requests:
         if body.is_piggyback and body.entry_id != -1:
             reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
             return True
-        if body.timeout_ms is None or state.lac > known_lac or body.timeout_ms <= 0:
+        is_news = state.lac > known_lac or state.is_fenced
+        if body.timeout_ms is None or is_news or body.timeout_ms <= 0 or self._polls.is_full:
             self._answer_poll(body, state, known_lac, reply)
-            return True
-        if self._polls.is_full:
-            reply(ReadResponse(Status.TOO_MANY_REQUESTS, body.ledger_id, body.entry_id))
             return True
         poll = LongPoll(lambda: self._answer_poll(body, state, known_lac, reply))
 
@@ -337,7 +342,7 @@ class Requests:
         if status is Status.OK:
             # A hint: it need not be durable before it is used (docs/adr/0005), so an idle
             # stream does not pay a second fsync for each append.
-            self._storage.set_explicit_lac(state, body.lac, bytes(body.body))
+            self._storage.set_explicit_lac(state, body.lac, bytes(body.body), None)
         return status
 
     async def _read_lac(self, ledger_id: int) -> ResponseBody:
@@ -357,7 +362,7 @@ class Requests:
 
     async def _info(self, body: GetBookieInfoRequest) -> ResponseBody:
         try:
-            total, free = await self._storage.space()
+            total, free = await self._space()
         except OSError:
             return GetBookieInfoResponse(Status.IO_ERROR)
         return GetBookieInfoResponse(

@@ -26,6 +26,7 @@ from ledger.runtime.network import Listener, Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
 from ledger.wire.messages import AddResponse, Request, Response, ResponseBody
+from ledger.wire.refusal import RequestRefused
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +60,11 @@ class Server:
         *,
         frame_bytes_max: int,
         connections_max: int,
+        queued_bytes_max: int,
     ) -> None:
+        """`queued_bytes_max`: with more waiting for the journal no socket is read."""
         self.storage = storage
+        self.queued_bytes_max = queued_bytes_max
         self.requests = requests
         self.frame_bytes_max = frame_bytes_max
         self.connections_max = connections_max
@@ -153,6 +157,8 @@ class Connection:
             await transport.wait_readable()
             while storage.is_full:
                 await storage.wait_room()
+            while storage.journal.queued_bytes > self._server.queued_bytes_max:
+                await self._requests.wait_durable()
             while self._outbox_bytes > _OUTBOX_BYTES_MAX and not self._is_closed:
                 await self._flushed.wait()
             while self._waiting_chunks >= _WAITING_CHUNKS_MAX:
@@ -190,19 +196,19 @@ class Connection:
             self._nursery.start_soon(self._answer_waiting, waiting)
 
     def _take_frame(self, frame: memoryview, at: int, waiting: list[Request]) -> None:
-        if not self._is_v2 and is_version_3(frame[0]):
-            try:
-                request = v3.decode_request(frame)
-            except v3.RequestError as error:
-                self._replies.append(v3.encode_response(error.response))
-                return
-        else:
-            self._is_v2 = True
-            header: int = _HEADER(frame)[0]
-            if header >> 16 == v2.ADD_HEADER >> 16:
-                self._take_one_add(frame, at, header)
-                return
-            request = v2.decode_request(frame)
+        is_v3 = not self._is_v2 and is_version_3(frame[0])
+        codec = v3 if is_v3 else v2
+        try:
+            if not is_v3:
+                self._is_v2 = True
+                header: int = _HEADER(frame)[0]
+                if header >> 16 == v2.ADD_HEADER >> 16:
+                    self._take_one_add(frame, at, header)
+                    return
+            request = codec.decode_request(frame)
+        except RequestRefused as refused:
+            self._replies.append(codec.encode_response(refused.response))
+            return
         if not self._requests.answer_nowait(request, partial(self._reply, request)):
             waiting.append(request)
 
@@ -253,9 +259,9 @@ class Connection:
         if len(frame) < FRAME_BYTES_MIN - 4:
             raise RemoteProtocolError(f"an add of {len(frame)} bytes has no whole entry header")
         _, _, key, ledger_id, entry_id = _ADD_FRAME(self._buffer.segment, at)
-        is_recovery = bool(header & v2.FLAG_RECOVERY_ADD)
+        is_recovery = bool(header & v2.RECOVERY_ADD)
         self._takes_range_acks = bool(header & v2.RANGE_ACKS)
-        self._add_header = header & ~v2.FLAG_RECOVERY_ADD
+        self._add_header = header & ~v2.RECOVERY_ADD
         status = self._requests.check_add(ledger_id, entry_id, key, is_recovery)
         if status is not Status.OK:
             self._reply(request, AddResponse(status, ledger_id, entry_id, entry_id))

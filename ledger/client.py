@@ -98,7 +98,13 @@ class LedgerClient:
         self.bookies = BookieRegistry(store, root)
         self.pool = BookiePool(network, self.bookies.address, self.options, rng)
         self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
-        self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
+        self._opener = Opener(
+            pool=self.pool,
+            ledgers=self.ledgers,
+            bookies=self.bookies,
+            options=self.options,
+            rng=rng,
+        )
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -188,7 +194,7 @@ class LedgerClient:
         try:
             return placement.choose(ensemble_size, write_quorum, ack_quorum, hosts, (), self.rng)
         except NotEnoughBookies:
-            known = await self.bookies.all()
+            known = {b: placement.host_of(b) for b in await self.bookies.all()}
             return placement.choose_degraded(
                 ensemble_size, write_quorum, ack_quorum, hosts, known, (), self.rng
             )
