@@ -1,0 +1,130 @@
+"""Settings come from four sources, in order, and nothing wrong is passed over."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bookie.config import BookieConfig, load_bookie_config
+from ledger.errors import InvalidArgument
+from ledger.runtime.config import settings_table
+
+ROOT = Path(__file__).parents[3]
+REQUIRED = {
+    "metadata_uri": "memory:",
+    "journal_directories": ["/j"],
+    "ledger_directories": ["/l"],
+}
+
+
+def loaded(**flags: object) -> BookieConfig:
+    return load_bookie_config(None, {}, {**REQUIRED, **flags})
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text(
+        'metadata_uri = "memory:"\njournal_directories = ["/j"]\nledger_directories = ["/l"]\n'
+        "port = 1\nconnections_max = 1\nlong_polls_max = 1\n"
+    )
+    environment = {"LEDGERSTREAM_PORT": "2", "LEDGERSTREAM_CONNECTIONS_MAX": "2", "PATH": "/bin"}
+    config = load_bookie_config(file, environment, {"port": 3, "bookie_id": None})
+    assert (config.port, config.connections_max, config.long_polls_max) == (3, 2, 1)
+    assert config.checkpoint_interval_ms == 10_000
+    assert config.journal_directories == ("/j",)
+
+
+def test_the_environment_is_text_for_every_type() -> None:
+    environment = {
+        "LEDGERSTREAM_METADATA_URI": "sqlite:///c.db",
+        "LEDGERSTREAM_JOURNAL_DIRECTORIES": "/a",
+        "LEDGERSTREAM_LEDGER_DIRECTORIES": " /b ,",
+        "LEDGERSTREAM_JOURNAL_GROUP_WAIT_MS": "0.5",
+        "LEDGERSTREAM_JOURNAL_PREALLOCATE": "false",
+        "LEDGERSTREAM_CLUSTER": "a client's",
+    }
+    config = load_bookie_config(None, environment, {})
+    assert config.ledger_directories == ("/b",)
+    assert config.journal_group_wait_ms == 0.5
+    assert config.journal_preallocate is False
+
+
+def test_an_unknown_key_names_its_source_and_the_nearest_known_one(tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text("write_cache_byte = 5\n")
+    with pytest.raises(InvalidArgument, match=r"b\.toml.*write_cache_byte:.*write_cache_bytes\?"):
+        load_bookie_config(file, {}, REQUIRED)
+    with pytest.raises(InvalidArgument, match=r"LEDGERSTREAM_PROT: did you mean port\?"):
+        load_bookie_config(None, {"LEDGERSTREAM_PROT": "1"}, REQUIRED)
+    with pytest.raises(InvalidArgument, match="flags: unknown setting hots"):
+        loaded(hots="x")
+    with pytest.raises(InvalidArgument, match="known are metadata_uri"):
+        loaded(zzzzzz=1)
+
+
+def test_wrong_types_name_the_setting_and_the_value(tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text('port = "3181"\n')
+    with pytest.raises(InvalidArgument, match=r"port = '3181' is wrong: Expected `int`"):
+        load_bookie_config(file, {}, REQUIRED)
+    with pytest.raises(InvalidArgument, match="environment: port = 'many'"):
+        load_bookie_config(None, {"LEDGERSTREAM_PORT": "many"}, REQUIRED)
+
+
+def test_missing_settings_are_listed_with_the_cure() -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match=r"missing settings: journal_directories, ledger_directories.*LEDGERSTREAM_JOURNAL_",
+    ):
+        load_bookie_config(None, {}, {"metadata_uri": "memory:"})
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"cannot read .*none\.toml: No such file"):
+        load_bookie_config(tmp_path / "none.toml", {}, REQUIRED)
+    broken = tmp_path / "broken.toml"
+    broken.write_text("port = \n")
+    with pytest.raises(InvalidArgument, match=r"broken\.toml is not TOML"):
+        load_bookie_config(broken, {}, REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"journal_directories": ["/a", "/b"]}, "names 2 directories: exactly one"),
+        ({"ledger_directories": []}, "names 0 directories"),
+        ({"ledger_directories": [" "]}, "empty path"),
+        ({"ledger_directories": ["/j"]}, "must not be the same"),
+        ({"host": "0.0.0.0"}, "set advertised_host"),
+        ({"port": 65536}, "at most 65535"),
+        ({"port": -1}, "port is -1"),
+        ({"write_cache_bytes": 6 << 20}, "at least 2 times frame_bytes_max"),
+        ({"journal_queue_bytes_max": 6 << 20, "journal_group_bytes_max": 7 << 20}, "journal_group"),
+        ({"checkpoint_interval_ms": 0}, "checkpoint_interval_ms is 0, must be at least 1"),
+        ({"journal_group_wait_ms": float("nan")}, "journal_group_wait_ms is nan"),
+        ({"metadata_root": "ledgers"}, "must be like /ledgers"),
+    ],
+)
+def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        loaded(**flags)
+
+
+def test_the_id_follows_from_what_clients_connect_to() -> None:
+    assert loaded().id_of(4000) == "127.0.0.1:4000"
+    public = loaded(host="0.0.0.0", advertised_host="b1")
+    assert (public.id_of(3181), public.address(3181)) == ("b1:3181", ("b1", 3181))
+    assert loaded(bookie_id="seven").id_of(1) == "seven"
+
+
+def test_the_documentation_has_the_table_of_settings_as_it_is() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert settings_table(BookieConfig) in text
+
+
+def test_every_setting_has_a_reason_of_one_or_two_sentences() -> None:
+    for field in dataclasses.fields(BookieConfig):
+        assert field.metadata["reason"].endswith("."), field.name
+        assert field.metadata["reason"].count(". ") <= 1, field.name
