@@ -1,0 +1,149 @@
+"""`ledgerstream` as its users run it, in processes that tests may kill.
+
+`StandaloneCluster` is the `standalone` command with its bookies; `run` and `begin` run any other
+sub-command against it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.tidy.checkout import ROOT
+
+COMMAND = [sys.executable, "-P", "-X", "dev", "-W", "error", "-m", "stream.cli"]
+PATIENCE_S = 60.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("LEDGERSTREAM_")}
+    return {**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **more}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat[stat.rindex(")") + 2] not in "ZX"
+
+
+def wait_gone(pids: list[int]) -> None:
+    """Returns when none of the processes is left; fails after a minute."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while any(map(is_running, pids)):
+        assert time.monotonic() < deadline_s, f"still there: {pids}"
+        time.sleep(0.01)  # there is no event for the end of somebody else's process
+
+
+class StandaloneCluster:
+    """`ledgerstream standalone` on one directory; may be started again after its end."""
+
+    def __init__(self, directory: Path, bookies: int | None, options: tuple[str, ...]) -> None:
+        self.directory = directory
+        self._arguments = ["standalone", "--dir", str(directory), *options]
+        if bookies is not None:
+            self._arguments += ["--bookies", str(bookies)]
+        self._process: subprocess.Popen[str] | None = None
+        self.uri = ""
+        self.said = directory.with_name(f"{directory.name}.stderr")
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None, "the cluster was not started"
+        return self._process
+
+    def start(self) -> None:
+        """Returns when it said "ready"."""
+        with self.said.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                COMMAND + self._arguments,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env=environment(),
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        words = self._process.stdout.readline().split()
+        assert words[:1] == ["ready"], f"not ready: {self.said.read_text()}\n{self.logs()}"
+        self.uri = words[1]
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in self.directory.glob("bookie-*/bookie.log"))
+
+    def pid_of(self, number: int) -> int:
+        """Process id of bookie `number`, counted from 1."""
+        return int((self.directory / f"bookie-{number}" / "bookie.pid").read_text())
+
+    def pids(self) -> list[int]:
+        files = self.directory.glob("bookie-*/bookie.pid")
+        return [self.process.pid, *(int(path.read_text()) for path in files)]
+
+    def ports(self) -> list[int]:
+        import tomllib
+
+        layout = tomllib.loads((self.directory / "standalone.toml").read_text())
+        return list(layout["ports"])
+
+    def kill_all(self) -> None:
+        """kill -9 of the supervisor; returns when its bookies are gone too."""
+        pids = self.pids()
+        self.process.kill()
+        self.end(signal.SIGKILL)
+        wait_gone(pids)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal and returns the exit code."""
+        process = self.process
+        if process.poll() is None:
+            process.send_signal(number)
+        code = process.wait(PATIENCE_S)
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self.end()
+
+    # Commands against the cluster.
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        """stdout of a command that must succeed."""
+        done = self.try_run(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    def try_run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            COMMAND + list(arguments),
+            input=stdin,
+            capture_output=True,
+            env=environment(LEDGERSTREAM_CLUSTER=self.uri),
+            timeout=2 * PATIENCE_S,
+            check=False,
+        )
+
+    @contextmanager
+    def begin(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A command with pipes on stdin, stdout and stderr; killed at the end of the block."""
+        process = subprocess.Popen(
+            COMMAND + list(arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(LEDGERSTREAM_CLUSTER=self.uri),
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()

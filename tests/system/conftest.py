@@ -1,0 +1,40 @@
+"""Real clusters for the tests of this folder: processes, files, sockets.
+
+Every cluster lives in a test's own temporary directory and is stopped at the end, whatever
+happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.cluster import StandaloneCluster
+
+StartCluster = Callable[..., StandaloneCluster]
+
+
+@pytest.fixture
+def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
+    """Starts clusters: `start_cluster(bookies=3, directory=...)`."""
+    started: list[StandaloneCluster] = []
+
+    def start(
+        *options: str, bookies: int | None = None, name: str = "cluster"
+    ) -> StandaloneCluster:
+        cluster = StandaloneCluster(tmp_path / name, bookies, options)
+        started.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> StandaloneCluster:
+    """Three bookies, ready."""
+    return start_cluster()
