@@ -6,9 +6,9 @@ The test beside it compares; whoever adds a setting runs this.
 from __future__ import annotations
 
 import ast
-import dataclasses
 
 from bookie.config import BookieConfig
+from ledger.runtime.config import settings_table
 from tests.tidy.checkout import ROOT, tree_of
 
 DOCUMENT = ROOT / "docs" / "configuration.md"
@@ -26,8 +26,6 @@ given at creation and lives in metadata. See [the policy of a namespace](#a-name
 A TOML file given to `ledgerstream bookie run --config FILE`. Later sources win: defaults, the file,
 the environment (`LEDGERSTREAM_` and the name in capitals), flags. An unknown name is an error.
 
-| Setting | Default | Why it exists |
-|---|---|---|
 """
 _CLIENT = """
 ## A client
@@ -78,27 +76,9 @@ def _fields(path: str, class_name: str) -> list[tuple[str, str, str]]:
     raise AssertionError(f"no class {class_name} in {path}")
 
 
-def _shown_default(field: dataclasses.Field[object]) -> str:
-    if field.default is dataclasses.MISSING:
-        return "required"
-    if field.default == "":
-        return "empty"
-    unit = str(field.metadata.get("unit", ""))
-    if unit.startswith("path"):
-        unit = ""
-    number = f"{field.default:,}" if type(field.default) is int else str(field.default).lower()
-    return f"{number} {unit}".strip()
-
-
 def document() -> str:
     """The text of docs/configuration.md."""
-    lines = [_HEAD]
-    for field in dataclasses.fields(BookieConfig):
-        apache = field.metadata.get("apache")
-        also = f" (Apache: `{apache}`)" if apache else ""
-        lines.append(
-            f"| `{field.name}` | {_shown_default(field)} | {field.metadata['reason']}{also} |\n"
-        )
+    lines = [_HEAD, settings_table(BookieConfig)]
     lines.append(_CLIENT)
     for name, default, meaning in _fields("ledger/options.py", "ClientOptions"):
         lines.append(f"| `{name}` | {_product(default)} | {meaning} |\n")
