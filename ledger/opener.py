@@ -8,7 +8,6 @@ several clients at once. It must never close a ledger by anything but compare-an
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import trio
 
@@ -33,6 +32,7 @@ from ledger.core.recovery_events import (
 )
 from ledger.errors import (
     INVALID_ENTRY_ID,
+    LedgerClosed,
     MetadataConflict,
     MetadataUnavailable,
     NotEnoughBookies,
@@ -44,6 +44,7 @@ from ledger.errors import (
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
+from ledger.reader import LedgerReader
 from ledger.runtime.drive import drive
 from ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, ResponseBody
 
@@ -53,22 +54,59 @@ _BUSY_WAIT_S = 0.05
 _BEGIN_TRIES_MAX = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Opener:
-    """Opens ledgers; stateless, one per client.
+    """Opens ledgers for one client; stateless but for the nursery its readers live in.
 
     Args:
         pool: the client's connections.
-        rng: chooses among bookies that could replace a failed one.
+        rng: chooses among bookies that could replace a failed one, and spreads readers.
     """
 
-    pool: BookiePool
-    ledgers: LedgerStore
-    bookies: BookieRegistry
-    options: ClientOptions
-    rng: random.Random
+    def __init__(
+        self,
+        pool: BookiePool,
+        ledgers: LedgerStore,
+        bookies: BookieRegistry,
+        *,
+        options: ClientOptions,
+        rng: random.Random,
+    ) -> None:
+        self.pool = pool
+        self.ledgers = ledgers
+        self.bookies = bookies
+        self.options = options
+        self.rng = rng
+        self._nursery: trio.Nursery | None = None
 
-    async def open(
+    def start(self, nursery: trio.Nursery) -> None:
+        """Tasks of readers (read-ahead, watching metadata) live in `nursery` from now on."""
+        self._nursery = nursery
+
+    async def open_ledger(
+        self, ledger_id: int, *, password: bytes = b"", recover: bool = True
+    ) -> LedgerReader:
+        """A reader, of the closed ledger if `recover`; else it knows the last add confirmed.
+
+        Raises what `metadata_for_reading` raises, and NotEnoughBookies if without recovery
+        too few bookies could say how far the ledger is confirmed.
+        """
+        if self._nursery is None:
+            raise LedgerClosed("the client is not open")
+        metadata = await self.metadata_for_reading(ledger_id, password=password, recover=recover)
+        reader = LedgerReader(
+            metadata,
+            digest_of(metadata, password),
+            pool=self.pool,
+            ledgers=self.ledgers,
+            options=self.options,
+            rng=self.rng,
+            nursery=self._nursery,
+        )
+        if not reader.is_closed:
+            await reader.read_last_confirmed()
+        return reader
+
+    async def metadata_for_reading(
         self, ledger_id: int, *, password: bytes = b"", recover: bool = True
     ) -> LedgerMetadata:
         """The metadata to read the ledger by.

@@ -19,10 +19,8 @@ import trio
 from ledger.bookie_pool import BookiePool
 from ledger.core.entry import Digest, Entry
 from ledger.core.metadata import LedgerMetadata
-from ledger.core.reading import Ask, Failed, Got, LacRead, Passed, ReplicaRead, Wait, lac_of
+from ledger.core.reading import Ask, Failed, Got, LacRead, lac_of
 from ledger.errors import (
-    INVALID_ENTRY_ID,
-    DigestMismatch,
     InvalidArgument,
     LedgerClosed,
     LedgerError,
@@ -34,12 +32,13 @@ from ledger.errors import (
     Status,
     error_of_status,
 )
+from ledger.lac_poll import LacPoll
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
 from ledger.read_ahead import EntryRange
 from ledger.replica_fetch import ReplicaFetch
 from ledger.runtime.drive import drive
-from ledger.wire.messages import ReadLacRequest, ReadLacResponse, ReadRequest, ReadResponse
+from ledger.wire.messages import ReadLacRequest, ReadLacResponse
 
 _POLL_PAUSE_S_MIN = 0.005
 _POLL_PAUSE_S_MAX = 0.25
@@ -64,8 +63,8 @@ class LedgerReader:
     """Reads one ledger; made by `LedgerClient.open_ledger`. Any number of tasks may use it.
 
     Args:
+        digest: of the ledger's type and password; the opener checked the password.
         nursery: the client's; tasks of this reader end with it or with `aclose`.
-        password: what the ledger was created with; checked before by the opener.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class LedgerReader:
         )
         self._lac = -1
         self._length = 0
-        self._long_polls = 0
+        self._poll = LacPoll(self._fetch, digest, pool, options)
         self._changed = trio.Event()
         """Set and replaced when metadata changed."""
         self._failure: LedgerError | None = None
@@ -150,7 +149,7 @@ class LedgerReader:
             hedges=counts.hedges,
             replica_failures=counts.replica_failures,
             digest_mismatches=counts.digest_mismatches,
-            long_polls=self._long_polls,
+            long_polls=self._poll.count,
         )
 
     # Reading what is confirmed
@@ -300,81 +299,18 @@ class LedgerReader:
                 await trio.lowlevel.checkpoint()
                 return self._lac
             changed = self._changed
-            await self._poll(known, min(left_s, self._options.long_poll_s), changed)
+            poll_s = min(left_s, self._options.long_poll_s)
+            answer = await self._poll.poll(known, poll_s, changed)
+            if answer is not None:
+                self._heard_lac(answer.lac)
+                if answer.entry is not None:
+                    self._piggybacked = answer.entry
             if self._lac > known or changed.is_set():
                 pause_s = _POLL_PAUSE_S_MIN
             elif trio.current_time() - began < pause_s:
                 with trio.move_on_at(min(trio.current_time() + pause_s, deadline)):
                     await changed.wait()
                 pause_s = min(2 * pause_s, _POLL_PAUSE_S_MAX)
-
-    async def _poll(self, known: int, poll_s: float, changed: trio.Event) -> None:
-        """One long poll; ends early when the metadata changed."""
-        now_s = trio.current_time()
-        order = self._fetch.order.order(self.metadata, known + 1, now_s)
-        what = f"long poll for entry {known + 1} of ledger {self.ledger_id}"
-        poll = ReplicaRead[int](what, order, self._options.speculative_read_s, hedges_max=1)
-        give_up_at = now_s + poll_s
-
-        async def perform(action: Ask | Wait) -> Got[int] | Failed | Passed:
-            if isinstance(action, Wait):
-                await trio.sleep(action.seconds)
-                return Passed()
-            try:
-                left_s = max(give_up_at - trio.current_time(), 0.001)
-                return Got(action.bookie, await self._ask_poll(action.bookie, known, left_s))
-            except LedgerError as error:
-                return Failed(action.bookie, error)
-
-        async with trio.open_nursery() as nursery:
-
-            async def run() -> None:
-                try:
-                    got = await drive(poll, perform)
-                except LedgerError:
-                    got = None  # no replica could say: the caller pauses and asks again
-                now_s = trio.current_time()
-                failed = [*poll.errors]
-                if got is not None and got.value > known:
-                    failed += poll.slow  # it lags behind: another knew more
-                for bookie in failed:
-                    self._fetch.order.failed(bookie, now_s)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(run)
-            await changed.wait()
-            nursery.cancel_scope.cancel()
-
-    async def _ask_poll(self, bookie: str, known: int, poll_s: float) -> int:
-        self._long_polls += 1
-        response = await self._pool.call(
-            bookie,
-            ReadRequest(
-                self.ledger_id,
-                INVALID_ENTRY_ID,
-                is_piggyback=True,
-                previous_lac=known,
-                timeout_ms=max(1, int(poll_s * 1000)),
-            ),
-            timeout_s=poll_s + self._options.read_timeout_s,
-        )
-        if response.status is not Status.OK:
-            raise error_of_status(response.status, f"long poll at {bookie}")
-        if not isinstance(response, ReadResponse):
-            raise RemoteProtocolError(f"{bookie} answered a long poll with {response}")
-        lac = -1 if response.max_lac is None else response.max_lac
-        if response.body is not None:
-            try:
-                entry = self._digest.decode_entry(self.ledger_id, known + 1, response.body)
-            except DigestMismatch:
-                self._fetch.counts.digest_mismatches += 1
-                raise
-            if lac > known:
-                self._piggybacked = entry
-                self._length = max(self._length, entry.length)
-            lac = max(lac, entry.lac)
-        self._heard_lac(lac)
-        return lac
 
     def take_piggybacked(self, entry_id: int) -> Entry | None:
         """The entry that came with the last poll, if it is this one: no need to read it."""
