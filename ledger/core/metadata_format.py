@@ -48,7 +48,6 @@ def encode(metadata: LedgerMetadata) -> bytes:
         raise InvalidArgument(f"metadata of ledger {metadata.ledger_id}: {error}") from error
     if metadata.format_version == 2:
         return head + text_format.MessageToString(message).encode()
-    message.cToken = metadata.c_token
     body = message.SerializeToString(deterministic=True)
     return head + _varint(len(body)) + body
 
@@ -96,7 +95,6 @@ def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata
 
 
 def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
-    """Everything but the create token, which only version 3 has."""
     message = LedgerMetadataFormat(
         quorumSize=metadata.write_quorum,
         ensembleSize=metadata.ensemble_size,
@@ -114,6 +112,8 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
         message.ctime = metadata.created_ms
     for key in sorted(metadata.custom):
         message.customMetadata.add(key=key, value=metadata.custom[key])
+    if metadata.format_version >= 3:
+        message.cToken = metadata.c_token
     return message
 
 

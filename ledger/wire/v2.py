@@ -310,8 +310,7 @@ def _encode_batch_reply(version: int, request_id: int, body: m.BatchReadResponse
     start = _encode_reply(version, BATCH_READ, body, size)
     pieces: list[Buffer] = [start, _INT64.pack(request_id)]
     for data in body.bodies:
-        pieces.append(_INT32.pack(len(data)))
-        pieces.append(data)
+        pieces += (_INT32.pack(len(data)), data)
     return b"".join(pieces)
 
 

@@ -1,0 +1,219 @@
+"""Stored metadata: Apache's bytes both ways, and nothing malformed becomes metadata."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.core.entry import DigestType
+from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.core.metadata_format import decode, encode
+from ledger.errors import InvalidArgument, MetadataCorrupt
+from ledger.proto.data_formats_pb2 import LedgerMetadataFormat
+from tests.golden import apache
+
+BOOKIES = ("10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181")
+OPEN = LedgerMetadata(
+    ledger_id=1,
+    ensemble_size=3,
+    write_quorum=2,
+    ack_quorum=2,
+    fragments=(Fragment(0, BOOKIES),),
+    digest_type=DigestType.CRC32C,
+    c_token=42,
+)
+INT63 = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def any_metadata(draw: st.DrawFn) -> LedgerMetadata:
+    ensemble_size = draw(st.integers(1, 4))
+    write_quorum = draw(st.integers(1, ensemble_size))
+    bookies = st.lists(
+        st.from_regex(r"[a-zA-Z0-9:\-_.]{1,12}", fullmatch=True),
+        min_size=ensemble_size,
+        max_size=ensemble_size,
+        unique=True,
+    )
+    starts = sorted({0, *draw(st.lists(INT63, max_size=3))})
+    state = draw(st.sampled_from(LedgerState))
+    is_closed = state is LedgerState.CLOSED
+    digest_type = draw(st.none() | st.sampled_from(DigestType))
+    return LedgerMetadata(
+        ledger_id=draw(INT63),
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=draw(st.integers(1, write_quorum)),
+        state=state,
+        fragments=tuple(Fragment(start, tuple(draw(bookies))) for start in starts),
+        digest_type=digest_type,
+        password=draw(st.binary(max_size=20)) if digest_type else b"",
+        last_entry_id=draw(st.integers(-1, 2**63 - 1)) if is_closed else -1,
+        length=draw(INT63) if is_closed else 0,
+        created_ms=draw(st.just(-1) | INT63),
+        custom=draw(st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=3)),
+        c_token=draw(st.integers(-(2**63), 2**63 - 1)),
+        format_version=draw(st.integers(1, 3)),
+    )
+
+
+def storable(metadata: LedgerMetadata) -> LedgerMetadata:
+    """What is left after the format has dropped what it cannot say."""
+    if metadata.format_version == 2:
+        return replace(metadata, c_token=0)
+    if metadata.format_version == 1:
+        return replace(
+            metadata,
+            ack_quorum=metadata.write_quorum,
+            digest_type=None,
+            password=b"",
+            created_ms=-1,
+            custom={},
+            c_token=0,
+        )
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("sample", "metadata"),
+    [
+        ("metadata_v3", OPEN),
+        ("metadata_v2", replace(OPEN, format_version=2)),
+        ("metadata_v1_closed", replace(OPEN.closed(9, 50), format_version=1)),
+    ],
+)
+def test_the_bytes_are_apaches(sample: str, metadata: LedgerMetadata) -> None:
+    assert encode(metadata) == apache(sample)
+    assert decode(1, apache(sample)) == storable(metadata)
+
+
+@given(any_metadata())
+def test_metadata_comes_back_as_stored(metadata: LedgerMetadata) -> None:
+    assert decode(metadata.ledger_id, encode(metadata)) == storable(metadata)
+
+
+@given(any_metadata(), st.data())
+def test_a_cut_never_becomes_other_metadata(metadata: LedgerMetadata, draw: st.DataObject) -> None:
+    data = encode(metadata)
+    cut = data[: draw.draw(st.integers(0, len(data) - 1))]
+    if metadata.format_version == 3:
+        with pytest.raises(MetadataCorrupt, match=f"ledger {metadata.ledger_id} "):
+            decode(metadata.ledger_id, cut)
+    else:  # text that ends early may still be whole text
+        with contextlib.suppress(MetadataCorrupt):
+            decode(metadata.ledger_id, cut)
+
+
+@given(any_metadata(), st.data())
+def test_changed_bytes_are_metadata_or_corrupt(
+    metadata: LedgerMetadata, draw: st.DataObject
+) -> None:
+    data = bytearray(encode(metadata))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    with contextlib.suppress(MetadataCorrupt):
+        decode(metadata.ledger_id, bytes(data))
+
+
+@given(st.sampled_from([b"", b"1\n", b"2\n", b"3\n", b"9\n"]), st.binary(max_size=80))
+def test_any_bytes_are_metadata_or_corrupt(version: bytes, body: bytes) -> None:
+    with contextlib.suppress(MetadataCorrupt):
+        decode(1, b"BookieMetadataFormatVersion\t" + version + body)
+
+
+def test_every_state_of_version_1() -> None:
+    first = replace(OPEN, format_version=1)
+    assert encode(first).endswith(b"2\n3\n0\n0\t" + "\t".join(BOOKIES).encode() + b"\n")
+    recovering = first.in_recovery()
+    assert encode(recovering).endswith(b"\n-102\tCLOSED")
+    assert decode(1, encode(recovering)).state is LedgerState.IN_RECOVERY
+    assert decode(1, apache("metadata_v1_closed") + b"\n").is_closed
+
+
+def message_of(metadata: LedgerMetadata) -> LedgerMetadataFormat:
+    message = LedgerMetadataFormat()
+    message.ParseFromString(encode(metadata)[len(b"BookieMetadataFormatVersion\t3\n") + 1 :])
+    return message
+
+
+def stored(message_bytes: bytes) -> bytes:
+    assert len(message_bytes) < 128
+    return b"BookieMetadataFormatVersion\t3\n" + bytes([len(message_bytes)]) + message_bytes
+
+
+def test_a_missing_ack_quorum_is_the_write_quorum() -> None:
+    message = message_of(replace(OPEN, ack_quorum=1))
+    message.ClearField("ackQuorumSize")
+    assert decode(1, stored(message.SerializeToString())).ack_quorum == OPEN.write_quorum
+
+
+def test_the_creation_time_of_the_node_is_used_if_there_is_no_other() -> None:
+    assert decode(1, encode(OPEN), 77).created_ms == 77
+    assert decode(1, encode(replace(OPEN, created_ms=5)), 77).created_ms == 5
+    assert decode(1, encode(replace(OPEN, format_version=1)), 77).created_ms == 77
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert decode(1, stored(message_of(OPEN).SerializeToString() + b"\xf8\x07\x01")) == OPEN
+    text = encode(replace(OPEN, format_version=2)) + b"newField: 3\n"
+    assert decode(1, text) == replace(OPEN, format_version=2, c_token=0)
+
+
+def test_end_and_length_of_a_ledger_that_is_not_closed_are_ignored() -> None:
+    message = message_of(OPEN)
+    message.lastEntryId = 12
+    message.length = 900
+    assert decode(1, stored(message.SerializeToString())) == OPEN
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"", "does not begin with"),
+        (b"BookieMetadataFormatVersion\t3", "does not begin with"),
+        (b"SomethingElse\t3\n", "does not begin with"),
+        (b"BookieMetadataFormatVersion\t4\n", "version b'4' is unknown"),
+        (b"BookieMetadataFormatVersion\t3\n", "missing or too long"),
+        (b"BookieMetadataFormatVersion\t3\n\xff\xff\xff\xff\xff\x01", "missing or too long"),
+        (b"BookieMetadataFormatVersion\t3\n\x05\x08", "5 bytes announced, 1 follow"),
+        (b"BookieMetadataFormatVersion\t3\n\x00", "is missing"),
+        (b"BookieMetadataFormatVersion\t2\nquorumSize: x", "cannot be parsed"),
+        (b"BookieMetadataFormatVersion\t2\n\xff", "cannot be parsed"),
+        (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n", "at least 4 whole lines, here are 3"),
+        (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n0\ta\tb\tc\n9\tCLOS", "is cut off"),
+        (b"BookieMetadataFormatVersion\t1\n2\n1_0\n0\n0\ta\tb\tc\n", "'1_0' is not a number"),
+        (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n0\ta\tb\n", "has 2 bookies, must have 3"),
+        (b"BookieMetadataFormatVersion\t1\n2\n1\n0\n0\ta\n", "must hold"),
+    ],
+)
+def test_malformed_metadata_says_why(data: bytes, cause: str) -> None:
+    with pytest.raises(MetadataCorrupt, match=f"metadata of ledger 1 .*{cause}"):
+        decode(1, data)
+
+
+def test_an_unknown_digest_type_is_not_taken_for_none() -> None:
+    message = message_of(OPEN)
+    message.ClearField("digestType")
+    with pytest.raises(MetadataCorrupt, match="digest type"):
+        decode(1, stored(message.SerializeToString() + b"\x38\x09"))
+
+
+def test_a_closed_ledger_without_an_end_is_corrupt() -> None:
+    message = message_of(OPEN.closed(9, 50))
+    message.ClearField("lastEntryId")
+    with pytest.raises(MetadataCorrupt, match="without a last entry"):
+        decode(1, stored(message.SerializeToString()))
+
+
+def test_a_bookie_id_that_is_no_text_is_corrupt() -> None:
+    with pytest.raises(MetadataCorrupt):
+        decode(1, encode(OPEN).replace(b"10.0.0.1", b"10.0.\xff.1"))
+
+
+def test_numbers_too_large_for_the_format_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="metadata of ledger 1"):
+        encode(replace(OPEN, c_token=2**63))
