@@ -1,0 +1,45 @@
+"""What `--from` and NS/STREAM mean, and that wrong ones say what would be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledger.errors import InvalidArgument
+from stream.cli.arguments import StreamName, parse_from, parse_stream
+from stream.core.position import EARLIEST, LATEST, FromSequence, FromTime, Position
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("earliest", EARLIEST),
+        ("latest", LATEST),
+        ("3:120:0", Position(3, 120, 0)),
+        ("seq:0", FromSequence(0)),
+        ("seq:123456789012", FromSequence(123456789012)),
+        ("time:1970-01-01T00:00:01Z", FromTime(1000)),
+        ("time:1970-01-01T00:00:01.5", FromTime(1500)),
+        ("time:1970-01-01T01:00:00+01:00", FromTime(0)),
+        ("time:1970-01-02", FromTime(86_400_000)),
+    ],
+)
+def test_starts(text: str, start: object) -> None:
+    assert parse_from(text) == start
+
+
+@pytest.mark.parametrize(
+    "text", ["", "newest", "1:2", "seq:-1", "seq:x", "time:yesterday", "1:2:x"]
+)
+def test_wrong_starts_name_the_right_forms(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"--from .*"):
+        parse_from(text)
+
+
+def test_a_stream_has_a_namespace() -> None:
+    assert parse_stream("demo/clicks") == StreamName("demo", "clicks")
+    assert str(StreamName("demo", "clicks")) == "demo/clicks"
+    with pytest.raises(InvalidArgument, match="like demo/clicks"):
+        parse_stream("clicks")
+    for wrong in ("/x", "x/", "a/b/c", "a b/c"):
+        with pytest.raises(InvalidArgument):
+            parse_stream(wrong)

@@ -1,0 +1,105 @@
+"""`ledgerstream standalone`: ready, restarted, stopped, killed; and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests.system.cluster import PATIENCE_S, StandaloneCluster, is_running, wait_gone
+from tests.system.conftest import StartCluster
+
+pytestmark = pytest.mark.system
+
+
+def states(cluster: StandaloneCluster) -> dict[str, str]:
+    listed = json.loads(cluster.run("bookie", "list", "--json"))
+    return {bookie["bookie"]: bookie["state"] for bookie in listed}
+
+
+def test_three_bookies_are_listed_with_their_space(cluster: StandaloneCluster) -> None:
+    assert cluster.uri == f"sqlite://{cluster.directory}/cluster.db"
+    listed = json.loads(cluster.run("bookie", "list", "--json"))
+    assert [b["bookie"] for b in listed] == sorted(f"127.0.0.1:{p}" for p in cluster.ports())
+    assert {b["state"] for b in listed} == {"up"}
+    assert all(0 < b["free_bytes"] <= b["total_bytes"] for b in listed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything(number: signal.Signals, cluster: StandaloneCluster) -> None:
+    pids = cluster.pids()
+    assert cluster.end(number) == 0
+    assert not any(map(is_running, pids))
+    assert "Traceback" not in cluster.said.read_text() + cluster.logs()
+
+
+def test_kill_of_the_supervisor_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
+    cluster.kill_all()
+
+
+def test_names_of_bookies_survive_a_restart(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(bookies=2)
+    before = states(cluster)
+    cluster.end()
+    cluster.start()
+    assert states(cluster) == before
+    assert len(before) == 2
+
+
+def test_a_bookie_that_dies_is_started_again(cluster: StandaloneCluster) -> None:
+    pid = cluster.pid_of(2)
+    os.kill(pid, signal.SIGKILL)
+    wait_gone([pid])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while f"bookie 2 (127.0.0.1:{cluster.ports()[1]}) serves again" not in cluster.said.read_text():
+        assert time.monotonic() < deadline_s, cluster.said.read_text()
+        time.sleep(0.02)  # the supervisor's word is the only sign
+    assert "ended with signal 9; started again in" in cluster.said.read_text()
+    assert cluster.pid_of(2) != pid
+    assert set(states(cluster).values()) == {"up"}
+
+
+def test_a_second_supervisor_is_refused(cluster: StandaloneCluster) -> None:
+    refused = cluster.try_run("standalone", "--dir", str(cluster.directory))
+    assert refused.returncode == 1
+    assert b"a cluster is running in" in refused.stderr
+    assert b"Traceback" not in refused.stderr
+
+
+def test_another_number_of_bookies_is_refused(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(bookies=1)
+    cluster.end()
+    refused = cluster.try_run("standalone", "--dir", str(cluster.directory), "--bookies", "3")
+    assert refused.returncode == 1
+    assert b"holds a cluster of 1 bookies, not 3" in refused.stderr
+
+
+def test_wrong_usage_is_2_and_errors_are_1(cluster: StandaloneCluster) -> None:
+    assert cluster.try_run("bookie", "list", "--nonsense").returncode == 2
+    assert cluster.try_run("frobnicate").returncode == 2
+    missing = cluster.try_run("ledger", "show", "12345")
+    assert missing.returncode == 1
+    assert missing.stderr.count(b"\n") == 1
+    nowhere = cluster.try_run("bookie", "list", "--cluster", "nowhere")
+    assert nowhere.returncode == 1
+    assert b"no scheme" in nowhere.stderr
+
+
+def test_a_ledger_from_the_command_line(cluster: StandaloneCluster) -> None:
+    ledger_id = cluster.run("ledger", "create").decode().strip()
+    lines = b"".join(b"entry %d \xff\x00\n" % n for n in range(1000))
+    written = json.loads(cluster.run("ledger", "append", ledger_id, "--json", stdin=lines))
+    assert written["entries"] == 1000
+    assert cluster.run("ledger", "read", ledger_id) == lines
+    part = cluster.run("ledger", "read", ledger_id, "--first", "998").splitlines()
+    assert part == [b"entry 998 \xff\x00", b"entry 999 \xff\x00"]
+    shown = json.loads(cluster.run("ledger", "show", ledger_id, "--json"))
+    assert (shown["state"], shown["entries"]) == ("closed", 1000)
+    again = cluster.try_run("ledger", "append", ledger_id, stdin=b"x\n")
+    assert again.returncode == 1
+    assert b"a ledger has one for its whole life" in b" ".join(again.stderr.split())
+    cluster.run("ledger", "delete", ledger_id)
+    assert json.loads(cluster.run("ledger", "list", "--json")) == []
