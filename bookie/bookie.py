@@ -20,7 +20,8 @@ from bookie.server import Server, ServerStatistics
 from bookie.storage.disk import Disk
 from bookie.storage.index import KeyValue
 from bookie.storage.journal import Journal
-from bookie.storage.ledger_storage import LedgerStorage, StorageOptions, StorageStatistics
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.settings import StorageOptions, StorageStatistics
 from ledger.errors import FinalError, MetadataUnavailable
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieInfo, BookieRegistry

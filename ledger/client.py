@@ -98,13 +98,7 @@ class LedgerClient:
         self.bookies = BookieRegistry(store, root)
         self.pool = BookiePool(network, self.bookies.address, self.options, rng)
         self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
-        self._opener = Opener(
-            pool=self.pool,
-            ledgers=self.ledgers,
-            bookies=self.bookies,
-            options=self.options,
-            rng=rng,
-        )
+        self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -130,6 +124,7 @@ class LedgerClient:
         self._nursery = await self._nursery_manager.__aenter__()
         self.pool.start(self._nursery)
         self._write_loop.start(self._nursery)
+        self._opener.start(self._nursery)
         return self
 
     async def __aexit__(

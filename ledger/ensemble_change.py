@@ -67,29 +67,36 @@ class EnsembleChange:
             self._loop.nursery.start_soon(self._run)
 
     async def _run(self) -> None:
-        writer, core = self._writer, self._writer.core
-        give_up_at = trio.current_time() + self._loop.options.ensemble_change_timeout_s
+        core = self._writer.core
         try:
-            while writer.error is None and core.failed:
+            give_up_at = self._deadline()
+            while core.failed and not self._has_ended():
+                if core.can_go_on_without_failed():
+                    # Acks of the others go on counting while a replacement is looked for.
+                    if core.is_held:
+                        core.go_on_without()
+                        self._writer.settle()
+                    give_up_at = self._deadline()
+                elif trio.current_time() >= give_up_at:
+                    self._writer.fail(self._not_enough())
+                    return
                 change = await self._replacements()
-                if writer.error is not None:
+                if self._has_ended():
                     return
                 if change is not None:
                     await self._store(*change, give_up_at)
-                    continue
-                if core.can_go_on_without_failed():
-                    if core.is_held:
-                        core.go_on_without()
-                        writer.settle()
-                    give_up_at = trio.current_time() + self._loop.options.ensemble_change_timeout_s
-                elif trio.current_time() >= give_up_at:
-                    writer.fail(self._not_enough())
-                    return
-                await trio.sleep(_LOOK_AGAIN_S)
+                else:
+                    await trio.sleep(_LOOK_AGAIN_S)
         except LedgerError as error:
-            writer.fail(error)
+            self._writer.fail(error)
         finally:
             self._is_running = False
+
+    def _has_ended(self) -> bool:
+        return self._writer.error is not None
+
+    def _deadline(self) -> float:
+        return trio.current_time() + self._loop.options.ensemble_change_timeout_s
 
     async def _replacements(self) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
         """A new ensemble and the indices that are new in it; None if nothing can be replaced.
@@ -168,7 +175,7 @@ class EnsembleChange:
                 metadata = await self._loop.ledgers.update(writer.ledger_id, changed)
                 break
             except (MetadataUnavailable, MetadataConflict) as error:
-                if trio.current_time() >= give_up_at or writer.error is not None:
+                if trio.current_time() >= give_up_at or self._has_ended():
                     raise MetadataUnavailable(
                         f"ledger {writer.ledger_id}: whether the new ensemble is stored is "
                         f"unknown ({error}); entries after {core.last_add_confirmed} are unknown"
@@ -176,7 +183,7 @@ class EnsembleChange:
                 await trio.sleep(_LOOK_AGAIN_S)
             except NoSuchLedger as error:
                 raise LedgerFenced(f"ledger {writer.ledger_id} was deleted") from error
-        if writer.error is not None:
+        if self._has_ended():
             return
         self.count += 1
         for index in replaced:

@@ -1,0 +1,183 @@
+"""LedgerWriter against real bookies: order, windows, failures, fences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledger.core.metadata import LedgerState
+from ledger.errors import LedgerClosed, LedgerFenced, NotEnoughBookies
+from tests.real_cluster import SMALL, real_cluster
+
+
+def payload_of(entry_id: int) -> bytes:
+    return b"%d:" % entry_id + bytes(entry_id % 300)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (1, 1, 1), (4, 2, 2), (4, 3, 2), (3, 3, 1)])
+async def test_what_was_appended_is_read_back(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
+    ensemble, write, ack = sizes
+    async with real_cluster(tmp_path, 4, **SMALL) as cluster, cluster.client() as client:
+        async with client.create_ledger(
+            ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
+        ) as writer:
+            assert await writer.append(payload_of(0)) == 0
+            assert await writer.append_many(map(payload_of, range(1, 500))) == 499
+            assert writer.last_add_confirmed == 499
+        assert writer.metadata.state is LedgerState.CLOSED
+        async with client.open_ledger(writer.ledger_id) as reader:
+            entries = await reader.read(0, 499)
+        assert [e.payload for e in entries] == [payload_of(i) for i in range(500)]
+
+
+async def test_a_full_window_waits_and_never_overfills(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        cluster.client(window_entries=10) as client,
+        client.create_ledger() as writer,
+    ):
+        for i in range(10):
+            assert writer.append_nowait(payload_of(i)) == i
+        with pytest.raises(trio.WouldBlock):
+            writer.append_nowait(b"")
+        await writer.wait_room()
+        assert writer.append_nowait(payload_of(10)) == 10
+        await writer.flush()
+        assert writer.last_add_confirmed == 10
+
+
+async def test_callers_are_woken_in_order(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        cluster.client() as client,
+        client.create_ledger() as writer,
+    ):
+        woken: list[int] = []
+
+        async def append() -> None:
+            woken.append(await writer.append(b"x"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(append)
+        assert woken == sorted(woken)
+        assert len(woken) == 200
+
+
+async def test_a_cancelled_append_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        cluster.client() as client,
+        client.create_ledger() as writer,
+    ):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await writer.append(b"unknown")
+        assert await writer.append(b"known") == 1
+
+
+async def test_a_lost_bookie_is_replaced(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 4, **SMALL) as cluster, cluster.client() as client:
+        async with client.create_ledger() as writer:
+            await writer.append_many(map(payload_of, range(50)))
+            victim = next(
+                n
+                for n, b in cluster.bookies.items()
+                if b.bookie_id in writer.metadata.last_fragment.bookies
+            )
+            await cluster.stop(victim)
+            await writer.append_many(map(payload_of, range(50, 100)))
+            with trio.fail_after(20):
+                while writer.statistics().ensemble_changes == 0:
+                    await writer.append(payload_of(writer.last_add_pushed + 1))
+        lost = cluster.bookies[victim].bookie_id
+        assert lost not in writer.metadata.last_fragment.bookies
+        async with client.open_ledger(writer.ledger_id) as reader:
+            entries = await reader.read(0, writer.last_add_confirmed)
+        assert [e.payload for e in entries] == [payload_of(i) for i in range(len(entries))]
+
+
+async def test_three_bookies_survive_the_loss_of_one_and_take_it_back(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
+        async with client.create_ledger() as writer:
+            await writer.append(payload_of(0))
+            await cluster.stop(1)
+            await writer.append_many(map(payload_of, range(1, 100)))
+            assert writer.statistics().ensemble_changes == 0
+            await cluster.start(1)
+            with trio.fail_after(20):
+                while writer.statistics().ensemble_changes == 0:
+                    await writer.append(payload_of(writer.last_add_pushed + 1))
+            await cluster.stop(0)
+            await writer.append(payload_of(writer.last_add_pushed + 1))
+        async with client.open_ledger(writer.ledger_id) as reader:
+            entries = await reader.read(0, writer.last_add_confirmed)
+        assert [e.payload for e in entries] == [payload_of(i) for i in range(len(entries))]
+
+
+async def test_without_an_ack_quorum_the_error_gives_the_arithmetic(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, 3, **SMALL) as cluster,
+        cluster.client(ensemble_change_timeout_s=0.5) as client,
+    ):
+        writer = await client.create_ledger()
+        await writer.append(b"0")
+        await cluster.stop(0)
+        await cluster.stop(1)
+        with pytest.raises(NotEnoughBookies, match="needed 2 of 3 acks"):
+            await writer.append(b"1")
+        with pytest.raises(NotEnoughBookies):
+            writer.append_nowait(b"2")
+
+
+async def test_recovery_fences_the_writer_and_loses_nothing_it_was_told(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
+        writer = await client.create_ledger()
+        await writer.append_many(map(payload_of, range(20)))
+        async with cluster.client() as other, other.open_ledger(writer.ledger_id) as reader:
+            with pytest.raises(LedgerFenced):
+                while True:
+                    await writer.append(payload_of(writer.last_add_pushed + 1))
+            assert reader.metadata.is_closed
+            assert reader.last_add_confirmed >= writer.last_add_confirmed
+            entries = await reader.read(0, reader.last_add_confirmed)
+        assert [e.payload for e in entries] == [payload_of(i) for i in range(len(entries))]
+        with pytest.raises(LedgerFenced):
+            await writer.close()
+
+
+async def test_a_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
+        writer = await client.create_ledger()
+        await writer.append(b"0")
+        closed = await writer.close()
+        assert (closed.last_entry_id, closed.length) == (0, 1)
+        assert await writer.close() == closed
+        with pytest.raises(LedgerClosed):
+            writer.append_nowait(b"1")
+
+
+async def test_an_empty_ledger_closes_at_minus_one(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
+        async with client.create_ledger() as writer:
+            pass
+        assert writer.metadata.last_entry_id == -1
+        async with client.open_ledger(writer.ledger_id) as reader:
+            assert reader.last_add_confirmed == -1
+
+
+async def test_the_last_entry_of_an_idle_writer_is_told(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, 3, **SMALL) as cluster,
+        cluster.client(lac_linger_ms=1) as client,
+        client.create_ledger() as writer,
+        client.open_ledger(writer.ledger_id, recover=False) as reader,
+    ):
+        for i in range(5):
+            await writer.append(payload_of(i))
+            with trio.fail_after(5):
+                while reader.last_add_confirmed < i:
+                    await reader.wait_lac_after(reader.last_add_confirmed, 5)
+        assert (await reader.read(4, 4))[0].payload == payload_of(4)

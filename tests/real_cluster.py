@@ -1,0 +1,117 @@
+"""A cluster in the test's process: real files, real sockets, real RocksDB, metadata in memory."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from bookie.bookie import Bookie
+from bookie.config import BookieConfig
+from bookie.storage.real_disk import RealDisk
+from bookie.storage.rocks import RocksKeyValue
+from ledger.client import LedgerClient
+from ledger.metastore.memory import MemoryStore, MemoryTree
+from ledger.options import ClientOptions
+from ledger.runtime.network import TcpNetwork
+
+SMALL = {
+    "journal_file_bytes_max": 1 << 20,
+    "write_cache_bytes": 2 << 20,
+    "journal_queue_bytes_max": 1 << 20,
+    "frame_bytes_max": 256 << 10,
+    "entry_log_bytes_max": 1 << 20,
+    "read_cache_bytes": 1 << 20,
+    "checkpoint_interval_ms": 200,
+    "garbage_interval_ms": 200,
+}
+"""Settings under which a short test rolls, checkpoints and collects many times."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class RealCluster:
+    def __init__(self, directory: Path, nursery: trio.Nursery, settings: dict[str, Any]) -> None:
+        self.directory = directory
+        self.tree = MemoryTree()
+        self.bookies: dict[int, Bookie] = {}
+        self._nursery = nursery
+        self._settings = settings
+        self._scopes: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
+        self._ports: dict[int, int] = {}
+
+    async def start(self, number: int) -> str:
+        """Starts a bookie, again on the port and directory it had; returns its id."""
+        bookie_id: str = await self._nursery.start(self._run, number)
+        return bookie_id
+
+    async def _run(self, number: int, task_status: trio.TaskStatus[str]) -> None:
+        at = f"{self.directory}/{number}"
+        config = BookieConfig(
+            metadata_uri="memory:",
+            journal_directories=(f"{at}/journal",),
+            ledger_directories=(f"{at}/ledgers",),
+            port=self._ports.get(number, 0),
+            **self._settings,
+        )
+        disk = RealDisk()
+        ended = trio.Event()
+        with trio.CancelScope() as scope:
+            try:
+                async with MemoryStore(self.tree, now_ms) as store:
+                    bookie = Bookie(
+                        config,
+                        network=TcpNetwork(),
+                        disk=disk,
+                        key_value=RocksKeyValue,
+                        store=store,
+                        now_ms=now_ms,
+                        rng=random.Random(number),
+                    )
+                    self._scopes[number] = (scope, ended)
+                    self.bookies[number] = bookie
+                    await bookie.run(task_status)
+            finally:
+                self._ports[number] = bookie.address[1]
+                disk.close()
+                ended.set()
+
+    async def stop(self, number: int) -> None:
+        """Ends a bookie: there is no other way than the sudden one."""
+        scope, ended = self._scopes[number]
+        scope.cancel()
+        await ended.wait()
+
+    @asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[LedgerClient]:
+        async with (
+            MemoryStore(self.tree, now_ms) as store,
+            LedgerClient(
+                store,
+                TcpNetwork(),
+                rng=random.Random(7),
+                now_ms=now_ms,
+                options=ClientOptions(**options),
+            ) as client,
+        ):
+            yield client
+
+
+@asynccontextmanager
+async def real_cluster(
+    directory: Path, bookies: int = 3, **settings: Any
+) -> AsyncIterator[RealCluster]:
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        cluster = RealCluster(directory, nursery, settings)
+        for number in range(bookies):
+            await cluster.start(number)
+        yield cluster
+        nursery.cancel_scope.cancel()
