@@ -47,17 +47,22 @@ class SimMetadata:
         self._unreachable: dict[str, bool] = {}
 
     def connect(self, node: str) -> SimMetadataStore:
-        """A new session for `node`; an earlier one is not ended by this."""
+        """A new session for a new incarnation of `node`; the old one, if any, is frozen."""
+        self.freeze(node)
         self._sessions[node] = SimMetadataStore(self, node)
         return self._sessions[node]
 
-    def freeze(self, node: str) -> None:
-        """Death of `node`: its session can do nothing more and stays until it is expired."""
-        if node in self._sessions:
-            self._sessions[node].is_frozen = True
+    def freeze(self, node: str, *, session_timeout_s: float = 2.0) -> None:
+        """Death of `node`: its session can do nothing more, and ends some time later."""
+        store = self._sessions.pop(node, None)
+        if store is not None:
+            store.is_frozen = True
+            self.simulation.call_later(
+                self.chance.uniform(0, session_timeout_s), store.inner.expire_session
+            )
 
     def expire(self, node: str) -> None:
-        """Ends the session of `node`: its ephemeral nodes vanish."""
+        """Ends the session of a living `node`: its ephemeral nodes vanish."""
         if node in self._sessions:
             self.simulation.trace("metadata expire", node)
             self._sessions[node].inner.expire_session()

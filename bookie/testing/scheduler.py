@@ -222,6 +222,9 @@ def run_simulated(
                 result = await async_fn(simulation)
             except Exception as raised:  # noqa: BLE001 - raised again below, outside the nursery
                 error = raised
+            # Groups of one error come from nurseries of the simulator: nobody asked for them.
+            while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
             nursery.cancel_scope.cancel()
         if simulation.failure is not None:
             raise simulation.failure from error

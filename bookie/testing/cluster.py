@@ -1,0 +1,338 @@
+"""A simulated cluster: bookies and clients as processes that start, die and come back.
+
+Wires the product to simulated doors; the only place that knows how a bookie is put together.
+One seed gives one run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self, TypeVar
+
+import trio
+
+from bookie.bookie import Bookie
+from bookie.config import KIB, MIB, BookieConfig
+from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
+from bookie.testing.metastore import MetadataOptions, SimMetadata
+from bookie.testing.network import NetworkOptions, SimNetwork
+from bookie.testing.process import SimProcess, leaves_of
+from bookie.testing.scheduler import Simulation, run_simulated
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from ledger.options import ClientOptions
+
+ResultT = TypeVar("ResultT")
+
+BOOKIE_PORT = 3181
+CLOCK_SKEW_MS_MAX = 5_000
+
+
+@dataclasses.dataclass(slots=True)
+class _Node:
+    """What a bookie keeps over its deaths."""
+
+    config: BookieConfig
+    disk: SimDisk
+    skew_ms: int
+    process: SimProcess | None = None
+
+
+class SimCluster:
+    """Bookies, a metadata store and clients in one simulated world; an `async with` object.
+
+    Args:
+        simulation: the world, from `run_simulated`.
+        bookies: how many there are at first; they are started on entering.
+        config: gives each bookie its settings; the default is made for quick simulations.
+        network, metadata, disk: how the doors behave at first.
+
+    A bookie that fails of its disk dies as a process does, and can be started again. One that
+    dies of anything else is a bug and ends the simulation with its error.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        bookies: int = 3,
+        config: Callable[[str, random.Random], BookieConfig] | None = None,
+        network: NetworkOptions | None = None,
+        metadata: MetadataOptions | None = None,
+        disk: DiskOptions | None = None,
+    ) -> None:
+        self.simulation = simulation
+        self.network = SimNetwork(simulation, network)
+        self.metadata = SimMetadata(simulation, metadata)
+        self.chance = simulation.chance("cluster")
+        self.restarts = 0
+        self._make_config = config or small_config
+        self._disk_options = disk or DiskOptions()
+        self._nodes: dict[str, _Node] = {}
+        self._clients = 0
+        self._nursery_manager = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
+        for _ in range(bookies):
+            self.add_bookie()
+
+    async def __aenter__(self) -> Self:
+        self._nursery = await self._nursery_manager.__aenter__()
+        await self.start_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        await self._nursery_manager.__aexit__(kind, error, traceback)
+
+    # Bookies.
+
+    @property
+    def bookies(self) -> list[str]:
+        """Names of all bookies, up or down. A bookie's id is `<name>:3181`."""
+        return list(self._nodes)
+
+    def add_bookie(self) -> str:
+        """A further bookie with an empty disk, not started yet; returns its name."""
+        name = f"bookie-{len(self._nodes)}"
+        chance = self.simulation.chance(f"node/{name}")
+        disk = SimDisk(self.simulation, name, dataclasses.replace(self._disk_options))
+        skew_ms = chance.randint(-CLOCK_SKEW_MS_MAX, CLOCK_SKEW_MS_MAX)
+        self._nodes[name] = _Node(self._make_config(name, chance), disk, skew_ms)
+        return name
+
+    def disk(self, bookie: str) -> SimDisk:
+        return self._nodes[bookie].disk
+
+    def is_up(self, bookie: str) -> bool:
+        process = self._nodes[bookie].process
+        return process is not None and not process.finished.is_set()
+
+    async def start_bookie(self, bookie: str) -> None:
+        """Starts a bookie that is down; returns when it takes requests, or has died again."""
+        process = self.begin_bookie(bookie)
+        await process.started.wait()
+
+    async def start_all(self) -> None:
+        """Starts every bookie that is down, all at once, and waits for all."""
+        for name in self._nodes:
+            if not self.is_up(name):
+                self.begin_bookie(name)
+        for node in self._nodes.values():
+            if node.process is not None:
+                await node.process.started.wait()
+
+    def begin_bookie(self, bookie: str) -> SimProcess:
+        """Starts a bookie that is down, without waiting for it."""
+        assert self._nursery is not None, "the cluster is not open"
+        node = self._nodes[bookie]
+        assert not self.is_up(bookie), f"{bookie} is up"
+        self.restarts += 1
+        self.simulation.trace("start", bookie)
+        process = SimProcess(bookie, lambda: self._freeze(bookie))
+        node.process = process
+        rng = self.simulation.chance(f"run/{bookie}/{self.restarts}")
+
+        async def body() -> None:
+            mounted = node.disk.mount()
+            server = Bookie(
+                node.config,
+                network=self.network.of(bookie),
+                disk=mounted,
+                key_value=mounted.open_key_value,
+                store=self.metadata.connect(bookie),
+                now_ms=lambda: self.simulation.now_ms(node.skew_ms),
+                rng=rng,
+            )
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.run)
+                self.simulation.trace("started", bookie)
+                process.started.set()
+
+        async def run() -> None:
+            await process.run(body)
+            if process.error is not None:
+                self._judge_death(node, process.error)
+
+        self._nursery.start_soon(run)
+        return process
+
+    async def kill_bookie(
+        self,
+        bookie: str,
+        kind: CrashKind = CrashKind.PROCESS_KILLED,
+        *,
+        is_silent: bool | None = None,
+    ) -> None:
+        """Kills a bookie, if it is up, and settles its disk. Returns when it is gone.
+
+        `is_silent`: peers hear nothing of it; the default is so when power is lost.
+        """
+        node = self._nodes[bookie]
+        self.simulation.trace("kill", bookie, kind.value)
+        silent = kind is not CrashKind.PROCESS_KILLED if is_silent is None else is_silent
+        process = node.process
+        if process is not None and process.is_running:
+            self.network.freeze(bookie, is_silent=silent)
+            node.disk.crash(kind)
+            process.kill()
+            await process.finished.wait()
+        elif kind is not CrashKind.PROCESS_KILLED:
+            node.disk.crash(kind)
+
+    # Clients.
+
+    @asynccontextmanager
+    async def client(
+        self, name: str | None = None, options: ClientOptions | None = None
+    ) -> AsyncIterator[LedgerClient]:
+        """A client on a node of its own."""
+        name = name or self._client_name()
+        chance = self.simulation.chance(f"client/{name}")
+        skew_ms = chance.randint(-CLOCK_SKEW_MS_MAX, CLOCK_SKEW_MS_MAX)
+        async with LedgerClient(
+            self.metadata.connect(name),
+            self.network.of(name),
+            options=options,
+            rng=chance,
+            now_ms=lambda: self.simulation.now_ms(skew_ms),
+        ) as client:
+            yield client
+
+    def start_client(
+        self,
+        body: Callable[[LedgerClient], Awaitable[None]],
+        *,
+        name: str | None = None,
+        options: ClientOptions | None = None,
+    ) -> SimProcess:
+        """Runs `body` with a client, as a process that can be killed.
+
+        An error `body` ends with ends the simulation, unless the process was killed.
+        """
+        assert self._nursery is not None, "the cluster is not open"
+        node = name or self._client_name()
+        process = SimProcess(node, lambda: self._freeze(node))
+
+        async def run_client() -> None:
+            async with self.client(node, options) as client:
+                process.started.set()
+                await body(client)
+
+        async def run() -> None:
+            await process.run(run_client)
+            if process.error is not None:
+                self.simulation.fail(process.error)
+
+        self._nursery.start_soon(run)
+        return process
+
+    # Inside.
+
+    def _client_name(self) -> str:
+        self._clients += 1
+        return f"client-{self._clients}"
+
+    def _freeze(self, node: str) -> None:
+        self.network.freeze(node)
+        self.metadata.freeze(node)
+        if node in self._nodes:
+            self._nodes[node].disk.freeze()
+
+    def _judge_death(self, node: _Node, error: BaseException) -> None:
+        leaves = list(leaves_of(error))
+        names = ",".join(type(leaf).__name__ for leaf in leaves)
+        self.simulation.trace("died", node.disk.name, names)
+        node.disk.crash(CrashKind.PROCESS_KILLED)
+        is_of_disk = any(_has_os_error(leaf) for leaf in leaves)
+        is_of_world = all(isinstance(leaf, LedgerError | OSError) for leaf in leaves)
+        if not (is_of_world and (is_of_disk or _is_retryable(leaves))):
+            self.simulation.fail(error)
+
+
+def _has_os_error(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_retryable(leaves: list[BaseException]) -> bool:
+    return all(isinstance(leaf, LedgerError) and leaf.retry_is_safe for leaf in leaves)
+
+
+def small_config(name: str, chance: random.Random) -> BookieConfig:
+    """Settings for quick simulations, the same for every bookie: small files and caches."""
+    del chance
+    return BookieConfig(
+        metadata_uri="memory:",
+        host=name,
+        port=BOOKIE_PORT,
+        journal_directories=("/journal",),
+        ledger_directories=("/ledgers",),
+        frame_bytes_max=64 * KIB,
+        journal_group_bytes_max=64 * KIB,
+        journal_file_bytes_max=128 * KIB,
+        journal_queue_bytes_max=256 * KIB,
+        write_cache_bytes=256 * KIB,
+        entry_log_bytes_max=256 * KIB,
+        read_cache_bytes=256 * KIB,
+        read_ahead_bytes=16 * KIB,
+        checkpoint_interval_ms=1000,
+        garbage_interval_ms=5000,
+    )
+
+
+def random_config(name: str, chance: random.Random) -> BookieConfig:
+    """Any legal settings, tiny ones above all: each bookie of a cluster draws its own, and
+    what clients see may not depend on them."""
+    choice = chance.choice
+    frame_bytes_max = choice((8 * KIB, 16 * KIB, 64 * KIB))
+    return dataclasses.replace(
+        small_config(name, chance),
+        frame_bytes_max=frame_bytes_max,
+        journal_group_wait_ms=choice((0, 2, 20)),
+        journal_group_bytes_max=choice((1, 4 * KIB, 64 * KIB)),
+        journal_group_entries_max=choice((0, 1, 10)),
+        journal_flush_when_queue_empty=choice((True, False)),
+        journal_file_bytes_max=frame_bytes_max * choice((2, 4, 16)),
+        journal_files_recycled=choice((0, 1, 2)),
+        journal_preallocate=choice((True, False)),
+        journal_queue_bytes_max=choice((64 * KIB, MIB)),
+        write_cache_bytes=frame_bytes_max * choice((2, 4, 16)),
+        entry_log_bytes_max=frame_bytes_max * choice((1, 4, 32)),
+        checkpoint_interval_ms=choice((50, 500, 5000)),
+        garbage_interval_ms=choice((300, 3000)),
+        read_cache_bytes=choice((64 * KIB, MIB)),
+        read_ahead_bytes=choice((0, 1000, 32 * KIB)),
+    )
+
+
+def simulate(
+    async_fn: Callable[[SimCluster], Awaitable[ResultT]],
+    seed: int = 0,
+    *,
+    bookies: int = 3,
+    time_limit_s: float = 3600.0,
+) -> ResultT:
+    """Runs `async_fn(cluster)` in a simulated cluster of `bookies`, all chance from `seed`.
+
+    For users' tests: a plain function, called outside of trio. Virtual time costs nothing, and
+    the same seed gives the same run. Raises what `async_fn` raises.
+    """
+
+    async def main(simulation: Simulation) -> ResultT:
+        async with SimCluster(simulation, bookies=bookies) as cluster:
+            return await async_fn(cluster)
+
+    return run_simulated(main, seed, time_limit_s=time_limit_s)

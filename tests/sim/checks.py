@@ -1,0 +1,148 @@
+"""What must hold when the faults are over: everything converges, and nothing was lost.
+
+The checks of every single step are in `model`; here are those that need a calm world.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import aclosing
+
+import trio
+
+from bookie.testing.cluster import SimCluster
+from ledger.client import LedgerClient
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.quorum import write_set
+from ledger.errors import LedgerError, Status
+from ledger.wire.messages import ReadRequest, ReadResponse
+from tests.sim.model import LedgerHistory, Model, Violation, payload_of
+from tests.sim.workload import PASSWORD, Workload
+
+CONVERGENCE_S = 240.0
+"""Virtual time after the last fault within which everything must be well."""
+_COPIES_CHECKED = 8
+_RETRY_S = 0.3
+
+
+async def check_convergence(cluster: SimCluster, workload: Workload, model: Model) -> None:
+    """[I12] All bookies serve, all actors finish, every ledger can be closed and read, a new
+    one can be written and tailed; [I1] every entry has its copies."""
+    step = "bookies start"
+    with trio.move_on_after(CONVERGENCE_S) as scope:
+        await _start_bookies(cluster)
+        step = "actors finish"
+        await workload.stop()
+        # One more round: actors may have met the last of the dying bookies.
+        await _start_bookies(cluster)
+        async with cluster.client("checker") as client, cluster.client("rival") as rival:
+            step = "every ledger is closed and read"
+            for history in model.ledgers.values():
+                if not history.is_being_deleted:
+                    await _settle(history, workload, client, rival)
+            step = "a new ledger is written and tailed"
+            await _write_and_tail(cluster, model, client, rival)
+            step = "every entry has its copies"
+            for history in model.ledgers.values():
+                if not history.is_being_deleted:
+                    await _check_copies(model, history, client, workload.chance)
+    if scope.cancelled_caught:
+        raise Violation(f"[I12] not converged within {CONVERGENCE_S:g} virtual seconds: {step}")
+
+
+async def _start_bookies(cluster: SimCluster) -> None:
+    while not all(cluster.is_up(name) for name in cluster.bookies):
+        await cluster.start_all()
+        await trio.sleep(_RETRY_S)
+
+
+async def _settle(
+    history: LedgerHistory, workload: Workload, client: LedgerClient, rival: LedgerClient
+) -> None:
+    """Two recover the ledger at once and must agree; the model compares all they see."""
+    done: list[bool] = []
+
+    async def recover(recoverer: LedgerClient) -> None:
+        while not await workload.recover(recoverer, history):  # noqa: ASYNC110
+            await trio.sleep(_RETRY_S)
+        done.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(recover, client)
+        nursery.start_soon(recover, rival)
+    assert len(done) == 2
+
+
+async def _write_and_tail(
+    cluster: SimCluster, model: Model, client: LedgerClient, rival: LedgerClient
+) -> None:
+    size, entries = 100, 20
+    bookies = len(cluster.bookies)
+    ack_quorum = bookies // 2 + 1
+    while True:
+        try:
+            writer = await client.create_ledger(
+                ensemble_size=bookies,
+                write_quorum=bookies,
+                ack_quorum=ack_quorum,
+                password=PASSWORD,
+            )
+            break
+        except LedgerError:
+            await trio.sleep(_RETRY_S)
+    history = model.created(writer.ledger_id, (bookies, bookies, ack_quorum))
+    writer.on_confirmed = lambda last: model.confirmed(history, last)
+    reader = await rival.open_ledger(writer.ledger_id, password=PASSWORD, recover=False)
+
+    async def write() -> None:
+        for number in range(entries):
+            data = payload_of(writer.ledger_id, number, size)
+            model.pushed(history, writer.append_nowait(data), size)
+            await writer.flush()
+        metadata = await writer.close()
+        model.closed(history, metadata.last_entry_id, metadata.length)
+
+    async with reader, trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        expected = 0
+        async with aclosing(reader.tail(0)) as batches:
+            async for batch in batches:
+                model.read(history, expected, batch)
+                expected += len(batch)
+                model.served_lac(history, expected - 1, -1)
+    if expected != entries:
+        model.violated(f"[I3] a tail of {entries} entries ended after {expected}")
+
+
+async def _check_copies(
+    model: Model, history: LedgerHistory, client: LedgerClient, chance: random.Random
+) -> None:
+    """Asks the bookies themselves: each entry lies on its ack quorum at least."""
+    metadata = await client.ledger_metadata(history.ledger_id)
+    last = metadata.last_entry_id
+    if last < 0:
+        return
+    for entry_id in (0, last, *(chance.randint(0, last) for _ in range(_COPIES_CHECKED))):
+        copies = await _copies(client, metadata, entry_id)
+        if copies < metadata.ack_quorum:
+            model.violated(
+                f"[I1] ledger {history.ledger_id} {history.quorums}: entry {entry_id} lies on "
+                f"{copies} bookies only"
+            )
+        model.count("copies checked")
+
+
+async def _copies(client: LedgerClient, metadata: LedgerMetadata, entry_id: int) -> int:
+    bookies = metadata.fragment_of(entry_id).bookies
+    copies = 0
+    for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
+        request = ReadRequest(metadata.ledger_id, entry_id)
+        while True:
+            try:
+                answer = await client.pool.call(bookies[index], request, timeout_s=5)
+                break
+            except LedgerError:
+                await trio.sleep(_RETRY_S)
+        assert isinstance(answer, ReadResponse)
+        copies += answer.status is Status.OK
+    return copies

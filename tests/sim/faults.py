@@ -1,0 +1,232 @@
+"""The atlas of faults: what happens to bookies, disks, network, metadata and clients.
+
+Only faults that the quorums must survive: what a bookie has synced stays, so any number of
+bookies may die at once. Each kind says how it is repaired; `calm` ends everything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import trio
+
+from bookie.testing.cluster import SimCluster
+from bookie.testing.disk import CrashKind, DiskOptions
+from bookie.testing.metastore import MetadataOptions
+from bookie.testing.network import NetworkOptions
+from tests.sim.workload import Workload
+
+Fault = Callable[[], Awaitable[None]]
+
+
+class Faults:
+    """Draws faults from the seed, one after the other and overlapping, until `calm`.
+
+    Each seed uses its own part of the atlas: rare kinds must not drown in frequent ones.
+    """
+
+    def __init__(self, cluster: SimCluster, workload: Workload, *, pause_mean_s: float) -> None:
+        self.cluster = cluster
+        self.workload = workload
+        self.chance: random.Random = cluster.simulation.chance("faults")
+        self.counts: dict[str, int] = {}
+        self._pause_mean_s = pause_mean_s
+        self._network_options = replace(cluster.network.options)
+        self._metadata_options = replace(cluster.metadata.options)
+        self._disk_options = {name: replace(cluster.disk(name).options) for name in cluster.bookies}
+        atlas: list[Fault] = [
+            self._kill_one,
+            self._kill_all,
+            self._partition,
+            self._one_way_block,
+            self._clog,
+            self._reset,
+            self._storm,
+            self._slow_disk,
+            self._read_errors,
+            self._failing_writes,
+            self._full_disk,
+            self._metadata_errors,
+            self._metadata_cut_off,
+            self._session_lost,
+            self._kill_client,
+            self._pause_client,
+        ]
+        self.kinds = self.chance.sample(atlas, self.chance.randint(3, len(atlas)))
+
+    async def run(self, seconds: float) -> None:
+        """Torments for `seconds` of virtual time, then ends all faults."""
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await trio.sleep(self.chance.expovariate(1 / self._pause_mean_s))
+                    fault = self.chance.choice(self.kinds)
+                    name = fault.__name__.strip("_")
+                    self.counts[name] = self.counts.get(name, 0) + 1
+                    self.cluster.simulation.trace("fault", name)
+                    nursery.start_soon(fault)
+        self.calm()
+
+    def calm(self) -> None:
+        """Ends all faults; bookies that are down stay down."""
+        cluster = self.cluster
+        cluster.simulation.trace("calm")
+        cluster.network.options = replace(self._network_options)
+        cluster.metadata.options = replace(self._metadata_options)
+        cluster.network.heal()
+        cluster.metadata.heal()
+        for name in cluster.bookies:
+            self._restore_disk(name)
+
+    # Bookies.
+
+    async def _kill_one(self) -> None:
+        name = self._bookie()
+        await self.cluster.kill_bookie(
+            name, self._crash_kind(), is_silent=self.chance.random() < 0.4
+        )
+        await self._restart_after(name, self.chance.expovariate(1))
+
+    async def _kill_all(self) -> None:
+        kind = self._crash_kind()
+        for name in self.cluster.bookies:
+            await self.cluster.kill_bookie(name, kind)
+        for name in self.cluster.bookies:
+            await self._restart_after(name, self.chance.uniform(0, 0.5))
+
+    async def _restart_after(self, name: str, seconds: float) -> None:
+        await trio.sleep(seconds)
+        if not self.cluster.is_up(name):
+            await self.cluster.start_bookie(name)
+
+    # Network.
+
+    async def _partition(self) -> None:
+        nodes = self._nodes()
+        self.chance.shuffle(nodes)
+        cut = self.chance.randint(1, len(nodes) - 1)
+        self.cluster.network.partition(nodes[:cut], nodes[cut:])
+        await self._heal_after(self.chance.expovariate(0.7))
+
+    async def _one_way_block(self) -> None:
+        source, target = self.chance.sample(self._nodes(), 2)
+        self.cluster.network.block(source, target)
+        await self._heal_after(self.chance.expovariate(0.5))
+
+    async def _heal_after(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self.cluster.network.heal()
+
+    async def _clog(self) -> None:
+        source, target = self.chance.sample(self._nodes(), 2)
+        self.cluster.network.clog(source, target, self.chance.expovariate(0.7))
+
+    async def _reset(self) -> None:
+        self.cluster.network.reset(self.chance.choice(self._nodes()))
+
+    async def _storm(self) -> None:
+        """Everything is split, slow and short of buffers for a while."""
+        self.cluster.network.options = NetworkOptions(
+            latency_max_s=self.chance.choice((0.002, 0.05)),
+            spike_probability=0.1,
+            split_probability=0.5,
+            early_wake_probability=0.2,
+            buffer_bytes=self.chance.choice((200, 5000, 100_000)),
+        )
+        await trio.sleep(self.chance.expovariate(1))
+        self.cluster.network.options = replace(self._network_options)
+
+    # Disks.
+
+    async def _slow_disk(self) -> None:
+        await self._with_disk(
+            slow_factor=self.chance.choice((10.0, 100.0)), seconds=self.chance.expovariate(0.5)
+        )
+
+    async def _read_errors(self) -> None:
+        await self._with_disk(
+            read_error_probability=self.chance.choice((0.1, 1.0)),
+            cached_read_probability=0.0,
+            seconds=self.chance.expovariate(0.5),
+        )
+
+    async def _failing_writes(self) -> None:
+        which = self.chance.choice(("write_error_probability", "sync_error_probability"))
+        await self._with_disk(**{which: 0.2}, seconds=self.chance.uniform(0, 0.5))
+
+    async def _full_disk(self) -> None:
+        name = self._bookie()
+        used = self.cluster.disk(name).used_bytes
+        options = self.cluster.disk(name).options
+        options.capacity_bytes = used + self.chance.randint(0, 50_000)
+        await trio.sleep(self.chance.expovariate(0.7))
+        self._restore_disk(name)
+
+    async def _with_disk(self, *, seconds: float, **changes: float) -> None:
+        name = self._bookie()
+        for field, value in changes.items():
+            setattr(self.cluster.disk(name).options, field, value)
+        await trio.sleep(seconds)
+        self._restore_disk(name)
+        # A bookie whose disk failed is dead; its operator starts it again.
+        await self._restart_after(name, self.chance.expovariate(2))
+
+    def _restore_disk(self, name: str) -> None:
+        options = self.cluster.disk(name).options
+        for field in DiskOptions.__dataclass_fields__:
+            setattr(options, field, getattr(self._disk_options[name], field))
+
+    # Metadata.
+
+    async def _metadata_errors(self) -> None:
+        self.cluster.metadata.options = MetadataOptions(
+            delay_max_s=self.chance.choice((0.005, 0.2)),
+            timeout_s=0.5,
+            error_before_probability=0.1,
+            error_after_probability=0.2,
+        )
+        await trio.sleep(self.chance.expovariate(0.7))
+        self.cluster.metadata.options = replace(self._metadata_options)
+
+    async def _metadata_cut_off(self) -> None:
+        self.cluster.metadata.cut_off(self.chance.choice(self._nodes()))
+        await trio.sleep(self.chance.expovariate(1))
+        self.cluster.metadata.heal()
+
+    async def _session_lost(self) -> None:
+        self.cluster.metadata.expire(self._bookie())
+
+    # Clients.
+
+    async def _kill_client(self) -> None:
+        name = self.chance.choice(list(self.workload.processes))
+        process = self.workload.processes[name]
+        if self.workload.is_stopping or not process.is_running:
+            return
+        self.cluster.simulation.trace("kill", name)
+        process.kill()
+        await process.finished.wait()
+        await trio.sleep(self.chance.expovariate(2))
+        if not self.workload.is_stopping and not self.workload.processes[name].is_running:
+            self.workload.start_actor(name)
+
+    async def _pause_client(self) -> None:
+        """A client whose machine stands still: what it sent arrives late, and so does all."""
+        name = self.chance.choice(list(self.workload.processes))
+        seconds = self.chance.expovariate(0.5)
+        for bookie in self.cluster.bookies:
+            self.cluster.network.clog(name, bookie, seconds)
+            self.cluster.network.clog(bookie, name, seconds)
+
+    # Choosing.
+
+    def _bookie(self) -> str:
+        return self.chance.choice(self.cluster.bookies)
+
+    def _nodes(self) -> list[str]:
+        return [*self.cluster.bookies, *self.workload.processes]
+
+    def _crash_kind(self) -> CrashKind:
+        return self.chance.choice(list(CrashKind))

@@ -1,0 +1,85 @@
+"""One run of the simulator: a cluster, a workload, faults, then calm and the checks.
+
+Everything, also which faults and how much of what, is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TextIO
+
+import trio
+
+from bookie.testing.cluster import SimCluster, random_config, small_config
+from bookie.testing.network import NetworkOptions
+from bookie.testing.scheduler import Simulation, run_simulated
+from tests.sim.bugs import bug_planted
+from tests.sim.checks import check_convergence
+from tests.sim.faults import Faults
+from tests.sim.model import Model
+from tests.sim.workload import Workload, WorkloadOptions
+
+TIME_LIMIT_S = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run that broke nothing has to tell."""
+
+    seed: int
+    trace_hash: str
+    events: int
+    virtual_s: float
+    counts: dict[str, int]
+
+
+def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = None) -> Outcome:
+    """Runs one seed. Raises `Violation` or whatever else went wrong."""
+
+    async def main(simulation: Simulation) -> Outcome:
+        chance = simulation.chance("run")
+        is_varied = chance.random() < 0.8
+        cluster = SimCluster(
+            simulation,
+            bookies=chance.choice((3, 3, 4, 5)),
+            config=random_config if is_varied else small_config,
+            network=NetworkOptions(
+                latency_max_s=chance.choice((0.0005, 0.002, 0.02)),
+                split_probability=chance.choice((0.0, 0.05, 0.3)),
+                buffer_bytes=chance.choice((2000, 64 * 1024, 256 * 1024)),
+            ),
+        )
+        async with cluster:
+            model = Model(simulation.fail)
+            workload = Workload(
+                cluster,
+                model,
+                WorkloadOptions(
+                    writers=chance.randint(1, 3),
+                    recoverers=chance.randint(1, 2),
+                    readers=chance.randint(0, 2),
+                    entries_max=chance.choice((5, 40, 120)),
+                    payload_max=chance.choice((60, 1000, 4000)),
+                    deletes=chance.random() < 0.5,
+                ),
+            )
+            workload.start()
+            faults = Faults(cluster, workload, pause_mean_s=chance.choice((0.15, 0.5, 2.0)))
+            await faults.run(chance.uniform(2, 10))
+            await check_convergence(cluster, workload, model)
+            counts = model.counts | {f"fault {name}": n for name, n in faults.counts.items()}
+            return Outcome(
+                seed,
+                simulation.trace_hash(),
+                simulation.events_traced,
+                trio.current_time(),
+                dict(sorted(counts.items())),
+            )
+
+    logging.disable(logging.CRITICAL)
+    try:
+        with bug_planted(bug):
+            return run_simulated(main, seed, time_limit_s=TIME_LIMIT_S, trace_file=trace_file)
+    finally:
+        logging.disable(logging.NOTSET)
