@@ -34,6 +34,10 @@ from ledger.metastore.paths import (
 T = TypeVar("T")
 
 
+_WatchKey = tuple[str, bool]
+"""A path, and whether its children are meant rather than the node."""
+
+
 @dataclass(slots=True, eq=False)
 class _Session:
     ephemerals: dict[str, None] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class MemoryTree:
     def __init__(self) -> None:
         self._nodes: dict[str, _TreeNode] = {"/": _TreeNode(Node(b"", 0, 0), None)}
         self._ids: dict[str, int] = {}
-        self._watchers: dict[str, dict[_Watcher, None]] = {}
+        self._watchers: dict[_WatchKey, dict[_Watcher, None]] = {}
 
     # Reading.
 
@@ -83,7 +87,7 @@ class MemoryTree:
 
     def apply(self, changes: Sequence[Change], session: _Session, now_ms: int) -> None:
         undo: list[Callable[[], None]] = []
-        touched: list[str] = []
+        touched: list[_WatchKey] = []
         try:
             for change in changes:
                 self._apply_one(change, session, now_ms, undo, touched)
@@ -94,12 +98,12 @@ class MemoryTree:
         self._wake(touched)
 
     def drop_ephemerals(self, session: _Session) -> None:
-        touched: list[str] = []
+        touched: list[_WatchKey] = []
         for path in session.ephemerals:
             del self._nodes[path]
             parent = parent_of(path)
             del self._nodes[parent].children[name_of(path)]
-            touched += (path, parent)
+            touched += ((path, False), (parent, True))
         session.ephemerals = {}
         self._wake(touched)
 
@@ -109,7 +113,7 @@ class MemoryTree:
         session: _Session,
         now_ms: int,
         undo: list[Callable[[], None]],
-        touched: list[str],
+        touched: list[_WatchKey],
     ) -> None:
         path = change.path
         if isinstance(change, Create):
@@ -128,7 +132,7 @@ class MemoryTree:
             old = found.node
             found.node = Node(bytes(change.data), old.version + 1, old.created_ms)
             undo.append(lambda: setattr(found, "node", old))
-            touched.append(path)
+            touched.append((path, False))
         elif isinstance(change, Delete):
             check_node(path, 0)
             if found.children:
@@ -153,7 +157,7 @@ class MemoryTree:
         node: Node,
         owner: _Session | None,
         undo: list[Callable[[], None]],
-        touched: list[str],
+        touched: list[_WatchKey],
     ) -> None:
         parent = self._nodes[parent_of(path)]
         if parent.owner is not None:
@@ -170,10 +174,10 @@ class MemoryTree:
                 del owner.ephemerals[path]
 
         undo.append(take_back)
-        touched += (path, parent_of(path))
+        touched += ((path, False), (parent_of(path), True))
 
     def _remove(
-        self, path: str, found: _TreeNode, undo: list[Callable[[], None]], touched: list[str]
+        self, path: str, found: _TreeNode, undo: list[Callable[[], None]], touched: list[_WatchKey]
     ) -> None:
         parent = self._nodes[parent_of(path)]
         del self._nodes[path]
@@ -188,24 +192,24 @@ class MemoryTree:
                 found.owner.ephemerals[path] = None
 
         undo.append(put_back)
-        touched += (path, parent_of(path))
+        touched += ((path, False), (parent_of(path), True))
 
     # Watching.
 
-    def add_watcher(self, path: str) -> _Watcher:
+    def add_watcher(self, key: _WatchKey) -> _Watcher:
         watcher = _Watcher()
-        self._watchers.setdefault(path, {})[watcher] = None
+        self._watchers.setdefault(key, {})[watcher] = None
         return watcher
 
-    def remove_watcher(self, path: str, watcher: _Watcher) -> None:
-        watchers = self._watchers[path]
+    def remove_watcher(self, key: _WatchKey, watcher: _Watcher) -> None:
+        watchers = self._watchers[key]
         del watchers[watcher]
         if not watchers:
-            del self._watchers[path]
+            del self._watchers[key]
 
-    def _wake(self, paths: list[str]) -> None:
-        for path in dict.fromkeys(paths):
-            for watcher in self._watchers.get(path, ()):
+    def _wake(self, keys: list[_WatchKey]) -> None:
+        for key in dict.fromkeys(keys):
+            for watcher in self._watchers.get(key, ()):
                 watcher.event.set()
 
 
@@ -269,10 +273,10 @@ class MemoryStore:
         return self._tree.take_id(check_path(path))
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
-        return self._watch(check_path(path), self._tree.get)
+        return self._watch((check_path(path), False), self._tree.get)
 
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
-        return self._watch(check_path(path), self._tree.children)
+        return self._watch((check_path(path), True), self._tree.children)
 
     async def wait_session_lost(self) -> None:
         await self._session.lost.wait()
@@ -295,24 +299,17 @@ class MemoryStore:
         for watcher in self._watchers:
             watcher.event.set()
 
-    async def _watch(self, path: str, read: Callable[[str], T]) -> AsyncGenerator[T, None]:
-        watcher = self._tree.add_watcher(path)
+    async def _watch(self, key: _WatchKey, read: Callable[[str], T]) -> AsyncGenerator[T, None]:
+        watcher = self._tree.add_watcher(key)
         self._watchers[watcher] = None
         try:
-            await self._begin()
-            last = read(path)
-            yield last
             while True:
                 await self._begin()
                 watcher.event = trio.Event()
-                value = read(path)
-                if value != last:
-                    last = value
-                    yield last
-                else:
-                    await watcher.event.wait()
+                yield read(key[0])
+                await watcher.event.wait()
         finally:
-            self._tree.remove_watcher(path, watcher)
+            self._tree.remove_watcher(key, watcher)
             del self._watchers[watcher]
 
     async def _begin(self) -> None:

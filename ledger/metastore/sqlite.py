@@ -19,7 +19,7 @@ from ledger.errors import InvalidArgument, MetadataUnavailable, NodeExists, Sess
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
 from ledger.metastore.processes import identity_of
-from ledger.metastore.sqlite_file import BUSY_TIMEOUT_S, SqliteFile, WatchKey, WatchValue
+from ledger.metastore.sqlite_file import BUSY_TIMEOUT_S, SqliteFile, Watched, WatchKey, WatchValue
 from ledger.metastore.tasks import open_background
 
 T = TypeVar("T")
@@ -38,21 +38,21 @@ OPEN_RETRY_INTERVAL_S = 0.02
 class _Watch:
     """The latest value for one iterator, and whether the iterator has given it out."""
 
-    __slots__ = ("changed", "is_fresh", "key", "sequence", "value")
+    __slots__ = ("changed", "is_fresh", "key", "latest", "sequence")
 
     def __init__(self, key: WatchKey) -> None:
         self.key = key
         self.sequence = -1
-        self.value: WatchValue = None
+        self.latest = Watched(None, ())
         self.is_fresh = False
         self.changed = trio.Event()
 
-    def offer(self, sequence: int, value: WatchValue) -> None:
+    def offer(self, sequence: int, watched: Watched) -> None:
         """Takes a value read at `sequence`; what is older than the present one is dropped."""
         if sequence < self.sequence:
             return
-        if self.sequence < 0 or value != self.value:
-            self.value = value
+        if self.sequence < 0 or watched != self.latest:
+            self.latest = watched
             self.is_fresh = True
             self.changed.set()
         self.sequence = sequence
@@ -254,7 +254,7 @@ class SqliteStore:
                     raise _closed()
                 if watch.is_fresh:
                     watch.is_fresh = False
-                    yield watch.value
+                    yield watch.latest.value
                 else:
                     watch.changed = trio.Event()
                     await watch.changed.wait()

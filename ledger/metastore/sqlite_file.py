@@ -12,6 +12,7 @@ import sqlite3
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ledger.errors import (
     InvalidArgument,
@@ -35,7 +36,7 @@ BUSY_TIMEOUT_S = 5.0
 _SCHEMA = """
 CREATE TABLE nodes(
     path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL, owner INTEGER);
+    created_ms INTEGER NOT NULL, owner INTEGER, born INTEGER NOT NULL);
 CREATE INDEX nodes_by_parent ON nodes(parent);
 CREATE INDEX nodes_by_owner ON nodes(owner) WHERE owner IS NOT NULL;
 CREATE TABLE sessions(
@@ -45,13 +46,22 @@ CREATE TABLE sessions(
 CREATE TABLE counters(path TEXT PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE changes(sequence INTEGER NOT NULL);
 INSERT INTO changes VALUES(0);
-INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL);
+INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL, 0);
 """
 
 WatchKey = tuple[str, bool]
 """A watched path, and whether its children are watched rather than the node."""
 
 WatchValue = Node | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A value, and when the nodes it shows were born: one that was deleted and made again
+    between two looks is a change, though it may look the same."""
+
+    value: WatchValue
+    born: tuple[int, ...]
 
 
 class SqliteFile:
@@ -112,17 +122,19 @@ class SqliteFile:
 
     def snapshot(
         self, keys: Sequence[WatchKey], known_sequence: int
-    ) -> tuple[int, list[WatchValue] | None]:
+    ) -> tuple[int, list[Watched] | None]:
         """Change sequence and the values of `keys` at it; None if it is `known_sequence`."""
         with self._errors(), self._transaction("BEGIN"):
             (sequence,) = self._db.execute("SELECT sequence FROM changes").fetchone()
             if sequence == known_sequence:
                 return sequence, None
-            values: list[WatchValue] = [
-                self._children(path) if is_children else self._node(path)
-                for path, is_children in keys
-            ]
-            return sequence, values
+            return sequence, [self._watched(path, is_children) for path, is_children in keys]
+
+    def _watched(self, path: str, is_children: bool) -> Watched:
+        condition = "parent = ? ORDER BY path" if is_children else "path = ?"
+        rows = self._db.execute(f"SELECT born FROM nodes WHERE {condition}", (path,))
+        born = tuple(number for (number,) in rows)
+        return Watched(self._children(path) if is_children else self._node(path), born)
 
     def _node(self, path: str) -> Node | None:
         row = self._db.execute(
@@ -196,7 +208,7 @@ class SqliteFile:
 
     def _insert(self, path: str, data: bytes, owner: int | None) -> None:
         self._db.execute(
-            "INSERT INTO nodes VALUES(?, ?, ?, 0, ?, ?)",
+            "INSERT INTO nodes SELECT ?, ?, ?, 0, ?, ?, sequence + 1 FROM changes",
             (path, parent_of(path), data, self._now_ms(), owner),
         )
 

@@ -380,3 +380,14 @@ async def test_concurrent_counters_lose_no_update(open_session: OpenSession) -> 
             for task in range(4):
                 nursery.start_soon(add, 10, task % 2)
         assert (await one.get("/n")).data == b"40"
+
+
+async def test_a_node_made_again_is_a_change_though_it_looks_the_same(
+    open_session: OpenSession,
+) -> None:
+    async with open_session() as store, aclosing(store.watch_children("/e")) as names:
+        await store.create("/e/x", b"")
+        await wait_for(names, ["x"])
+        await store.delete("/e/x")
+        await store.create("/e/x", b"")
+        assert await wait_for(names, ["x"])

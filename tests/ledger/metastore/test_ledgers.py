@@ -1,0 +1,243 @@
+"""Ledger metadata: Apache's paths, changes that never overwrite, absence that is certain."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.core.entry import DigestType
+from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.errors import (
+    InvalidArgument,
+    LedgerClosed,
+    LedgerExists,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
+from ledger.metastore import ledgers as ledgers_module
+from ledger.metastore.base import Change
+from ledger.metastore.ledgers import (
+    LEDGER_ID_MAX,
+    SHORT_LEDGER_ID_END,
+    LedgerStore,
+    ledger_path,
+)
+from ledger.metastore.memory import MemoryStore, MemoryTree
+
+
+def now_ms() -> int:
+    return 1_700_000_000_000
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    async with MemoryStore(MemoryTree(), now_ms) as opened:
+        yield opened
+
+
+def new_ledger(ledger_id: int, c_token: int = 0) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=2,
+        fragments=(Fragment(0, ("a:1", "b:1", "c:1")),),
+        digest_type=DigestType.CRC32C,
+        c_token=c_token,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "path"),
+    [
+        (0, "/ledgers/00/0000/L0000"),
+        (1, "/ledgers/00/0000/L0001"),
+        (1234567890, "/ledgers/12/3456/L7890"),
+        (SHORT_LEDGER_ID_END - 1, "/ledgers/21/4748/L3646"),
+        (SHORT_LEDGER_ID_END, "/ledgers/000/0000/0021/4748/L3647"),
+        (LEDGER_ID_MAX, "/ledgers/922/3372/0368/5477/L5807"),
+    ],
+)
+def test_paths_are_those_of_apache(ledger_id: int, path: str) -> None:
+    assert ledger_path("/ledgers", ledger_id) == path
+
+
+@pytest.mark.parametrize("ledger_id", [-1, LEDGER_ID_MAX + 1])
+def test_impossible_ids_are_refused(ledger_id: int) -> None:
+    with pytest.raises(InvalidArgument, match=str(ledger_id)):
+        ledger_path("/ledgers", ledger_id)
+
+
+@given(st.sets(st.integers(0, LEDGER_ID_MAX) | st.integers(0, 30_000), max_size=20))
+def test_listing_gives_exactly_the_ledgers(ids: set[int]) -> None:
+    async def list_them() -> list[int]:
+        async with MemoryStore(MemoryTree(), now_ms) as store:
+            ledgers = LedgerStore(store)
+            for name in ("LAYOUT", "INSTANCEID", "available/x", "cookies/y", "idgen/ID-1"):
+                await store.create(f"/ledgers/{name}", b"")
+            for name in ("underreplication/ledgers/0000", "ID-7", "disableHealthCheck"):
+                await store.create(f"/ledgers/{name}", b"")
+            await store.create("/ledgers/00/0000/lock", b"")
+            for ledger_id in ids:
+                await ledgers.create(new_ledger(ledger_id))
+            return await ledgers.list()
+
+    assert trio.run(list_them) == sorted(ids)
+
+
+async def test_what_was_created_is_read_with_its_version(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(7))
+    metadata, version = await ledgers.read(7)
+    assert version == 0
+    assert metadata.fragments == new_ledger(7).fragments
+    assert metadata.created_ms == now_ms()
+
+
+async def test_ids_are_new_each_time(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    assert [await ledgers.next_ledger_id() for _ in range(3)] == [0, 1, 2]
+    assert await ledgers.list() == []
+
+
+async def test_a_second_create_fails_unless_it_is_the_same_one(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(1, c_token=42))
+    await ledgers.create(new_ledger(1, c_token=42))  # the answer to the first one was lost
+    with pytest.raises(LedgerExists, match="ledger 1"):
+        await ledgers.create(new_ledger(1, c_token=43))
+    await ledgers.create(new_ledger(2))
+    with pytest.raises(LedgerExists):
+        await ledgers.create(new_ledger(2))  # no token: nobody knows whose it is
+
+
+async def test_missing_ledgers_are_reported_by_every_call(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    with pytest.raises(NoSuchLedger, match="ledger 5"):
+        await ledgers.read(5)
+    with pytest.raises(NoSuchLedger):
+        await ledgers.compare_and_put(new_ledger(5), 0)
+    with pytest.raises(NoSuchLedger):
+        await ledgers.update(5, lambda metadata: metadata.in_recovery())
+    with pytest.raises(NoSuchLedger):
+        await ledgers.delete(5)
+    assert not await ledgers.exists(5)
+
+
+async def test_compare_and_put_loses_against_a_newer_version(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(1))
+    metadata, version = await ledgers.read(1)
+    assert await ledgers.compare_and_put(metadata.in_recovery(), version) == 1
+    with pytest.raises(MetadataConflict):
+        await ledgers.compare_and_put(metadata.closed(3, 30), version)
+    assert (await ledgers.read(1))[0].state is LedgerState.IN_RECOVERY
+
+
+async def test_update_starts_again_when_another_came_first(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(1))
+    seen: list[int] = []
+    node = await store.get(ledger_path("/ledgers", 1))
+
+    class Interfering(MemoryStore):
+        """Lets another process change the ledger before our first put."""
+
+        async def transaction(self, changes: Sequence[Change]) -> None:
+            if len(seen) == 1:
+                await store.put(ledger_path("/ledgers", 1), node.data)
+            await super().transaction(changes)
+
+    def close(metadata: LedgerMetadata) -> LedgerMetadata:
+        seen.append(1)
+        return metadata.closed(9, 90)
+
+    async with Interfering(store._tree, now_ms) as mine:
+        closed = await LedgerStore(mine).update(1, close)
+    assert len(seen) == 2
+    stored, version = await ledgers.read(1)
+    assert (stored.last_entry_id, stored.length, version) == (9, 90, 2)
+    assert closed == stored
+
+
+async def test_update_gives_up_when_it_always_loses(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers_module, "UPDATE_TRIES_MAX", 3)
+    await LedgerStore(store).create(new_ledger(1))
+    path = ledger_path("/ledgers", 1)
+
+    class AlwaysLosing(MemoryStore):
+        async def transaction(self, changes: Sequence[Change]) -> None:
+            await store.put(path, (await store.get(path)).data)
+            await super().transaction(changes)
+
+    async with AlwaysLosing(store._tree, now_ms) as mine:
+        with pytest.raises(MetadataConflict, match="3 times"):
+            await LedgerStore(mine).update(1, lambda metadata: metadata.closed(1, 1))
+
+
+async def test_update_leaves_alone_what_need_not_change(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(1))
+    await ledgers.update(1, lambda metadata: None)
+    await ledgers.update(1, lambda metadata: replace(metadata))
+    assert (await ledgers.read(1))[1] == 0
+
+
+async def test_what_a_transform_raises_leaves_update(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(1))
+    await ledgers.update(1, lambda metadata: metadata.closed(1, 5))
+    with pytest.raises(LedgerClosed):
+        await ledgers.update(1, lambda metadata: metadata.with_ensemble(0, ("x:1", "y:1", "z:1")))
+
+
+async def test_deleting_removes_empty_parents_and_no_others(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    for ledger_id in (1, 2, 10_001, SHORT_LEDGER_ID_END):
+        await ledgers.create(new_ledger(ledger_id))
+    await ledgers.delete(1)
+    assert await store.children("/ledgers/00/0000") == ["L0002"]
+    await ledgers.delete(2)
+    assert await store.children("/ledgers/00") == ["0001"]
+    await ledgers.delete(SHORT_LEDGER_ID_END)
+    assert await store.children("/ledgers") == ["00"]
+    assert await ledgers.list() == [10_001]
+
+
+async def test_existence_is_never_denied_in_doubt(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    await store.create(ledger_path("/ledgers", 3), b"not metadata")
+    assert await ledgers.exists(3)
+    assert await ledgers.list() == [3]
+    with pytest.raises(MetadataCorrupt):
+        await ledgers.read(3)
+    await store.aclose()
+    with pytest.raises(MetadataUnavailable):
+        await ledgers.exists(4)
+
+
+async def test_a_watch_follows_a_ledger_from_nothing_to_nothing(store: MemoryStore) -> None:
+    ledgers = LedgerStore(store)
+    async with aclosing(ledgers.watch(1)) as versions:
+        with trio.fail_after(5):
+            assert await anext(versions) is None
+            await ledgers.create(new_ledger(1))
+            opened = await anext(versions)
+            assert opened is not None
+            assert opened.state is LedgerState.OPEN
+            await ledgers.update(1, lambda metadata: metadata.closed(4, 40))
+            closed = await anext(versions)
+            assert closed is not None
+            assert (closed.is_closed, closed.last_entry_id) == (True, 4)
+            await ledgers.delete(1)
+            assert await anext(versions) is None
