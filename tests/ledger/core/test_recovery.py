@@ -1,0 +1,409 @@
+"""Recovery: what it must survive, each lesson a test, and thousands of random histories."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.core.recovery import ATTEMPTS_MAX, Phase, RecoveryCore
+from ledger.core.recovery_events import (
+    Action,
+    AddEntry,
+    Answered,
+    Chosen,
+    Conflicted,
+    ReadEntry,
+    ReadLast,
+    ReplaceBookie,
+    Silent,
+    StoreClosed,
+    Stored,
+)
+from ledger.errors import MetadataConflict, RecoveryIncomplete, Status, Unauthorized
+from tests.ledger.recovery_world import (
+    DIGEST,
+    Recoverer,
+    World,
+    make_body,
+    make_metadata,
+)
+
+
+def start(metadata: LedgerMetadata | None = None, window: int = 1) -> RecoveryCore:
+    return RecoveryCore(metadata or make_metadata(), DIGEST, window_entries=window)
+
+
+def fence(core: RecoveryCore, answers: dict[str, bytes | Status | None]) -> list[Action]:
+    """Answers the fencing reads in order; None is silence."""
+    actions: list[Action] = []
+    for action in core.start():
+        assert isinstance(action, ReadLast)
+        if core.finished or core.phase is not Phase.FENCING or action.bookie not in answers:
+            continue
+        actions += core.handle(answer(action, answers[action.bookie]))
+    return actions
+
+
+def answer(action: Action, what: bytes | Status | None) -> Answered | Silent:
+    assert isinstance(action, ReadLast | ReadEntry | AddEntry)
+    if what is None:
+        return Silent(action, "no answer in 5 s")
+    if isinstance(what, bytes):
+        return Answered(action, Status.OK, what)
+    return Answered(action, what)
+
+
+def reads(actions: list[Action]) -> list[tuple[str, int]]:
+    return [(a.bookie, a.entry_id) for a in actions if isinstance(a, ReadEntry)]
+
+
+NO = Status.NO_SUCH_ENTRY
+UNKNOWN = Status.UNKNOWN_LEDGER_STATE
+
+
+class TestFencing:
+    def test_all_bookies_of_the_last_ensemble_are_asked(self) -> None:
+        fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b0", "b1", "b3")))
+        core = start(make_metadata(fragments=fragments))
+        assert [a.bookie for a in core.start() if isinstance(a, ReadLast)] == ["b0", "b1", "b3"]
+
+    def test_one_silent_of_three_is_enough_when_two_must_ack(self) -> None:
+        core = start()
+        actions = fence(core, {"b0": NO, "b1": NO})
+        assert core.phase is Phase.READING
+        assert reads(actions) == [("b0", 0)]
+
+    @pytest.mark.parametrize(
+        "doubt", [None, UNKNOWN, Status.IO_ERROR, Status.BAD_REQUEST, b"garbage"]
+    )
+    def test_two_doubtful_of_three_are_too_many(self, doubt: bytes | Status | None) -> None:
+        core = start()
+        fence(core, {"b0": NO, "b1": doubt, "b2": doubt})
+        with pytest.raises(RecoveryIncomplete, match="1 of 3 answered") as caught:
+            _ = core.result
+        assert "stays in recovery" in str(caught.value)
+
+    def test_a_wrong_key_is_said_plainly(self) -> None:
+        core = start()
+        fence(core, dict.fromkeys(["b0", "b1", "b2"], Status.UNAUTHORIZED))
+        with pytest.raises(Unauthorized):
+            _ = core.result
+
+    def test_striped_coverage_counts_neighbours(self) -> None:
+        # E=5, WQ=3, AQ=2: two silent bookies side by side could confirm an entry alone.
+        core = start(make_metadata(5, 3, 2))
+        fence(core, {"b0": NO, "b1": NO, "b2": NO, "b3": None, "b4": None})
+        assert core.finished
+        core = start(make_metadata(5, 3, 2))
+        fence(core, {"b0": NO, "b1": None, "b2": NO, "b3": NO})
+        assert core.phase is Phase.FENCING  # b4 and b1 are two of the write set of entry 4
+        core = start(make_metadata(5, 3, 2))
+        fence(core, {"b0": NO, "b1": NO, "b2": NO, "b3": NO})
+        assert core.phase is Phase.READING
+
+    def test_reading_begins_after_the_greatest_lac_heard(self) -> None:
+        core = start()
+        actions = fence(core, {"b0": make_body(5, 3), "b1": make_body(6, 4)})
+        assert reads(actions) == [("b0", 5)]  # b2 has not answered yet: it comes last
+
+    def test_reading_never_begins_before_the_last_fragment(self) -> None:
+        """#2615: an ensemble before the current fragment must not come out of recovery."""
+        fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(8, ("b0", "b1", "b3")))
+        core = start(make_metadata(fragments=fragments))
+        actions = fence(core, {"b0": make_body(7, 2), "b1": make_body(7, 2)})
+        assert [entry_id for _, entry_id in reads(actions)] == [8]
+        # b0 gives entry 8, then takes it no longer: the new ensemble replaces fragment 8.
+        actions = core.handle(answer(actions[0], make_body(8, 7)))
+        adds = [a for a in actions if isinstance(a, AddEntry)]
+        (to_b0,) = [a for a in adds if a.bookie == "b0"]
+        actions = core.handle(answer(to_b0, Status.IO_ERROR))
+        (replace,) = [a for a in actions if isinstance(a, ReplaceBookie)]
+        core.handle(Chosen(replace, "b9"))
+        assert core._adds.metadata.fragments == (
+            Fragment(0, ("b0", "b1", "b2")),
+            Fragment(8, ("b9", "b1", "b3")),
+        )
+
+
+class TestEnd:
+    def test_reads_fence_too(self) -> None:
+        """#2614, #2616: fencing only while asking for the LAC lost an acknowledged entry."""
+        core = start()
+        actions = fence(core, {"b0": NO, "b1": NO})
+        assert all(a.is_fencing for a in actions if isinstance(a, ReadEntry))
+
+    def test_a_lost_fence_message_loses_nothing(self) -> None:
+        # Entry 0 is at b1 only and unconfirmed. b2 never got its fence from the LAC reads; the
+        # recovery read fences it, so the writer's add to b2 is refused and 0 stays unknown.
+        world = World(random.Random(1), make_metadata(state=LedgerState.OPEN), spares=0)
+        world.bookies["b1"].add(0, make_body(0, -1), is_recovery=False)
+        world.writer.pushed, world.writer.acked = 0, {0: {"b1"}}
+        recoverer = Recoverer(world, 1)
+        core = recoverer.core
+        assert core is not None
+        world.under_way.clear()
+        actions = [ReadLast(1, "b0"), ReadLast(1, "b1")]
+        world.bookies["b1"].is_fenced = world.bookies["b0"].is_fenced = True
+        core.handle(Answered(actions[0], NO))
+        (read,) = core.handle(Answered(actions[1], Status.OK, make_body(0, -1)))
+        assert isinstance(read, ReadEntry)
+        rest = core.handle(Answered(read, NO))
+        for action in rest:
+            world._act(recoverer, action)
+        assert world.bookies["b2"].is_fenced
+        assert world.bookies["b2"].add(0, b"", is_recovery=False) is Status.FENCED
+
+    def test_write_quorum_less_ack_quorum_plus_one_negatives_end_the_ledger(self) -> None:
+        core = start()
+        actions = fence(core, {"b0": NO, "b1": NO})
+        actions = core.handle(answer(actions[0], NO))
+        assert not [a for a in actions if isinstance(a, StoreClosed)]
+        (store,) = core.handle(answer(actions[0], NO))
+        assert isinstance(store, StoreClosed)
+        assert (store.closed.last_entry_id, store.closed.length) == (-1, 0)
+        core.handle(Stored(store))
+        assert core.result.is_closed
+
+    @pytest.mark.parametrize("doubt", [None, UNKNOWN, Status.IO_ERROR, b"not an entry"])
+    def test_doubt_is_never_a_negative(self, doubt: bytes | Status | None) -> None:
+        """#2908: a corrupt log that answered "no such entry" truncated a ledger."""
+        core = start()
+        (first,) = fence(core, {"b0": NO, "b1": NO})
+        second, third = core.handle(answer(first, NO))
+        core.handle(answer(second, doubt))
+        core.handle(answer(third, doubt))
+        with pytest.raises(RecoveryIncomplete, match="takes 2 explicit negatives") as caught:
+            _ = core.result
+        assert "there are 1" in str(caught.value)
+
+    def test_one_good_copy_beats_doubt_and_denial(self) -> None:
+        core = start()
+        (first,) = fence(core, {"b0": NO, "b1": NO})
+        second, third = core.handle(answer(first, NO))
+        core.handle(answer(second, UNKNOWN))
+        actions = core.handle(answer(third, make_body(0, -1)))
+        assert {a.bookie for a in actions if isinstance(a, AddEntry)} == {"b0", "b1", "b2"}
+
+    def test_an_entry_known_to_be_confirmed_is_not_cut_off(self) -> None:
+        """BP-46: bookies that lost entries deny them; a later entry proves they existed."""
+        core = start(window=2)
+        actions = fence(core, {"b0": NO, "b1": NO})
+        assert [entry_id for _, entry_id in reads(actions)] == [0, 1]
+        # Entry 1 carries LAC 0: entry 0 was acknowledged, whoever denies it.
+        core.handle(answer(actions[1], make_body(1, 0)))
+        second, third = core.handle(answer(actions[0], NO))
+        core.handle(answer(second, NO))
+        assert not core.finished
+        core.handle(answer(third, NO))
+        with pytest.raises(RecoveryIncomplete, match="lost data"):
+            _ = core.result
+
+    def test_a_gap_ends_the_ledger_and_nothing_after_it_is_added(self) -> None:
+        core = start(window=3)
+        actions = fence(core, {"b0": NO, "b1": NO})
+        after_gap = core.handle(answer(actions[1], make_body(1, -1)))
+        assert not after_gap
+        rest = core.handle(answer(actions[0], NO))
+        (store,) = core.handle(answer(rest[0], NO))
+        assert isinstance(store, StoreClosed)
+        assert store.closed.last_entry_id == -1
+
+
+class TestLength:
+    def test_comes_from_the_last_entry_added_again(self) -> None:
+        core = start()
+        (read,) = fence(core, {"b0": NO, "b1": NO})
+        adds = core.handle(answer(read, make_body(0, -1)))
+        core.handle(answer(adds[0], Status.OK))
+        (read, *_) = core.handle(answer(adds[1], Status.OK))
+        rest = core.handle(answer(read, NO))
+        (store,) = core.handle(answer(rest[0], NO))
+        assert isinstance(store, StoreClosed)
+        assert (store.closed.last_entry_id, store.closed.length) == (0, 5)
+
+    def test_is_read_from_the_lac_entry_when_nothing_follows(self) -> None:
+        fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(3, ("b3", "b1", "b2")))
+        core = start(make_metadata(fragments=fragments))
+        (read,) = [a for a in fence(core, {"b3": NO, "b1": NO}) if isinstance(a, ReadEntry)]
+        assert read.entry_id == 3
+        rest = core.handle(answer(read, NO))
+        (measure,) = core.handle(answer(rest[0], NO))
+        assert core.phase is Phase.MEASURING
+        assert isinstance(measure, ReadEntry)
+        assert (measure.entry_id, measure.is_fencing) == (2, False)
+        assert measure.bookie in ("b0", "b1", "b2")
+        rest = core.handle(answer(measure, None))
+        (store,) = core.handle(answer(rest[0], make_body(2, 1)))
+        assert isinstance(store, StoreClosed)
+        assert (store.closed.last_entry_id, store.closed.length) == (2, 15)
+
+    def test_is_never_guessed(self) -> None:
+        fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(3, ("b3", "b1", "b2")))
+        core = start(make_metadata(fragments=fragments))
+        (read,) = fence(core, {"b3": NO, "b1": NO})
+        (measure,) = core.handle(answer(core.handle(answer(read, NO))[0], NO))
+        for action in core.handle(answer(measure, None)):
+            core.handle(answer(action, NO))
+        with pytest.raises(RecoveryIncomplete, match="holds the ledger's length"):
+            _ = core.result
+
+
+class TestAddingAgain:
+    def begin(self) -> tuple[RecoveryCore, list[AddEntry]]:
+        core = start()
+        (read,) = fence(core, {"b0": NO, "b1": NO})
+        adds = core.handle(answer(read, make_body(0, -1)))
+        return core, [a for a in adds if isinstance(a, AddEntry)]
+
+    def test_bytes_stay_as_the_writer_made_them(self) -> None:
+        _, adds = self.begin()
+        assert [bytes(a.body) for a in adds] == [make_body(0, -1)] * 3
+
+    def test_a_replaced_bookies_ack_does_not_count(self) -> None:
+        core, adds = self.begin()
+        core.handle(answer(adds[0], Status.OK))
+        (replace,) = core.handle(answer(adds[1], None))
+        assert isinstance(replace, ReplaceBookie)
+        assert replace.excluded == ("b1",)
+        (again,) = core.handle(Chosen(replace, "b7"))
+        assert (again.bookie if isinstance(again, AddEntry) else None) == "b7"
+        assert core.handle(answer(again, Status.OK))  # two acks in b0 b7 b2: on it goes
+        assert core._adds.confirmed == 0
+
+    def test_without_a_replacement_an_ack_quorum_of_the_rest_will_do(self) -> None:
+        core, adds = self.begin()
+        (replace,) = core.handle(answer(adds[0], Status.READ_ONLY))
+        assert isinstance(replace, ReplaceBookie)
+        core.handle(Chosen(replace, None))
+        core.handle(answer(adds[1], Status.OK))
+        core.handle(answer(adds[2], Status.OK))
+        assert core._adds.confirmed == 0
+        assert not core.finished
+
+    def test_too_few_bookies_left_is_incomplete_with_the_numbers(self) -> None:
+        core, adds = self.begin()
+        for add in adds[:2]:
+            (replace,) = core.handle(answer(add, Status.IO_ERROR))
+            assert isinstance(replace, ReplaceBookie)
+            core.handle(Chosen(replace, None))
+        with pytest.raises(RecoveryIncomplete, match=r"2 acks needed, 2 of 3 bookies failed"):
+            _ = core.result
+
+
+class TestStoring:
+    def closing(self) -> tuple[RecoveryCore, StoreClosed]:
+        core = start()
+        (read,) = fence(core, {"b0": NO, "b1": NO})
+        (store,) = core.handle(answer(core.handle(answer(read, NO))[0], NO))
+        assert isinstance(store, StoreClosed)
+        return core, store
+
+    def test_anothers_close_is_adopted(self) -> None:
+        core, store = self.closing()
+        theirs = make_metadata().closed(4, 25)
+        core.handle(Conflicted(store, theirs))
+        assert core.result is theirs
+
+    def test_anothers_change_means_beginning_again(self) -> None:
+        core, store = self.closing()
+        moved = make_metadata().with_ensemble(0, ("b0", "b5", "b2"))
+        actions = core.handle(Conflicted(store, moved))
+        assert [a.bookie for a in actions if isinstance(a, ReadLast)] == ["b0", "b5", "b2"]
+        assert core.handle(Stored(store)) == []  # an answer to the attempt before
+        assert not core.finished
+
+    def test_restarts_are_bounded(self) -> None:
+        core, store = self.closing()
+        for _ in range(ATTEMPTS_MAX - 1):
+            begun = core.handle(Conflicted(store, make_metadata()))
+            for action in begun[:2]:
+                actions = core.handle(answer(action, NO))
+            actions = core.handle(answer(actions[0], NO))
+            (last,) = core.handle(answer(actions[0], NO))
+            assert isinstance(last, StoreClosed)
+            store = last
+        core.handle(Conflicted(store, make_metadata()))
+        with pytest.raises(MetadataConflict):
+            _ = core.result
+
+
+SIZES = [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1)]
+
+
+def run_history(seed: int) -> str:
+    """One random history: a writer that may live on, faults, recoverers that may vanish.
+
+    Returns what became of it, for the count at the end of the test.
+    """
+    rng = random.Random(seed)
+    sizes = rng.choice(SIZES)
+    world = World(rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=rng.randrange(3))
+    world.loss = rng.choice([0.0, 0.0, 0.05, 0.2])
+    names = list(world.bookies)
+    recoverers: list[Recoverer] = []
+    for _ in range(rng.randrange(10, 300)):
+        dice = rng.random()
+        if dice < 0.10:
+            world.writer.append()
+        elif dice < 0.12:
+            world.writer.replace()
+        elif dice < 0.14 and len(recoverers) < 4:
+            recoverers.append(Recoverer(world, rng.choice([1, 2, 16])))
+        elif dice < 0.15:
+            bookie = world.bookies[rng.choice(names)]
+            bookie.is_down = not bookie.is_down
+        elif dice < 0.16:
+            world.bookies[rng.choice(names)].fault = rng.choice([Status.IO_ERROR, UNKNOWN, None])
+        elif dice < 0.165 and recoverers:
+            gone = recoverers.pop(0)
+            # Its requests still arrive; its answers reach nobody.
+            gone.error = RecoveryIncomplete("crashed")
+        else:
+            world.step()
+    world.heal()
+    final = Recoverer(world, rng.choice([1, 3, 16]))
+    for _ in range(20):
+        world.run(final)
+        if final.result is not None:
+            break
+        # Faults of before may have reached it as late answers; now there are none left.
+        final = Recoverer(world, 16)
+    assert final.result is not None, final.error
+    while world.step():  # let every straggler arrive: nothing may change any more
+        pass
+    world.check()
+    for recoverer in recoverers:
+        if recoverer.result is not None:
+            assert recoverer.result == world.metadata, "two recoverers disagree"
+    return f"{len(world.metadata.fragments)} fragments, {world.metadata.last_entry_id >= 0}"
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_every_history_ends_closed_with_all_that_was_confirmed(block: int) -> None:
+    kinds: dict[str, int] = {}
+    for seed in range(block * 500, block * 500 + 500):
+        try:
+            kind = run_history(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        kinds[kind] = kinds.get(kind, 0) + 1
+    # The histories are worth something: some have entries and ensemble changes.
+    assert len(kinds) >= 3, kinds
+
+
+def test_confirmed_entries_survive_without_the_lac() -> None:
+    """Recovery that hears no LAC at all still finds everything from the last fragment on."""
+    world = World(random.Random(5), make_metadata(state=LedgerState.OPEN))
+    for _ in range(20):
+        world.writer.append()
+    while world.step():
+        pass
+    assert world.writer.confirmed == 19
+    for bookie in world.bookies.values():
+        bookie.entries = {e: make_body(e, -1) for e in bookie.entries}
+    recoverer = Recoverer(world, 4)
+    world.run(recoverer)
+    assert recoverer.result is not None
+    assert (recoverer.result.last_entry_id, recoverer.result.length) == (19, 100)
