@@ -22,6 +22,9 @@ class RecordFormatError(FinalError):
         self.offset = offset
         self.cause = cause
 
+    def __reduce__(self) -> tuple[type[RecordFormatError], tuple[int, str]]:
+        return type(self), (self.offset, self.cause)
+
 
 class CompressionUnavailable(FinalError):
     """The library for this compression is not installed here."""
@@ -69,11 +72,14 @@ class TakenOver(LedgerFenced):
         self.our_epoch = our_epoch
         self.their_epoch = their_epoch
 
+    def __reduce__(self) -> tuple[type[TakenOver], tuple[str, int, int | None]]:
+        return type(self), (self.stream, self.our_epoch, self.their_epoch)
+
 
 class Truncated(FinalError):
     """The wanted position was truncated away; `first_available` is where the stream begins."""
 
-    def __init__(self, stream: str, wanted: Position, first_available: Position) -> None:
+    def __init__(self, stream: str, wanted: object, first_available: Position) -> None:
         super().__init__(
             f"stream {stream!r}: position {wanted} was truncated; the first available position "
             f"is {first_available}. Read from there (some records are gone), or keep data longer "
@@ -82,6 +88,9 @@ class Truncated(FinalError):
         self.stream = stream
         self.wanted = wanted
         self.first_available = first_available
+
+    def __reduce__(self) -> tuple[type[Truncated], tuple[str, object, Position]]:
+        return type(self), (self.stream, self.wanted, self.first_available)
 
 
 class CommitOutOfOrder(FinalError):

@@ -186,8 +186,7 @@ class StreamMetadata:
 
     def taken_over(self) -> StreamMetadata:
         """Epoch + 1. What the old writer had prepared becomes garbage."""
-        garbage = self.garbage if self.prepared is None else (*self.garbage, self.prepared)
-        return replace(self, epoch=self.epoch + 1, prepared=None, garbage=garbage)
+        return replace(self._without_prepared(), epoch=self.epoch + 1)
 
     def with_prepared(self, epoch: int, ledger_id: int) -> StreamMetadata:
         """Remembers a ledger made ahead, so that it is found if its writer dies."""
@@ -214,7 +213,7 @@ class StreamMetadata:
         )
 
     def begun(self, epoch: int, ledger_id: int, now_ms: int) -> StreamMetadata:
-        """A new open segment on this ledger; if it was the prepared one, none is prepared."""
+        """A new open segment on this ledger. Another one that was prepared becomes garbage."""
         self._check_owner(epoch)
         if self.open_segment is not None:
             raise MetadataConflict(
@@ -222,11 +221,16 @@ class StreamMetadata:
             )
         segment = Segment(self.next_segment, ledger_id, self.next_sequence, now_ms)
         return replace(
-            self,
+            self._without_prepared(ledger_id),
             segments=(*self.segments, segment),
             next_segment=self.next_segment + 1,
-            prepared=None if self.prepared == ledger_id else self.prepared,
         )
+
+    def _without_prepared(self, used: int | None = None) -> StreamMetadata:
+        if self.prepared is None:
+            return self
+        garbage = self.garbage if self.prepared == used else (*self.garbage, self.prepared)
+        return replace(self, prepared=None, garbage=garbage)
 
     def committed(
         self, sink_id: str, batch_id: int, ends: Iterable[tuple[int, SegmentEnd]], now_ms: int

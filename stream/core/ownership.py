@@ -16,6 +16,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
+from ledger.errors import LedgerError
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.errors import NoSuchStream, TakenOver
 
@@ -122,6 +123,7 @@ class Succession:
         self.version = version
         self.ended: SegmentEnd | None = None
         self.made: int | None = None
+        self.failure: LedgerError | None = None
         self._now_ms = now_ms
         self._is_recovery = is_recovery or epoch is None
         self._begins_next = begins_next
@@ -136,8 +138,13 @@ class Succession:
 
     @property
     def result(self) -> StreamMetadata:
-        """The metadata as stored. Only when finished."""
+        """The metadata as stored. Only when finished.
+
+        Raises TakenOver if the epoch is no longer ours, NoSuchStream if the stream was deleted.
+        """
         assert self.finished, self.story()
+        if self.failure is not None:
+            raise self.failure
         assert self.stream is not None, self.story()
         return self.stream
 
@@ -145,17 +152,14 @@ class Succession:
         """The last events and actions, for logs and failed assertions."""
         return "\n".join((*self._story, f"now {self._step.value}"))
 
-    def start(self) -> Action | None:
+    def start(self) -> tuple[Action, ...]:
         assert self._step is _Step.NEW, self.story()
         if self.stream is None:
             return self._go(_Step.READING_TO_TAKE, ReadStream())
         return self._end_old()
 
-    def handle(self, event: Event) -> Action | None:
-        """The next action, or None when finished.
-
-        Raises TakenOver if the epoch is no longer ours, NoSuchStream if the stream was deleted.
-        """
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """The next action; none when finished."""
         self._story.append(f"<- {type(event).__name__}")
         match self._step, event:
             case _Step.READING_TO_TAKE, StreamRead(stream, version):
@@ -178,25 +182,30 @@ class Succession:
             case _Step.STORING, Stored(version):
                 self.version = version
                 self.stream = self._target
-                return self._go(_Step.DONE, None)
+                return self._go(_Step.DONE)
             case _Step.STORING, StoreConflicted() | StoreUnknown():
                 return self._go(_Step.READING_AGAIN, ReadStream())
             case _Step.READING_AGAIN, StreamRead(stream, version):
                 return self._look_again(stream, version)
         raise AssertionError(f"event {event} does not fit\n{self.story()}")
 
-    def _go(self, step: _Step, action: Action | None) -> Action | None:
+    def _go(self, step: _Step, *actions: Action) -> tuple[Action, ...]:
         self._step = step
-        self._story.append(f"-> {type(action).__name__ if action else 'finished'}")
-        return action
+        names = ", ".join(type(action).__name__ for action in actions)
+        self._story.append(f"-> {names or 'finished'}")
+        return actions
 
-    def _take(self, stream: StreamMetadata, version: int) -> Action | None:
+    def _fail(self, error: LedgerError) -> tuple[Action, ...]:
+        self.failure = error
+        return self._go(_Step.DONE)
+
+    def _take(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
         if stream.is_deleted:
-            raise NoSuchStream(f"stream {self.name!r} was deleted")
+            return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
         self._target = stream.taken_over()
         return self._go(_Step.STORING_EPOCH, StoreStream(self._target, version))
 
-    def _end_old(self) -> Action | None:
+    def _end_old(self) -> tuple[Action, ...]:
         assert self.stream is not None, self.story()
         segment = self.stream.open_segment
         if segment is None:
@@ -207,15 +216,15 @@ class Succession:
             EndLedger(segment.ledger_id, segment.first_sequence, self._is_recovery),
         )
 
-    def _make(self) -> Action | None:
+    def _make(self) -> tuple[Action, ...]:
         assert self.stream is not None, self.story()
         if self._begins_next:
             return self._go(_Step.MAKING, MakeLedger(self.stream.prepared))
         if self._old_ledger is None:
-            return self._go(_Step.DONE, None)
+            return self._go(_Step.DONE)
         return self._store()
 
-    def _store(self) -> Action | None:
+    def _store(self) -> tuple[Action, ...]:
         assert self.stream is not None, self.story()
         assert self.epoch is not None, self.story()
         target = self.stream
@@ -228,17 +237,17 @@ class Succession:
         self._target = target
         return self._go(_Step.STORING, StoreStream(target, self.version))
 
-    def _look_again(self, stream: StreamMetadata, version: int) -> Action | None:
+    def _look_again(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
         assert self.epoch is not None, self.story()
         if stream.is_deleted:
-            raise NoSuchStream(f"stream {self.name!r} was deleted")
+            return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
         if stream.epoch != self.epoch:
-            raise TakenOver(self.name, self.epoch, stream.epoch)
+            return self._fail(TakenOver(self.name, self.epoch, stream.epoch))
         self.stream, self.version = stream, version
         segment = stream.open_segment
         ledger_id = None if segment is None else segment.ledger_id
         if ledger_id != self._old_ledger:
             # Only we change segments at our epoch: our change happened after all.
             assert ledger_id == self.made, self.story()
-            return self._go(_Step.DONE, None)
+            return self._go(_Step.DONE)
         return self._store()

@@ -1,0 +1,61 @@
+"""What a record counts in a batch, and whether it may be one at all.
+
+Checked when a record is handed over: one bad record must not take down the batch around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ledger.errors import InvalidArgument
+from stream.core.entry_encoder import Headers
+from stream.core.entry_format import RECORD_BYTES_MAX
+
+RECORD_OVERHEAD_BYTES: Final = 16
+"""Counted per record for offsets and times, so that empty records fill a batch too."""
+
+
+def record_bytes(
+    value: bytes, key: bytes | None, event_time_ms: int | None, headers: Headers | None
+) -> int:
+    """Size of a record without its overhead. Raises InvalidArgument, TypeError."""
+    if type(value) is not bytes or not (key is None or type(key) is bytes):
+        raise TypeError(
+            f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}"
+        )
+    if event_time_ms is not None and not -(1 << 63) <= event_time_ms < 1 << 63:
+        raise InvalidArgument(f"event time {event_time_ms} does not fit 64 bits (ms since 1970)")
+    size = len(value) + len(key or b"")
+    for name, content in headers or ():
+        if type(name) is not str or type(content) is not bytes:
+            raise TypeError("headers are pairs of a str name and a bytes value")
+        size += len(name.encode()) + len(content) + RECORD_OVERHEAD_BYTES
+    if size > RECORD_BYTES_MAX:
+        raise InvalidArgument(f"a record of {size} bytes; the largest is {RECORD_BYTES_MAX}")
+    return size
+
+
+def many_bytes(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    event_times: Sequence[int | None] | None,
+) -> list[int]:
+    """What each record counts in a batch, overhead included. Raises as `record_bytes`."""
+    for what, column in (("keys", keys), ("event times", event_times)):
+        if column is not None and len(column) != len(values):
+            raise InvalidArgument(f"{len(column)} {what} for {len(values)} values")
+    if keys is None and event_times is None and set(map(type, values)) <= {bytes}:
+        sizes = [size + RECORD_OVERHEAD_BYTES for size in map(len, values)]
+        if max(sizes, default=0) - RECORD_OVERHEAD_BYTES <= RECORD_BYTES_MAX:
+            return sizes
+    nothing: Sequence[None] = [None] * len(values)
+    return [
+        record_bytes(value, key, time, None) + RECORD_OVERHEAD_BYTES
+        for value, key, time in zip(
+            values,
+            nothing if keys is None else keys,
+            nothing if event_times is None else event_times,
+            strict=True,
+        )
+    ]

@@ -1,0 +1,59 @@
+"""What a stream writer knows of the segment it sends to, its bounds and its counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.writer import LedgerWriter
+from stream.core.metadata import SegmentEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """Bounds of one stream writer."""
+
+    pending_bytes_max: int = 32 << 20
+    """Bytes sealed and not yet confirmed; then appends wait (or raise trio.WouldBlock)."""
+
+    repair_timeout_s: float = 60.0
+    """How long a writer whose ledger failed tries to go on with another before it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWriterStatistics:
+    epoch: int
+    segment: int
+    records: int
+    entries: int
+    bytes_pending: int
+    rolls: int
+    repairs: int
+
+
+class OpenSegment:
+    """A segment this writer sends to. `is_published`: the metadata says that it exists."""
+
+    __slots__ = (
+        "confirmed", "created_ms", "entries", "first_sequence", "first_time_ms", "is_published",
+        "last_time_ms", "ledger", "nbytes", "number", "records",
+    )  # fmt: skip
+
+    def __init__(self, number: int, ledger: LedgerWriter, created_ms: int, sequence: int) -> None:
+        self.number = number
+        self.ledger = ledger
+        self.created_ms = created_ms
+        self.first_sequence = sequence
+        self.is_published = False
+        self.confirmed = -1
+        self.entries = 0
+        self.records = 0
+        self.nbytes = 0
+        self.first_time_ms = -1
+        self.last_time_ms = -1
+
+    @property
+    def end(self) -> SegmentEnd:
+        """Where the segment ends, if nothing more is sent and all of it is confirmed."""
+        return SegmentEnd(
+            self.entries - 1, self.records, self.nbytes, self.first_time_ms, self.last_time_ms
+        )

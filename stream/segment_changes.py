@@ -1,0 +1,414 @@
+"""Looks after the segment of a writer: opens it by takeover, rolls, repairs, and seals it.
+
+One task does all of it, one thing at a time, so no two changes meet. Must never confirm anything
+in a segment that is not published, nor go on at an epoch that is not ours. The decisions are
+core/ownership.py and core/policy.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ledger.errors import LedgerClosed, LedgerError, RetryableError
+from ledger.metastore.tasks import open_background
+from ledger.writer import LedgerWriter
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.ownership import EndLedger, MakeLedger, Succession
+from stream.core.policy import NamespaceMetadata, should_prepare, should_roll
+from stream.errors import NoSuchStream, TakenOver
+from stream.open_segment import OpenSegment, WriterOptions
+from stream.reclaim import reclaim_stream
+from stream.succession import StreamLedgers
+from stream.writer import StreamWriter
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.05
+_PAUSE_S_MAX = 2.0
+_ROLL_RETRY_S = 5.0
+_SEAL_TRIES_MAX = 5
+
+
+class SegmentChanges:
+    """The shell around a `StreamWriter` that changes the segment under it."""
+
+    def __init__(
+        self,
+        writer: StreamWriter,
+        ledgers: StreamLedgers,
+        policy: NamespaceMetadata,
+        options: WriterOptions,
+    ) -> None:
+        self._writer = writer
+        self._ledgers = ledgers
+        self._policy = policy
+        self._options = options
+        self._now_ms = ledgers.client.now_ms
+        self._stream: StreamMetadata | None = None
+        self._prepared: LedgerWriter | None = None
+        self._is_prepare_tried = False
+        self._segments: list[OpenSegment] = []
+        """Segments with batches that may be unconfirmed: one, or two while rolling."""
+        self._error: LedgerError | None = None
+        self._event = trio.Event()
+        self._retry_at = -math.inf
+        self._is_closing = False
+        self._seal_tries = 0
+        self._done = trio.Event()
+        writer.on_segment_event = self._noticed
+        writer.closer = self.close
+
+    # Takeover
+
+    async def take_over(self) -> None:
+        """Makes this writer the one of the stream. Raises NoSuchStream and what ledgers raise."""
+        machine = Succession(self._ledgers.stream, self._now_ms())
+        ledger = await self._succeed(machine)
+        stream = self._stream
+        assert stream is not None, machine.story()
+        self._writer.epoch = stream.epoch
+        self._writer.next_sequence = stream.next_sequence
+        self._writer.last_time_ms = stream.last_time_ms
+        self._use(ledger)
+        _log.info(
+            "stream=%s epoch=%d segment=%d ledger=%d: took over",
+            stream.name, stream.epoch, self._segments[0].number,
+            self._segments[0].ledger.ledger_id,
+        )  # fmt: skip
+
+    async def _succeed(
+        self,
+        machine: Succession,
+        *,
+        closing: OpenSegment | None = None,
+        made: LedgerWriter | None = None,
+    ) -> LedgerWriter | None:
+        """Runs the machine; returns the ledger of the new segment, if there is one.
+
+        `closing`: our own segment to be closed rather than recovered; `made`: the ledger to use.
+        A ledger made here that was not published is deleted again.
+        """
+        fresh: list[LedgerWriter] = [] if made is None else [made]
+
+        async def make(_action: MakeLedger) -> int:
+            if not fresh:
+                fresh.append(await self._ledgers.make(self._policy))
+            return fresh[0].ledger_id
+
+        async def end(action: EndLedger) -> SegmentEnd:
+            if closing is None:
+                return await self._ledgers.recovered_end(action.ledger_id, action.first_sequence)
+            assert closing.ledger.ledger_id == action.ledger_id, machine.story()
+            await closing.ledger.flush()
+            closing.ledger.on_confirmed = closing.ledger.on_failed = None
+            await closing.ledger.close()
+            return closing.end
+
+        try:
+            self._stream = await self._ledgers.run(machine, end=end, make=make)
+        except BaseException:
+            if made is None and fresh:
+                await self._discard(fresh[0])
+            raise
+        return fresh[0] if fresh else None
+
+    def _use(self, ledger: LedgerWriter | None) -> None:
+        """Sends to the open segment of the metadata from now on."""
+        assert self._stream is not None, "a segment is used after it was stored"
+        assert ledger is not None, "a new segment has a ledger"
+        begun = self._stream.open_segment
+        assert begun is not None, "no open segment was stored"
+        assert begun.ledger_id == ledger.ledger_id, f"{begun} is not on ledger {ledger.ledger_id}"
+        segment = OpenSegment(begun.number, ledger, begun.created_ms, begun.first_sequence)
+        segment.is_published = True
+        self._segments = [segment]
+        self._writer.use_segment(segment)
+        self._writer.is_paused = False
+        self._writer.settle()
+
+    async def _discard(self, ledger: LedgerWriter) -> None:
+        """Gives up a ledger that the metadata does not name. A failure leaves it to the janitor."""
+        ledger.on_confirmed = ledger.on_failed = None
+        ledger.abandon()
+        with trio.move_on_after(1) as scope:
+            scope.shield = True
+            try:
+                await self._forget_unpublished(ledger.ledger_id)
+            except LedgerError as error:
+                _log.info("ledger=%d: not deleted now: %s", ledger.ledger_id, error)
+
+    async def _forget_unpublished(self, ledger_id: int) -> None:
+        # The store of the new segment may have happened without our knowing: look first.
+        store, namespace = self._ledgers.store, self._ledgers.namespace
+        stream, version = await store.read_stream(namespace, self._ledgers.stream)
+        if ledger_id not in stream.ledgers():
+            path = self._ledgers.ledger_path(ledger_id)
+            await store.delete_orphan(namespace, stream.name, version, path)
+
+    # The task
+
+    def _noticed(self, error: LedgerError | None) -> None:
+        if error is not None and self._error is None:
+            self._error = error
+        self._event.set()
+
+    async def run(self) -> None:
+        """Looks after the segment until the writer is closed or has failed."""
+        try:
+            await self._reclaim()
+            while not await self._act():
+                pass
+        except LedgerError as error:
+            _log.warning("stream=%s: writer failed: %s", self._ledgers.stream, error)
+            self._writer.fail(error)
+        finally:
+            for segment in self._segments:
+                segment.ledger.on_confirmed = segment.ledger.on_failed = None
+                segment.ledger.abandon()
+            self._done.set()
+
+    async def _act(self) -> bool:
+        """Does what is due most, or waits until something may be; True when all is done."""
+        segment = self._segments[-1]
+        facts = {
+            "created_ms": segment.created_ms, "nbytes": segment.nbytes, "now_ms": self._now_ms(),
+        }  # fmt: skip
+        if self._error is not None:
+            await self._repair()
+        elif self._is_closing:
+            return await self._seal()
+        elif trio.current_time() < self._retry_at:
+            await self._wait()
+        elif should_roll(**facts, policy=self._policy):
+            await self._roll()
+        elif not self._is_prepare_tried and should_prepare(**facts, policy=self._policy):
+            await self._prepare()
+        else:
+            await self._wait()
+        return False
+
+    async def _wait(self) -> None:
+        """Until the ledger fails, the segment has grown to where something is due, or time has
+        come."""
+        segment, policy = self._segments[-1], self._policy
+        watch, due_ms = policy.roll_bytes, policy.roll_ms
+        if not self._is_prepare_tried:
+            watch, due_ms = (watch + 1) // 2, (due_ms + 1) // 2
+        timeout_s = math.inf
+        if segment.nbytes == 0:
+            watch = 1  # then the clock begins to matter
+        else:
+            timeout_s = max(0.001, (segment.created_ms + due_ms - self._now_ms()) / 1000)
+        timeout_s = max(timeout_s, self._retry_at - trio.current_time())
+        if segment.nbytes >= watch:
+            watch = 1 << 62  # a roll that could not be done waits for its time
+        self._writer.segment_bytes_watch = watch
+        with trio.move_on_after(timeout_s):
+            await self._event.wait()
+        self._event = trio.Event()
+
+    async def _prepare(self) -> None:
+        """Makes the next ledger ahead: metadata only. A failure is no harm: rolling makes one."""
+        self._is_prepare_tried = True
+        epoch = self._writer.epoch
+        ledger: LedgerWriter | None = None
+        try:
+            ledger = await self._ledgers.make(await self._fresh_policy())
+            ledger_id = ledger.ledger_id
+            await self._ledgers.store.update_stream(
+                self._ledgers.namespace,
+                self._ledgers.stream,
+                lambda stream: stream.with_prepared(epoch, ledger_id),
+            )
+            self._prepared = ledger
+        except LedgerError as error:
+            _log.info("stream=%s: no ledger ahead: %s", self._ledgers.stream, error)
+            if ledger is not None:
+                await self._discard(ledger)
+            await self._check_epoch()
+
+    async def _fresh_policy(self) -> NamespaceMetadata:
+        self._policy, _ = await self._ledgers.store.read_namespace(self._ledgers.namespace)
+        self._writer.use_policy(self._policy)
+        return self._policy
+
+    async def _check_epoch(self) -> tuple[StreamMetadata, int]:
+        """The stream as stored. Raises TakenOver, NoSuchStream."""
+        ledgers = self._ledgers
+        stream, version = await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
+        if stream.is_deleted:
+            raise NoSuchStream(f"stream {ledgers.stream!r} was deleted")
+        if stream.epoch != self._writer.epoch:
+            raise TakenOver(ledgers.stream, self._writer.epoch, stream.epoch)
+        return stream, version
+
+    async def _roll(self) -> None:
+        """Sends to a new ledger at once, and confirms there when the old one is closed and the
+        new segment is published."""
+        old = self._segments[-1]
+        try:
+            stream, version = await self._check_epoch()
+            ledger = self._prepared or await self._ledgers.make(await self._fresh_policy())
+        except RetryableError as error:
+            self._retry_at = trio.current_time() + _ROLL_RETRY_S
+            _log.info("stream=%s: cannot roll now: %s", self._ledgers.stream, error)
+            return
+        self._prepared, self._is_prepare_tried = None, False
+        now_ms = self._now_ms()
+        # From here to the end of use_segment nothing is awaited: no entry may slip in between.
+        if self._error is not None:
+            await self._discard(ledger)
+            return
+        segment = OpenSegment(stream.next_segment, ledger, now_ms, old.first_sequence + old.records)
+        self._segments = [old, segment]
+        self._writer.use_segment(segment)
+        machine = Succession(
+            stream.name, now_ms, epoch=stream.epoch, stream=stream, version=version,
+            is_recovery=False,
+        )  # fmt: skip
+        try:
+            await self._succeed(machine, closing=old, made=ledger)
+        except LedgerError as error:
+            self._writer.ledger_failed(segment, error)
+            return
+        self._publish(segment)
+        self._writer.rolls += 1
+        _log.info(
+            "stream=%s segment=%d sealed records=%d, segment=%d ledger=%d begun",
+            stream.name, old.number, old.records, segment.number, ledger.ledger_id,
+        )  # fmt: skip
+        await self._reclaim()
+
+    def _publish(self, segment: OpenSegment) -> None:
+        assert self._stream is not None, "published without metadata"
+        begun = self._stream.open_segment
+        assert begun is not None, "published without an open segment"
+        assert (begun.number, begun.first_sequence) == (segment.number, segment.first_sequence), (
+            f"{begun} is not what was sent to: {segment.number} from {segment.first_sequence}"
+        )
+        self._segments = [segment]
+        segment.is_published = True
+        self._writer.settle()
+
+    async def _repair(self) -> None:
+        """After a ledger failed: recovers the open segment, begins another, sends again what the
+        old one does not hold. Raises TakenOver, or the last error when the time is up."""
+        failed_at = trio.current_time()
+        cause, self._error = self._error, None
+        _log.info("stream=%s: ledger failed, repairing: %s", self._ledgers.stream, cause)
+        self._writer.is_paused = True
+        for segment in self._segments:
+            segment.ledger.on_confirmed = segment.ledger.on_failed = None
+            segment.ledger.abandon()
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                await self._replace_segment()
+                break
+            except RetryableError as error:
+                if trio.current_time() - failed_at + pause_s > self._options.repair_timeout_s:
+                    raise
+                _log.info("stream=%s: repair goes on: %s", self._ledgers.stream, error)
+            await trio.sleep(pause_s * (0.5 + self._ledgers.client.rng.random()))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        self._writer.repairs += 1
+
+    async def _replace_segment(self) -> None:
+        stream, version = await self._check_epoch()
+        stale = list(self._segments)
+        machine = Succession(
+            stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version
+        )
+        ledger = await self._succeed(machine)
+        assert self._stream is not None, machine.story()
+        assert self._stream.next_sequence >= self._writer.confirmed_sequence, (
+            f"stream {stream.name!r}: recovery ended at sequence {self._stream.next_sequence}, "
+            f"{self._writer.confirmed_sequence} records were confirmed\n{machine.story()}"
+        )
+        open_ledger = None if stream.open_segment is None else stream.open_segment.ledger_id
+        for segment in stale:
+            if segment.ledger.ledger_id == open_ledger:
+                segment.is_published = True
+                self._writer.take_back(segment, self._stream.next_sequence)
+        self._prepared, self._is_prepare_tried = None, False
+        self._use(ledger)
+        for segment in stale:
+            if segment.ledger.ledger_id != open_ledger:
+                await self._discard(segment.ledger)
+        await self._reclaim()
+
+    # The end
+
+    async def close(self) -> None:
+        """Flushes, seals the segment, ends the task. Raises the writer's error."""
+        if not self._is_closing:
+            await self._writer.finish()
+            self._is_closing = True
+            self._event.set()
+        await self._done.wait()
+        if self._writer.error is not None and not isinstance(self._writer.error, LedgerClosed):
+            raise copy.copy(self._writer.error)
+
+    async def _seal(self) -> bool:
+        """Closes the ledger and seals the segment; False if it failed and must be repaired."""
+        try:
+            stream, version = await self._check_epoch()
+            machine = Succession(
+                stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version,
+                is_recovery=False, begins_next=False,
+            )  # fmt: skip
+            await self._succeed(machine, closing=self._segments[-1])
+        except (TakenOver, NoSuchStream) as error:
+            # All our records were durable before: whoever came after us has sealed them.
+            _log.info("stream=%s: closed behind our back: %s", self._ledgers.stream, error)
+        except LedgerError as error:
+            self._seal_tries += 1
+            if self._seal_tries >= _SEAL_TRIES_MAX:
+                raise
+            self._error = error
+            return False
+        self._writer.fail(LedgerClosed(f"the writer of stream {self._ledgers.stream!r} is closed"))
+        await self._reclaim()
+        return True
+
+    async def _reclaim(self) -> None:
+        """Deletes ledgers the metadata calls garbage. The janitor does what is left undone."""
+        if self._stream is None or not self._stream.garbage:
+            return
+        try:
+            await reclaim_stream(
+                self._ledgers.client, self._ledgers.store, self._ledgers.namespace,
+                self._ledgers.stream,
+            )  # fmt: skip
+        except LedgerError as error:
+            _log.info("stream=%s: garbage stays for now: %s", self._ledgers.stream, error)
+
+
+@asynccontextmanager
+async def open_writer(
+    ledgers: StreamLedgers, options: WriterOptions
+) -> AsyncIterator[StreamWriter]:
+    """Takes the stream over and gives its writer, which is closed at the end of the block.
+
+    After an exception in the block the segment is left open for the next writer to recover.
+    """
+    policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
+    writer = StreamWriter(ledgers.stream, policy, options, ledgers.client.now_ms)
+    changes = SegmentChanges(writer, ledgers, policy, options)
+    async with open_background() as nursery:
+        await changes.take_over()
+        nursery.start_soon(writer.run_linger)
+        nursery.start_soon(changes.run)
+        try:
+            yield writer
+        except BaseException:
+            writer.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
+            raise
+        if not isinstance(writer.error, LedgerClosed):
+            await writer.close()

@@ -1,0 +1,127 @@
+"""Makes, measures and ends the ledgers of a stream. Shell of `core.ownership`.
+
+Answers for carrying out a `Succession` against the metadata store and the ledger client. It
+decides nothing, and keeps nothing but its addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ledger.client import LedgerClient
+from ledger.core.entry import DigestType
+from ledger.errors import InvalidArgument, MetadataConflict, MetadataUnavailable
+from ledger.metastore.ledgers import ledger_path
+from ledger.runtime.drive import drive
+from ledger.writer import LedgerWriter
+from stream.core.entry_format import read_header
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.ownership import (
+    Action,
+    EndLedger,
+    Event,
+    LedgerEnded,
+    LedgerMade,
+    MakeLedger,
+    ReadStream,
+    StoreConflicted,
+    Stored,
+    StoreStream,
+    StoreUnknown,
+    StreamRead,
+    Succession,
+)
+from stream.core.policy import NamespaceMetadata
+from stream.store import StreamStore
+
+APPLICATION_TAG = "application"
+STREAM_TAG = "ledgerstream.stream"
+"""Custom metadata of every ledger we make, so that one nobody refers to can be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLedgers:
+    """The ledgers of one stream."""
+
+    client: LedgerClient
+    store: StreamStore
+    namespace: str
+    stream: str
+
+    @property
+    def tag(self) -> bytes:
+        return f"{self.namespace}/{self.stream}".encode()
+
+    def ledger_path(self, ledger_id: int) -> str:
+        """Where the ledger's metadata lies in the metadata store."""
+        return ledger_path(self.client.ledgers.root, ledger_id)
+
+    async def make(self, policy: NamespaceMetadata) -> LedgerWriter:
+        """A new ledger as the policy wants it. Raises NotEnoughBookies, MetadataUnavailable."""
+        return await self.client.create_ledger(
+            ensemble_size=policy.ensemble_size,
+            write_quorum=policy.write_quorum,
+            ack_quorum=policy.ack_quorum,
+            digest_type=DigestType[policy.digest_type],
+            custom={APPLICATION_TAG: b"ledgerstream", STREAM_TAG: self.tag},
+        )
+
+    async def recovered_end(self, ledger_id: int, first_sequence: int) -> SegmentEnd:
+        """Fences and closes a ledger if it is open, and reads where it ends.
+
+        `first_sequence` is that of its first record. Raises what `open_ledger` raises.
+        """
+        async with self.client.open_ledger(ledger_id, recover=True) as reader:
+            last_entry = reader.last_add_confirmed
+            if last_entry < 0:
+                return SegmentEnd(-1, 0, 0)
+            first = read_header((await reader.read(0, 0))[0].payload)
+            last = read_header((await reader.read(last_entry, last_entry))[0].payload)
+            begin = 0 if last.is_sequence_in_segment else first_sequence
+            records = last.first_sequence + last.count - begin
+            if records <= last_entry or first.first_sequence != begin:
+                raise InvalidArgument(
+                    f"ledger {ledger_id} is no segment from sequence {first_sequence}: its first "
+                    f"entry begins at {first.first_sequence}, its last ends {records} records on"
+                )
+            return SegmentEnd(
+                last_entry, records, reader.length, first.append_time_ms, last.append_time_ms
+            )
+
+    async def run(
+        self,
+        machine: Succession,
+        *,
+        end: Callable[[EndLedger], Awaitable[SegmentEnd]] | None = None,
+        make: Callable[[MakeLedger], Awaitable[int]] | None = None,
+    ) -> StreamMetadata:
+        """Carries the machine to its end. `end` and `make` default to recovery and nothing.
+
+        Raises TakenOver, NoSuchStream, and what ending and making ledgers raise.
+        """
+
+        async def perform(action: Action) -> Event:
+            match action:
+                case ReadStream():
+                    return StreamRead(*await self.store.read_stream(self.namespace, self.stream))
+                case StoreStream(stream, version):
+                    try:
+                        made = None if machine.made is None else self.ledger_path(machine.made)
+                        version = await self.store.put_stream(
+                            self.namespace, stream, version, ledger_path=made
+                        )
+                    except MetadataConflict:
+                        return StoreConflicted()
+                    except MetadataUnavailable:
+                        return StoreUnknown()
+                    return Stored(version)
+                case EndLedger(ledger_id, first_sequence):
+                    if end is not None:
+                        return LedgerEnded(await end(action))
+                    return LedgerEnded(await self.recovered_end(ledger_id, first_sequence))
+                case MakeLedger():
+                    assert make is not None, "a succession that begins a segment needs `make`"
+                    return LedgerMade(await make(action))
+
+        return await drive(machine, perform)
