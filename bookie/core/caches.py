@@ -158,6 +158,9 @@ class WriteCache:
     def swap(self) -> None:
         """Makes the active half the flushing one, and begins an empty half."""
         assert self.flushing is None, "the previous half is still being flushed"
+        if self._own_no in self.segments:
+            self.release_segment(self._own_no)
+            self._own_no = 0
         self.flushing, self.active = self.active, {}
         self._flushing_last, self._active_last = self._active_last, {}
         self._released_flushing, self._released = self._released, []

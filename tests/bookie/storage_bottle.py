@@ -1,0 +1,141 @@
+"""One ledger storage on a disk in memory, driven as the add path drives it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from bookie.storage.index import MemoryKeyValue
+from bookie.storage.journal import Journal
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.settings import StorageOptions
+from ledger.errors import Status
+from tests.bookie.memory_disk import MemoryDisk
+from tests.bookie.test_caches import KEY, make_entry, make_frame
+
+
+class CrashingKeyValue(MemoryKeyValue):
+    """Writes and flushes are steps of the disk, so a crash may fall on them."""
+
+    disk: MemoryDisk
+
+    def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
+        is_after = self.disk.step("index_write")
+        super().write(puts, deletes)
+        if is_after:
+            self.disk.lose_power()
+
+    async def flush(self) -> None:
+        is_after = self.disk.step("index_flush")
+        await super().flush()
+        if is_after:
+            self.disk.lose_power()
+
+
+class Bottle:
+    """What outlives a crash (`disk`, `pairs`) and what was promised (`acked`, `fenced`, `lacs`)."""
+
+    def __init__(
+        self,
+        disk: MemoryDisk | None = None,
+        pairs: MemoryKeyValue | None = None,
+        *,
+        options: StorageOptions | None = None,
+    ) -> None:
+        self.disk = disk or MemoryDisk()
+        self.pairs = pairs or MemoryKeyValue()
+        journal = Journal(
+            self.disk, "journal", rng=random.Random(5), file_bytes_max=32 * 1024, files_recycled=1
+        )
+        self.options = options or StorageOptions(
+            write_cache_bytes=8000,
+            read_cache_bytes=20_000,
+            read_ahead_bytes=500,
+            entry_log_bytes_max=6000,
+            checkpoint_interval_s=1000,
+            states_max=3,
+        )
+        self.storage = LedgerStorage(
+            self.disk, "ledgers", self.pairs, journal, now_ms=lambda: 1000, options=self.options
+        )
+        self.acked: dict[tuple[int, int], bytes] = {}
+        self.fenced: dict[int, None] = {}
+        self.lacs: dict[int, int] = {}
+        self.deleted: dict[int, None] = {}
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        payload: bytes = b"",
+        *,
+        lac: int = -1,
+        is_recovery: bool = False,
+    ) -> Status:
+        storage = self.storage
+        state = storage.state(ledger_id)
+        if state is None:
+            state = storage.create(ledger_id, KEY)
+        status = state.check_add(KEY, is_recovery)
+        if status is not Status.OK:
+            return status
+        entry = make_entry(ledger_id, entry_id, payload, lac)
+        frame = make_frame(ledger_id, entry_id, payload, lac)
+        storage.cache.put_frame(frame)
+        state.advance_lac(lac)
+        storage.journal.open_group.add(
+            frame, lambda: self.acked.__setitem__((ledger_id, entry_id), entry)
+        )
+        storage.journal.kick()
+        return Status.OK
+
+    def fence(self, ledger_id: int) -> None:
+        state = self.storage.state(ledger_id) or self.storage.create(ledger_id, KEY)
+        self.storage.fence(state, lambda: self.fenced.__setitem__(ledger_id, None))
+
+    def write_lac(self, ledger_id: int, lac: int) -> None:
+        state = self.storage.state(ledger_id) or self.storage.create(ledger_id, KEY)
+        packet = ledger_id.to_bytes(8, "big") + lac.to_bytes(8, "big") + b"crc!"
+        self.storage.set_explicit_lac(
+            state, lac, packet, lambda: self.lacs.__setitem__(ledger_id, lac)
+        )
+
+    async def settle(self) -> None:
+        """Waits until all that was queued is durable."""
+        done = trio.Event()
+        self.storage.journal.open_group.on_durable.append(done.set)
+        self.storage.journal.kick()
+        await done.wait()
+
+    async def check(self) -> None:
+        """All that was promised holds."""
+        for (ledger_id, entry_id), entry in self.acked.items():
+            if ledger_id not in self.deleted:
+                assert bytes(await self.storage.read(ledger_id, entry_id)) == entry
+                assert self.storage.last_entry_id(ledger_id) >= entry_id
+        for ledger_id in self.fenced:
+            state = self.storage.state(ledger_id)
+            assert ledger_id in self.deleted or (state is not None and state.is_fenced)
+        for ledger_id, lac in self.lacs.items():
+            state = self.storage.state(ledger_id)
+            assert ledger_id in self.deleted or (
+                state is not None and state.explicit_lac_id >= lac and state.lac >= lac
+            )
+
+    def reopened(self) -> Bottle:
+        """A new process on the same disk, after an orderly or a sudden end."""
+        successor = Bottle(self.disk, self.pairs, options=self.options)
+        successor.acked, successor.fenced = dict(self.acked), dict(self.fenced)
+        successor.lacs, successor.deleted = dict(self.lacs), dict(self.deleted)
+        return successor
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        await self.storage.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.storage.run)
+            yield
+            nursery.cancel_scope.cancel()
