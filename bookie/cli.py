@@ -69,7 +69,8 @@ async def standalone(
 
             async def stop_when_told() -> None:
                 async for _ in signals:
-                    remark("stopping")
+                    if sys.stderr.isatty():
+                        remark("stopping")
                     nursery.cancel_scope.cancel()
                     return
 
