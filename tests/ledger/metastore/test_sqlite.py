@@ -1,0 +1,262 @@
+"""The SQLite file itself: what is refused, what lasts, and how sessions end."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
+from ledger.metastore import open_store, sqlite_path
+from ledger.metastore.processes import ProcessIdentity, identity_of, is_gone
+from ledger.metastore.sqlite import open_sqlite
+from ledger.metastore.sqlite_file import SqliteFile
+
+
+async def refused(path: Path) -> str:
+    """What opening the file says."""
+    with pytest.raises((InvalidArgument, MetadataCorrupt)) as caught:
+        async with open_sqlite(str(path)):
+            raise AssertionError("must not be entered")
+    return str(caught.value)
+
+
+async def test_what_was_written_is_there_when_opened_again(tmp_path: Path) -> None:
+    file = str(tmp_path / "c.db")
+    async with open_sqlite(file) as store:
+        await store.create("/a/b", b"x")
+        assert await store.next_id("/i") == 0
+    async with open_sqlite(file) as store:
+        assert (await store.get("/a/b")).data == b"x"
+        assert await store.next_id("/i") == 1
+
+
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    assert f"the directory {tmp_path / 'no'} does not exist" in await refused(
+        tmp_path / "no" / "c.db"
+    )
+
+
+async def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    assert "is a directory" in await refused(tmp_path)
+
+
+async def test_bytes_that_are_not_sqlite_are_refused_untouched(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    file.write_bytes(b"precious text " * 100)
+    assert "is not a metadata file" in await refused(file)
+    assert file.read_bytes() == b"precious text " * 100
+
+
+async def test_the_file_of_another_program_is_refused_untouched(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    theirs = sqlite3.connect(file)
+    theirs.execute("CREATE TABLE nodes(x)")
+    theirs.commit()
+    theirs.close()
+    before = file.read_bytes()
+    assert "another program" in await refused(file)
+    assert file.read_bytes() == before
+
+
+async def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)):
+        pass
+    changed = sqlite3.connect(file)
+    changed.execute("PRAGMA user_version = 99")
+    changed.close()
+    assert "schema version 99, this program knows 1" in await refused(file)
+
+
+async def test_a_damaged_file_is_corrupt_not_empty(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)) as store:
+        for number in range(50):
+            await store.create(f"/a/{number}", bytes(1000))
+    data = bytearray(file.read_bytes())
+    data[4096:] = b"\x55" * (len(data) - 4096)
+    file.write_bytes(data)
+    with pytest.raises(MetadataCorrupt, match="damaged"):
+        async with open_sqlite(str(file)) as store:
+            await store.children("/a")
+
+
+def test_a_file_that_may_not_be_written_is_refused() -> None:
+    # Root may write everything, so it becomes somebody else, in a directory that one can see.
+    script = (
+        "import os, sys, trio\n"
+        "from ledger.metastore.sqlite import open_sqlite\n"
+        "async def main():\n"
+        "    async with open_sqlite(sys.argv[1]): pass\n"
+        "trio.run(main)\n"  # as its owner; this also imports all that is needed
+        "os.chmod(sys.argv[1], 0o444)\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: trio.run(main)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        said = subprocess.run(
+            [sys.executable, "-c", script, f"{directory}/c.db"],
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert said.stdout.startswith("InvalidArgument"), said
+    assert "may not write it" in said.stdout
+
+
+async def test_a_lock_held_too_long_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledger.metastore.sqlite_file.BUSY_TIMEOUT_S", 0.05)
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)) as store:
+        other = sqlite3.connect(file, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(MetadataUnavailable, match="locked by other processes"):
+            await store.create("/a", b"")
+        other.execute("ROLLBACK")
+        other.close()
+        await store.create("/a", b"")
+
+
+async def test_others_may_end_a_session_and_the_store_goes_on_with_a_new_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)) as store:
+        await store.create("/e", b"old", is_ephemeral=True)
+        _end_all_sessions(file)
+        with trio.fail_after(10):
+            async with aclosing(store.watch("/e")) as nodes:
+                async for node in nodes:
+                    if node is None:
+                        break
+            # Needs a session, so it finds out before the next heartbeat would.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.wait_session_lost)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                await store.create("/e", b"new", is_ephemeral=True)
+        assert (await store.get("/e")).data == b"new"
+
+
+async def test_a_lost_session_is_noticed_by_the_heartbeat(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file), session_timeout_ms=400) as store:
+        _end_all_sessions(file)
+        with trio.fail_after(10):
+            await store.wait_session_lost()
+            await store.create("/e", b"", is_ephemeral=True)
+
+
+def _end_all_sessions(file: Path) -> None:
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("DELETE FROM nodes WHERE owner IS NOT NULL")
+    other.execute("DELETE FROM sessions")
+    other.execute("UPDATE changes SET sequence = sequence + 1")
+    other.execute("COMMIT")
+    other.close()
+
+
+def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
+    clock_ms = 1000
+    here = identity_of(os.getpid())
+    elsewhere = ProcessIdentity(here.boot_id, "another container", 7, 7)
+
+    def opened(identity: ProcessIdentity) -> SqliteFile:
+        return SqliteFile(
+            str(tmp_path / "c.db"),
+            session_timeout_ms=500,
+            now_ms=lambda: 0,
+            shared_clock_ms=lambda: clock_ms,
+            identity=identity,
+        )
+
+    mine, other = opened(here), opened(elsewhere)
+    try:
+        session, theirs = mine.begin_session(), other.begin_session()
+        clock_ms += 500
+        assert mine.expire_dead() == 0
+        assert mine.beat(session)
+        clock_ms += 1
+        assert mine.expire_dead() == 1
+        assert not other.beat(theirs)
+        assert mine.beat(session)
+    finally:
+        mine.close()
+        other.close()
+
+
+def test_only_proof_makes_a_process_gone() -> None:
+    here = identity_of(os.getpid())
+    assert here.start_ticks > 0
+    assert not is_gone(here, here)
+    later = ProcessIdentity(here.boot_id, here.pid_space, here.pid, here.start_ticks + 1)
+    assert is_gone(later, here)
+    rebooted = ProcessIdentity("another boot", here.pid_space, here.pid, here.start_ticks)
+    assert is_gone(rebooted, here)
+    contained = ProcessIdentity(here.boot_id, "another", 1, 1)
+    assert not is_gone(contained, here)
+    unknown = ProcessIdentity("", "", here.pid, 0)
+    assert not is_gone(unknown, here)
+    assert not is_gone(later, unknown)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with child:
+        born = identity_of(child.pid)
+        assert not is_gone(born, here)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert is_gone(born, here), "a zombie is gone"
+    assert is_gone(born, here)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("c.db", "has no scheme"),
+        ("etcd://x", "unknown scheme 'etcd'"),
+        ("zk://h:2181/ledgers", "ZooKeeper driver is not built yet"),
+        ("zk+hierarchical://h:2181/ledgers", "not built yet"),
+        ("sqlite:", "must start with sqlite://"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///var/", "names no file"),
+        ("memory:x", "nothing after it"),
+    ],
+)
+async def test_addresses_nobody_can_serve_are_refused(uri: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        async with open_store(uri):
+            raise AssertionError("must not be entered")
+
+
+async def test_addresses_choose_the_driver(tmp_path: Path) -> None:
+    assert sqlite_path("sqlite:///tmp/c.db") == "/tmp/c.db"
+    assert sqlite_path("sqlite://c.db") == "c.db"
+    file = tmp_path / "odd name?#%41.db"
+    async with open_store(f"sqlite://{file}") as store:
+        await store.create("/a", b"")
+    assert file.exists()
+    async with open_store("memory:") as one, open_store("memory:") as two:
+        await one.create("/a", b"")
+        assert await two.children("/") == []
+
+
+async def test_the_block_raises_what_its_body_raised(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_store(f"sqlite://{tmp_path / 'c.db'}"):
+            raise KeyError("mine")
+    with trio.move_on_after(0.05) as scope:
+        async with open_store(f"sqlite://{tmp_path / 'c.db'}") as store:
+            await store.wait_session_lost()
+    assert scope.cancelled_caught
