@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from cyclopts import Parameter
+
+
+class Replication(TypedDict):
+    """Arguments of `create_ledger` and of a namespace's policy."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
 
 
 @Parameter(name="*")
@@ -52,8 +60,7 @@ class Settings:
     """Print JSON: one object on the last line."""
 
     @property
-    def replication(self) -> dict[str, int]:
-        """Arguments of `create_ledger` and of a namespace's policy."""
+    def replication(self) -> Replication:
         return {
             "ensemble_size": self.ensemble,
             "write_quorum": self.write_quorum,

@@ -208,9 +208,8 @@ async def read(
             end = min(end, last)
         if first > end:
             return
-        async with aclosing(reader.entries(first, end)) as chunks:
-            async for entries in chunks:
-                _write_entries(entries, output)
+        async for entries in reader.entries(first, end):
+            _write_entries(entries, output)
 
 
 @app.command

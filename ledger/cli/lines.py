@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def size_of(descriptor: int) -> int | None:
     return size or None
 
 
-async def line_batches(descriptor: int, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
+async def line_batches(descriptor: int, line_bytes_max: int) -> AsyncGenerator[list[bytes], None]:
     """The lines of a file or pipe, as many together as one read brought."""
     splitter = LineSplitter(line_bytes_max)
     while True:
