@@ -23,22 +23,18 @@ from bookie.core.journal import (
     Buffer,
     CommitPolicy,
     FileHeader,
-    FileScanner,
-    JournalCorrupt,
     JournalFailed,
     Mark,
-    encode_file_header,
-    file_id_of,
     file_name,
     group_bytes,
     group_views,
 )
+from bookie.core.journal_scan import FileScanner
 from bookie.storage.disk import Disk, File
+from bookie.storage.journal_files import JournalFiles
 
 FILE_BYTES_MAX: Final = 64 << 20
 FILES_RECYCLED: Final = 5
-_SPARE_PREFIX: Final = "spare-"
-_ZEROS: Final = bytes(1 << 20)
 
 
 class CommitGroup:
@@ -98,7 +94,6 @@ class Journal:
         """`rng` gives the salts of files: use `random.SystemRandom()` on a real disk.
         `file_bytes_max`: size of a file before the next is begun. `files_recycled`: how many
         released files are kept to be written again, which syncs twice as fast as new ones."""
-        assert file_bytes_max >= 2 * FIRST_GROUP_OFFSET, f"file_bytes_max {file_bytes_max}"
         self.open_group = CommitGroup()
         self.mark = BEGINNING
         """End of what is durable. Read it and swap the cache with no await between."""
@@ -106,11 +101,9 @@ class Journal:
         """Why the journal is poisoned. From then on kicks are ignored."""
         self._disk = disk
         self._directory = directory
-        self._rng = rng
         self._policy = policy or CommitPolicy()
         self._may_wait = not self._policy.flush_when_queue_empty and self._policy.group_wait_ms > 0
-        self._file_bytes_max = file_bytes_max
-        self._files_recycled = files_recycled
+        self._files = JournalFiles(disk, directory, rng, file_bytes_max, files_recycled)
         self._is_replayed = False
 
         self._bytes_in_flight = 0
@@ -123,12 +116,6 @@ class Journal:
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
         self._sequence = 0  # of the last group written
-        self._file_ids: list[int] = []  # of files that may still be needed, in order
-        self._free: deque[str] = deque()  # names of files to write again
-        self._spares_made = 0
-        self._spare_lock = trio.Lock()
-        self._spare_wanted = trio.Event()
-        self._is_spare_asked = False  # since the last roll
 
         self._groups = self._entries = self._bytes = self._syncs = self._rolls = 0
         self._sync_seconds_total = self._sync_seconds_max = 0.0
@@ -139,6 +126,19 @@ class Journal:
     def queued_bytes(self) -> int:
         """Bytes of frames that are not durable yet."""
         return self.open_group.nbytes + self._bytes_in_flight
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything that was ever queued is durable."""
+        return not self.open_group.views and not self._bytes_in_flight
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Calls `done` when all that is queued now is durable; at once if nothing is."""
+        if self.is_idle:
+            done()
+        else:
+            self.open_group.on_durable.append(done)
+            self.kick()
 
     def kick(self) -> None:
         """Says that `open_group` has something. Cheap; call it once per chunk."""
@@ -173,9 +173,10 @@ class Journal:
         stopping is crashing.
         """
         assert self._is_replayed, "replay the journal before running it"
+        self._files.ask_spare()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acknowledge)
-            nursery.start_soon(self._prepare_spares)
+            nursery.start_soon(self._files.prepare_spares)
             try:
                 await self._commit_groups()
                 nursery.cancel_scope.cancel()
@@ -265,9 +266,8 @@ class Journal:
 
         self._sequence += 1
         self._offset += size
-        if not self._is_spare_asked and self._offset * 2 > self._file.size:
-            self._is_spare_asked = True
-            self._spare_wanted.set()
+        if self._offset * 2 > self._file.size:
+            self._files.ask_spare()
         self.mark = Mark(self._header.file_id, self._offset)
         self._groups += 1
         self._entries += group.entries
@@ -300,81 +300,18 @@ class Journal:
             for on_durable in self._durable.popleft().on_durable:
                 on_durable()
 
-    # --- files
-
-    def _path(self, name: str) -> str:
-        return f"{self._directory}/{name}"
-
     async def _roll(self, group_size: int) -> None:
-        """Begins the next file, with room for a group of `group_size` bytes."""
         if self._file is not None:
             self._file.close()
             self._file = None
             self._rolls += 1
-        file_id = self._file_ids[-1] + 1 if self._file_ids else 1
-        path = self._path(file_name(file_id))
-        async with self._spare_lock:
-            if not self._free:
-                await self._make_spare()
-            spare = self._free.popleft()
-            await self._disk.rename(self._path(spare), path)
-        await self._disk.sync_directory(self._directory)
-        file = await self._disk.open(path, has_own_thread=True)
-        self._file = file
-        file_bytes = max(self._file_bytes_max, FIRST_GROUP_OFFSET + group_size)
-        if file.size > file_bytes:
-            await file.truncate(file_bytes)
-        elif file.size < file_bytes:
-            await _fill_with_zeros(file, file_bytes)
-        self._header = FileHeader(file_id, self._rng.getrandbits(64), self._sequence + 1)
-        await file.write_at_synced(0, [encode_file_header(self._header)])
+        self._file, self._header = await self._files.begin_next(self._sequence + 1, group_size)
         self._syncs += 1
-        self._file_ids.append(file_id)
         self._offset = FIRST_GROUP_OFFSET
-        self._is_spare_asked = False
-
-    async def _make_spare(self) -> None:
-        """A file of zeros. Writing blocks that were written before needs no change of the
-        file system's own tables at each sync, which allocating alone does not spare."""
-        self._spares_made += 1
-        name = f"{_SPARE_PREFIX}{self._spares_made}"
-        file = await self._disk.open(self._path(name), is_new=True)
-        try:
-            await _fill_with_zeros(file, self._file_bytes_max)
-        except OSError:
-            await self._disk.remove(self._path(name))
-            raise
-        finally:
-            file.close()
-        self._free.append(name)
-
-    async def _prepare_spares(self) -> None:
-        """Has the next file ready, so that rolling does not wait for zeros to be written."""
-        while True:
-            await self._spare_wanted.wait()
-            self._spare_wanted = trio.Event()
-            async with self._spare_lock:
-                if not self._free:
-                    try:
-                        await self._make_spare()
-                    except OSError:
-                        pass  # rolling tries again, and fails if it must
 
     async def release_before(self, mark: Mark) -> None:
         """Lets go of files that end before `mark`. Call it when `mark` is durable elsewhere."""
-        released: list[str] = []
-        while self._file_ids and self._file_ids[0] < mark.file_id:
-            if self._file_ids[0] == self._header.file_id and self._file is not None:
-                break  # a mark beyond the file being written is a bug, but does no harm
-            released.append(file_name(self._file_ids.pop(0)))
-        for name in released:
-            await self._set_free(name)
-
-    async def _set_free(self, name: str) -> None:
-        if len(self._free) < self._files_recycled:
-            self._free.append(name)
-        else:
-            await self._disk.remove(self._path(name))
+        await self._files.release_before(mark)
 
     # --- replay
 
@@ -387,16 +324,15 @@ class Journal:
         JournalCorrupt, or OSError, and then the bookie must not start.
         """
         assert not self._is_replayed, "the journal was replayed before"
-        await self._disk.make_directory(self._directory)
         last_sequence: int | None = 0 if from_mark == BEGINNING else None
         self.mark = from_mark
-        leftovers = await self._find_files(from_mark)
-        for file_id in self._file_ids:
-            file = await self._disk.open(self._path(file_name(file_id)))
+        await self._files.find(from_mark)
+        for file_id in self._files.ids:
+            file = await self._disk.open(self._files.path(file_name(file_id)))
             try:
                 start = from_mark.offset if file_id == from_mark.file_id else 0
                 scanner = FileScanner(
-                    self._path(file_name(file_id)),
+                    self._files.path(file_name(file_id)),
                     file_id,
                     file.size,
                     last_sequence=last_sequence,
@@ -412,40 +348,7 @@ class Journal:
                 last_sequence = scanner.last_sequence
             finally:
                 file.close()
-        for name in leftovers:
-            if name.startswith(_SPARE_PREFIX):
-                await self._disk.remove(self._path(name))
-            else:
-                await self._set_free(name)
+        await self._files.free_leftovers()
         # Unknown only if all before the mark is damaged: then go on with one never used.
         self._sequence = last_sequence if last_sequence is not None else 1 << 62
         self._is_replayed = True
-
-    async def _find_files(self, from_mark: Mark) -> list[str]:
-        """Sets the ids of the files to replay, without a gap. Returns names not needed."""
-        first = max(from_mark.file_id, 1)
-        leftovers: list[str] = []
-        for name in await self._disk.list_directory(self._directory):
-            file_id = file_id_of(name)
-            if file_id is not None and file_id >= first:
-                self._file_ids.append(file_id)
-            elif file_id is not None or name.startswith(_SPARE_PREFIX):
-                leftovers.append(name)
-        for place, file_id in enumerate(self._file_ids):
-            if file_id != first + place:
-                self._missing(first + place, f"the next file there is {file_name(file_id)}")
-        if not self._file_ids and from_mark != BEGINNING:
-            self._missing(first, f"the checkpoint's mark is at its offset {from_mark.offset}")
-        return leftovers
-
-    def _missing(self, file_id: int, why: str) -> None:
-        path = self._path(file_name(file_id))
-        raise JournalCorrupt(path, 0, 0, f"the file is missing ({why})")
-
-
-async def _fill_with_zeros(file: File, size: int) -> None:
-    begin = file.size
-    await file.allocate(size)
-    for offset in range(begin, size, len(_ZEROS)):
-        await file.write_at(offset, [memoryview(_ZEROS)[: size - offset]])
-    await file.sync()

@@ -41,6 +41,7 @@ class MemoryDisk:
         self.crash_at = crash_at
         self.steps = 0
         self.syncs = 0
+        self.synced_writes_begun = 0
         self.errors: dict[str, OSError] = {}
         """Operation name -> what it raises from now on."""
         self.is_off = False
@@ -175,6 +176,7 @@ class MemoryFile:
             self.disk.lose_power()
 
     async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+        self.disk.synced_writes_begun += 1
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
             if self.disk.gate is not None:
