@@ -1,0 +1,204 @@
+"""All forms of KeyValue behave alike; the index on top against a dict of entries."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie.core.ledger_state import LedgerState
+from bookie.storage.index import Index, KeyValue, MemoryKeyValue, PlacedRun
+from bookie.storage.rocks import RocksKeyValue, RocksOptions
+from ledger.errors import BookieIoError, InvalidArgument
+from tests.bookie.test_caches import KEY
+
+SMALL = RocksOptions(block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16)
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def pairs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValue]:
+    store: KeyValue
+    store = MemoryKeyValue() if request.param == "memory" else RocksKeyValue(str(tmp_path), SMALL)
+    yield store
+    store.close()
+
+
+async def test_key_values_are_sorted_maps(pairs: KeyValue) -> None:
+    keys = [bytes([a, b]) for a in range(0, 250, 5) for b in (0, 7, 255)]
+    for at in range(0, len(keys), 10):
+        pairs.write([(key, key * 2) for key in reversed(keys[at : at + 10])])
+    pairs.write([(keys[3], b"new")], [keys[5], b"never there"])
+    twin = {key: key * 2 for key in keys} | {keys[3]: b"new"}
+    del twin[keys[5]]
+    for is_settled in (False, True):
+        if is_settled:
+            await pairs.flush()
+            await pairs.compact()
+        assert list(pairs.items(b"", b"\xff\xff\xff")) == sorted(twin.items())
+        assert [k for k, _ in pairs.items(keys[4], keys[9])] == [keys[4], *keys[6:9]]
+        assert list(pairs.items(keys[9], keys[4])) == []
+        assert pairs.get(keys[5]) is None
+        assert pairs.get(keys[3]) == b"new"
+        for probe in (b"\x00", keys[5], b"\x0a\x06", b"\xff", keys[-1]):
+            at_most = [key for key in sorted(twin) if key <= probe]
+            expected = (at_most[-1], twin[at_most[-1]]) if at_most else None
+            assert pairs.floor(probe, b"") == expected
+        assert pairs.floor(keys[5], keys[5]) is None
+        assert pairs.floor(keys[4], keys[4]) == (keys[4], twin[keys[4]])
+
+
+async def test_memory_keeps_whole_batches_up_to_some_point() -> None:
+    store = MemoryKeyValue()
+    store.write([(b"a", b"1")])
+    await store.flush()
+    store.write([(b"a", b"2"), (b"b", b"2")])
+    store.write([], [b"a"])
+    found = [list(store.after_crash(kept).items(b"", b"z")) for kept in range(3)]
+    assert found == [[(b"a", b"1")], [(b"a", b"2"), (b"b", b"2")], [(b"b", b"2")]]
+
+
+async def test_rocks_finds_what_was_flushed(tmp_path: Path) -> None:
+    store = RocksKeyValue(str(tmp_path), SMALL)
+    store.write([(b"a", b"1")])
+    await store.flush()
+    store.close()
+    again = RocksKeyValue(str(tmp_path), SMALL)
+    assert again.get(b"a") == b"1"
+    again.close()
+
+
+def test_a_rocks_directory_in_use_is_named_in_the_error(tmp_path: Path) -> None:
+    store = RocksKeyValue(str(tmp_path), SMALL)
+    with pytest.raises(BookieIoError, match="in use by another process"):
+        RocksKeyValue(str(tmp_path), SMALL)
+    store.close()
+
+
+async def test_errors_of_rocks_are_io_errors(tmp_path: Path) -> None:
+    store = RocksKeyValue(str(tmp_path), SMALL)
+    store.close()
+    for call in (
+        lambda: store.get(b"a"),
+        lambda: store.floor(b"a", b""),
+        lambda: store.write([(b"a", b"b")]),
+        lambda: list(store.items(b"a", b"b")),
+    ):
+        with pytest.raises(BookieIoError):
+            call()
+    with pytest.raises(BookieIoError):
+        await store.flush()
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BookieIoError, match="cannot be opened"):
+        RocksKeyValue(str(tmp_path / "file"), SMALL)
+    with pytest.raises(InvalidArgument):
+        RocksOptions(write_buffer_bytes=1)
+
+
+Runs = list[tuple[int, int, int]]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(1, 9)), max_size=4),
+        max_size=6,
+    ),
+    st.integers(0, 39),
+    st.integers(0, 39),
+)
+def test_newest_runs_win_as_in_a_dict(rounds: list[Runs], first: int, last: int) -> None:
+    """Each round is one checkpoint: its runs do not overlap each other, but older ones."""
+    index = Index(MemoryKeyValue())
+    twin: dict[tuple[int, int], tuple[int, int, int]] = {}
+    offset = 0
+    for log_id, runs in enumerate(rounds):
+        taken: set[tuple[int, int]] = set()
+        placed: list[PlacedRun] = []
+        for ledger, begin, count in sorted(runs):
+            ids = {(ledger, begin + i) for i in range(count)}
+            if taken & ids:
+                continue
+            taken |= ids
+            lengths = array("I", [(begin + i) % 7 + 16 for i in range(count)])
+            placed.append(PlacedRun(ledger, begin, log_id, offset, lengths))
+            for i, length in enumerate(lengths):
+                twin[ledger, begin + i] = (log_id, offset, length)
+                offset += length
+        for _ in index.put_runs(placed):
+            pass
+    for ledger in range(2):
+        for entry in range(41):
+            run = index.find(ledger, entry)
+            if run is None:
+                assert (ledger, entry) not in twin
+            else:
+                only = run.part(entry, entry)
+                place = (only.log_id, only.offset, only.lengths[0])
+                assert twin[ledger, entry] == place
+        held = [e for run in index.runs(ledger) for e in range(run.first, run.last + 1)]
+        assert held == sorted(e for twin_ledger, e in twin if twin_ledger == ledger)
+        assert index.last_entry_id(ledger) == max(held, default=-1)
+        touching = [run for run in index.runs(ledger) if run.first <= last and run.last >= first]
+        assert first > last or list(index.runs(ledger, first, last)) == touching
+
+
+def test_a_step_names_the_ledger_it_overwrote() -> None:
+    index = Index(MemoryKeyValue())
+    run = PlacedRun(1, 0, 1, 0, array("I", [20] * 10))
+    assert list(index.put_runs([run])) == [None]
+    later = [PlacedRun(1, 3, 1, 0, array("I", [20])), PlacedRun(1, 10, 1, 0, array("I", [20]))]
+    assert list(index.put_runs(later)) == [1, None]
+    assert [run.first for run in index.runs(1)] == [0, 3, 4, 10]
+
+
+def test_large_puts_and_deletes_go_in_batches() -> None:
+    store = MemoryKeyValue()
+    index = Index(store)
+    runs = [PlacedRun(1, 2 * i, 1, i, array("I", [20])) for i in range(1200)]
+    assert list(index.put_runs(runs)) == [None] * 3
+    assert store.unflushed == 3
+    state = LedgerState(1, KEY)
+    list(index.put_states([state]))
+    steps = len(list(index.delete_ledger(1, KEY, now_ms=5)))
+    assert steps == 4
+    assert not list(index.runs(1))
+    assert index.state(1) is None
+    assert index.tombstone(1) == KEY
+    assert index.tombstones() == [(5, 1)]
+    index.forget_tombstones([1])
+    assert index.tombstone(1) is None
+
+
+def test_ledgers_are_listed_in_pages() -> None:
+    index = Index(MemoryKeyValue())
+    list(index.put_states(LedgerState(i, KEY) for i in (3, 1, 2**40, 7)))
+    assert index.ledger_ids(-1, 2) == [1, 3]
+    assert index.ledger_ids(3, 10) == [7, 2**40]
+
+
+def test_entry_logs_and_their_ledgers() -> None:
+    index = Index(MemoryKeyValue())
+    index.put_log_ledgers(2, {5: 100, 6: 1})
+    index.put_log_ledgers(1, {})
+    assert index.log_ids() == [1, 2]
+    assert index.log_ledgers(2) == {5: 100, 6: 1}
+    index.delete_log(2)
+    assert index.log_ids() == [1]
+    assert index.log_ledgers(2) == {}
+
+
+def test_damaged_records_are_io_errors() -> None:
+    store = MemoryKeyValue()
+    index = Index(store)
+    list(index.put_runs([PlacedRun(1, 0, 1, 0, array("I", [20]))]))
+    list(index.put_states([LedgerState(1, KEY)]))
+    index.put_log_ledgers(1, {1: 20})
+    for key, value in list(store.items(b"", b"\xff")):
+        store.write([(key, value[:-1])])
+    for call in (lambda: index.find(1, 0), lambda: index.state(1), lambda: index.log_ledgers(1)):
+        with pytest.raises(BookieIoError):
+            call()
