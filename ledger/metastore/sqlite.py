@@ -28,6 +28,10 @@ SESSION_TIMEOUT_MS_MIN = 100
 POLL_INTERVAL_S = 0.02
 """How late a change of another process may be noticed. A poll reads shared memory only."""
 
+IDLE_AFTER_S = 10.0
+IDLE_POLL_INTERVAL_S = 0.05
+"""The same when nobody changed anything for a while: waking an idle process is what costs."""
+
 BURIAL_INTERVAL_S = 0.25
 """How often whoever watches or lists looks for processes that are gone."""
 
@@ -206,20 +210,24 @@ class SqliteStore:
         """Notices changes while somebody watches, and hands them to the iterators."""
         known_commit = -1
         known_sequence = -1
+        changed_at = trio.current_time()
         while not self._is_closed:
             if not self._watches:
                 self._is_watched = trio.Event()
                 await self._is_watched.wait()
                 continue
-            with trio.move_on_after(POLL_INTERVAL_S):
+            is_idle = trio.current_time() - changed_at > IDLE_AFTER_S
+            with trio.move_on_after(IDLE_POLL_INTERVAL_S if is_idle else POLL_INTERVAL_S):
                 await self._has_changed.wait()
             self._has_changed = trio.Event()
             try:
                 await self._bury_if_due()
                 commit = self._file.commit_counter()
                 if commit != known_commit:
-                    known_sequence = await self._refresh(known_sequence)
-                    known_commit = commit
+                    sequence = await self._refresh(known_sequence)
+                    if sequence != known_sequence:  # else it was a heartbeat
+                        changed_at = trio.current_time()
+                    known_sequence, known_commit = sequence, commit
             except MetadataUnavailable:
                 known_commit = -1  # look again at the next turn
 

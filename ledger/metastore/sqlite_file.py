@@ -87,6 +87,7 @@ class SqliteFile:
         self._now_ms = now_ms
         self._shared_clock_ms = shared_clock_ms
         self._identity = identity
+        self._own_session = -1
         _check_place(path)
         with self._errors():
             self._db = _connect(path, BUSY_TIMEOUT_S)
@@ -242,7 +243,8 @@ class SqliteFile:
                 ),
             )
             assert cursor.lastrowid is not None, "an inserted session has an id"
-            return cursor.lastrowid
+            self._own_session = cursor.lastrowid
+        return self._own_session
 
     def beat(self, session: int) -> bool:
         """Says that the session lives; False if others have ended it."""
@@ -263,7 +265,7 @@ class SqliteFile:
             self._bury(session)
 
     def expire_dead(self) -> int:
-        """Ends the sessions of dead or silent processes; how many."""
+        """Ends the sessions of dead or silent processes, never our own; how many."""
         with self._errors():
             if not self._dead_sessions():
                 return 0
@@ -278,7 +280,8 @@ class SqliteFile:
         dead = []
         for session, heartbeat, timeout, *identity in self._db.execute(
             "SELECT id, heartbeat_ms, timeout_ms, boot_id, pid_space, pid, start_ticks"
-            " FROM sessions"
+            " FROM sessions WHERE id != ?",
+            (self._own_session,),
         ):
             other = ProcessIdentity(*identity)
             if now - heartbeat > timeout or is_gone(other, self._identity):

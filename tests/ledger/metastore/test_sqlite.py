@@ -192,6 +192,8 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
         clock_ms += 1
         assert mine.expire_dead() == 1
         assert not other.beat(theirs)
+        clock_ms += 5000  # we slept long, but we are here: nobody ends himself
+        assert mine.expire_dead() == 0
         assert mine.beat(session)
     finally:
         mine.close()
