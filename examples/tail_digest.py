@@ -1,0 +1,65 @@
+"""The demo's second process: tails a stream and sums up all it sees, in order.
+
+`python -m examples.tail_digest CLUSTER NAMESPACE STREAM COUNT` prints a line of JSON when it has
+seen COUNT records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+import time
+from array import array
+
+import trio
+
+from stream import EARLIEST, Namespace
+
+_LENGTHS = struct.Struct(">qqq").pack
+
+
+class Digest:
+    """SHA-256 over sequence, event time, key and value of records, with their lengths."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.count = 0
+        self.nbytes = 0
+
+    def add(self, sequence: int, event_time_ms: int | None, key: bytes, value: bytes) -> None:
+        time_ms = -1 if event_time_ms is None else event_time_ms
+        self._hash.update(_LENGTHS(sequence, time_ms, len(key)) + key)
+        self._hash.update(_LENGTHS(len(value), 0, 0) + value)
+        self.count += 1
+        self.nbytes += len(value)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+async def tail(cluster: str, namespace_name: str, stream: str, count: int) -> dict[str, object]:
+    digest = Digest()
+    delays_ms = array("d")
+    async with (
+        Namespace.connect(cluster, namespace_name) as namespace,
+        namespace.reader(stream, start=EARLIEST) as reader,
+    ):
+        async for record in reader:
+            digest.add(record.sequence, record.event_time_ms, record.key or b"", record.value)
+            if not record.sequence % 100:
+                delays_ms.append(time.time() * 1000 - record.append_time_ms)
+            if digest.count == count:
+                break
+    delays = sorted(delays_ms)
+    return {
+        "count": digest.count,
+        "sha256": digest.hexdigest(),
+        "delay_p50_ms": delays[len(delays) // 2] if delays else None,
+    }
+
+
+if __name__ == "__main__":
+    where, name, stream_name, number = sys.argv[1:]
+    print(json.dumps(trio.run(tail, where, name, stream_name, int(number))))

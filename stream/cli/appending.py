@@ -1,0 +1,149 @@
+"""Lines into a stream: many on their way at once, in order, with a progress bar for people.
+
+What was confirmed is known at every moment, so that an error can say how far it got.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ledger.cli.lines import line_batches, opened, size_of
+from ledger.cli.output import print_json, remark, write_output
+from ledger.errors import LedgerError
+from stream.core.entry_format import RECORD_BYTES_MAX
+from stream.core.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stream.batch import Ticket
+    from stream.cli.arguments import StreamName
+    from stream.namespace import Namespace
+    from stream.writer import StreamWriter
+
+_BATCHES_AHEAD_MAX = 64
+
+
+class Appending:
+    """How far one `append` has come."""
+
+    def __init__(self, *, prints_acks: bool, is_json: bool) -> None:
+        self.count = 0
+        self.nbytes = 0
+        self.first: Position | None = None
+        self.last: Position | None = None
+        self._prints_acks = prints_acks
+        self._is_json = is_json
+
+    def confirmed(self, count: int, nbytes: int, last: Position) -> None:
+        self.count += count
+        self.nbytes += nbytes
+        self.last = last
+        if not self._prints_acks:
+            return
+        if self._is_json:
+            print_json({"last": str(last), "records": self.count})
+        else:
+            write_output(f"{last} {self.count}\n".encode())
+
+    def summary(self, name: StreamName, seconds: float) -> dict[str, Any]:
+        return {
+            "stream": str(name),
+            "records": self.count,
+            "bytes": self.nbytes,
+            "first": None if self.first is None else str(self.first),
+            "last": None if self.last is None else str(self.last),
+            "seconds": round(seconds, 3),
+            "records_per_s": round(self.count / seconds) if seconds > 0 else None,
+            "mb_per_s": round(self.nbytes / seconds / 1e6, 2) if seconds > 0 else None,
+        }
+
+
+async def append_lines(
+    namespace: Namespace,
+    name: StreamName,
+    file: Path | None,
+    *,
+    prints_acks: bool,
+    is_json: bool,
+) -> dict[str, Any]:
+    """Appends all lines of `file` (None: stdin); returns when they are durable."""
+    state = Appending(prints_acks=prints_acks, is_json=is_json)
+    try:
+        async with opened(file) as descriptor, namespace.writer(name.stream) as writer:
+            started_s = trio.current_time()
+            with _progress(size_of(descriptor)) as advance:
+                await _append_all(writer, descriptor, state, advance)
+            seconds = trio.current_time() - started_s
+    except* LedgerError:
+        if state.last is not None:
+            remark(f"durable before the error: {state.count} records, up to {state.last}")
+        raise
+    return state.summary(name, seconds)
+
+
+async def _append_all(
+    writer: StreamWriter, descriptor: int, state: Appending, advance: Callable[[int, int], None]
+) -> None:
+    """One task appends, one waits for what was appended; memory bounds how far they part."""
+    send, receive = trio.open_memory_channel[tuple[int, int, "Ticket"]](_BATCHES_AHEAD_MAX)
+
+    async def wait_durable() -> None:
+        async with receive:
+            async for count, nbytes, ticket in receive:
+                last = await ticket.wait()
+                state.confirmed(count, nbytes, last)
+                advance(nbytes + count, count)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_durable)
+        async with send, aclosing(line_batches(descriptor, RECORD_BYTES_MAX)) as batches:
+            async for lines in batches:
+                first, last = await _append_batch(writer, lines)
+                if state.first is None:
+                    state.first = await first.wait()
+                await send.send((len(lines), sum(map(len, lines)), last))
+
+
+async def _append_batch(writer: StreamWriter, lines: list[bytes]) -> tuple[Ticket, Ticket]:
+    first: Ticket | None = None
+    for line in lines:
+        while not writer.has_room:
+            await writer.wait_room()
+        ticket = writer.append_nowait(line)
+        first = first or ticket
+    assert first is not None, "a batch has at least one line"
+    return first, ticket
+
+
+@contextmanager
+def _progress(total_bytes: int | None) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, nothing elsewhere. The function takes bytes and records done."""
+    if not sys.stderr.isatty():
+        yield lambda nbytes, records: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.fields[records]:,} records"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("append", total=total_bytes, records=0)
+        done = 0
+
+        def advance(nbytes: int, records: int) -> None:
+            nonlocal done
+            done += records
+            progress.update(task, advance=nbytes, records=done)
+
+        yield advance
