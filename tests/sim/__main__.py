@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
+from bookie.testing.process import leaves_of
 from tests.sim.bugs import BUGS
 from tests.sim.run import Outcome, run_seed
 
@@ -57,7 +58,7 @@ def _attempt(seed: int, bug: str | None) -> Outcome | str:
     try:
         return run_seed(seed, bug=bug)
     except Exception as error:  # noqa: BLE001 - sent to the parent as text
-        return f"{type(error).__name__}: {error}"
+        return "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves_of(error))
 
 
 def _results(seeds: range, options: argparse.Namespace) -> Iterator[tuple[int, Outcome | str]]:

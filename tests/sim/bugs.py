@@ -9,8 +9,93 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+from bookie.core.ledger_state import LedgerState
+from bookie.storage.journal import CommitGroup, Journal
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.testing.disk import MountedDisk, SimFile
+from ledger.core import recovery
+from ledger.core.append import AppendCore
+from ledger.errors import Status
+
 Plant = Callable[[ExitStack], None]
-BUGS: dict[str, Plant] = {}
+
+
+def _ack_before_fsync(stack: ExitStack) -> None:
+    """The journal answers before it has written."""
+    write = Journal._write
+
+    async def eager(self: Journal, group: CommitGroup) -> None:
+        callbacks, group.on_durable = group.on_durable, []
+        for on_durable in callbacks:
+            on_durable()
+        await write(self, group)
+
+    _replace(stack, Journal, "_write", eager)
+
+
+def _fence_not_journaled(stack: ExitStack) -> None:
+    """A fence lives in memory only, and is answered as if it were durable."""
+
+    def forgetful(self: LedgerStorage, state: LedgerState, on_durable: Callable[[], None]) -> None:
+        state.fence()
+        on_durable()
+
+    _replace(stack, LedgerStorage, "fence", forgetful)
+
+
+def _confirm_out_of_order(stack: ExitStack) -> None:
+    """With striping, an entry is confirmed though entries before it lack their quorum."""
+    advance = AppendCore.advance
+
+    def hasty(self: AppendCore) -> int:
+        if self.is_held or self.stride == 1:
+            return advance(self)
+        confirmed = max(
+            sorted([marks[i] for i in members])[-self.ack_quorum]
+            for marks, members in zip(self._acked, self._members, strict=True)
+        )
+        self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
+        return self.last_add_confirmed
+
+    _replace(stack, AppendCore, "advance", hasty)
+
+
+def _io_error_is_absence(stack: ExitStack) -> None:
+    """Recovery takes an I/O error for "no such entry"."""
+    negatives = (*recovery._NEGATIVES, Status.IO_ERROR)
+    _replace(stack, recovery, "_NEGATIVES", negatives)
+
+
+def _entry_log_not_synced(stack: ExitStack) -> None:
+    """A checkpoint moves the mark though its entry log is not on the disk yet."""
+    sync = SimFile.sync
+
+    async def lazy(self: SimFile) -> None:
+        if not self._path.startswith("/ledgers/"):
+            await sync(self)
+
+    _replace(stack, SimFile, "sync", lazy)
+
+
+def _directory_not_synced(stack: ExitStack) -> None:
+    """A new journal file is written to before its name is on the disk."""
+    sync_directory = MountedDisk.sync_directory
+
+    async def lazy(self: MountedDisk, path: str) -> None:
+        if path != "/journal":
+            await sync_directory(self, path)
+
+    _replace(stack, MountedDisk, "sync_directory", lazy)
+
+
+BUGS: dict[str, Plant] = {
+    "ack-before-fsync": _ack_before_fsync,
+    "confirm-out-of-order": _confirm_out_of_order,
+    "directory-not-synced": _directory_not_synced,
+    "entry-log-not-synced": _entry_log_not_synced,
+    "fence-not-journaled": _fence_not_journaled,
+    "io-error-is-absence": _io_error_is_absence,
+}
 
 
 @contextmanager

@@ -12,10 +12,18 @@ import trio
 
 from bookie.testing.cluster import SimCluster
 from ledger.client import LedgerClient
+from ledger.core.entry import master_key
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
 from ledger.errors import LedgerError, Status
-from ledger.wire.messages import ReadRequest, ReadResponse
+from ledger.wire.messages import (
+    AddRequest,
+    AddResponse,
+    ReadRequest,
+    ReadResponse,
+    RequestBody,
+    ResponseBody,
+)
 from tests.sim.model import LedgerHistory, Model, Violation, payload_of
 from tests.sim.workload import PASSWORD, Workload
 
@@ -42,10 +50,11 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
                     await _settle(history, workload, client, rival)
             step = "a new ledger is written and tailed"
             await _write_and_tail(cluster, model, client, rival)
-            step = "every entry has its copies"
+            step = "every entry has its copies, and every fence holds"
             for history in model.ledgers.values():
                 if not history.is_being_deleted:
                     await _check_copies(model, history, client, workload.chance)
+                    await _check_fence(model, history, client, workload)
     if scope.cancelled_caught:
         raise Violation(f"[I12] not converged within {CONVERGENCE_S:g} virtual seconds: {step}")
 
@@ -136,13 +145,46 @@ async def _copies(client: LedgerClient, metadata: LedgerMetadata, entry_id: int)
     bookies = metadata.fragment_of(entry_id).bookies
     copies = 0
     for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
-        request = ReadRequest(metadata.ledger_id, entry_id)
-        while True:
-            try:
-                answer = await client.pool.call(bookies[index], request, timeout_s=5)
-                break
-            except LedgerError:
-                await trio.sleep(_RETRY_S)
+        answer = await _ask(client, bookies[index], ReadRequest(metadata.ledger_id, entry_id))
         assert isinstance(answer, ReadResponse)
         copies += answer.status is Status.OK
     return copies
+
+
+async def _check_fence(
+    model: Model, history: LedgerHistory, client: LedgerClient, workload: Workload
+) -> None:
+    """[I5] Were the old writer still there, it could get no entry to an ack quorum."""
+    writer = workload.writers.get(history.ledger_id)
+    if writer is None or history.is_closed_by_writer or history.end is None:
+        return
+    if writer.core.is_held:
+        return  # it may not know the ensemble that was fenced; but it can confirm nothing
+    ensemble = writer.metadata.last_fragment.bookies
+    digest, (size, write_quorum, ack_quorum) = writer.digest, history.quorums
+    first = history.end[0] + 1
+    for entry_id in range(first, first + (1 if size == write_quorum else size)):
+        head, payload = digest.encode_entry(history.ledger_id, entry_id, -1, entry_id, b"late")
+        request = AddRequest(
+            history.ledger_id, entry_id, master_key(PASSWORD), bytes(head) + bytes(payload)
+        )
+        takers = 0
+        for index in write_set(entry_id, size, write_quorum):
+            answer = await _ask(client, ensemble[index], request)
+            assert isinstance(answer, AddResponse)
+            takers += answer.status is Status.OK
+        if takers >= ack_quorum:
+            model.violated(
+                f"[I5] ledger {history.ledger_id} {history.quorums}: recovered and closed at "
+                f"{history.end[0]}, yet {takers} bookies take entry {entry_id} from its writer"
+            )
+    model.count("fences checked")
+
+
+async def _ask(client: LedgerClient, bookie: str, request: RequestBody) -> ResponseBody:
+    """The answer of a bookie, however often it takes."""
+    while True:
+        try:
+            return await client.pool.call(bookie, request, timeout_s=5)
+        except LedgerError:
+            await trio.sleep(_RETRY_S)

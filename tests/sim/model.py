@@ -36,6 +36,7 @@ class LedgerHistory:
     recoveries: int = 0
     end: tuple[int, int] | None = None
     is_being_deleted: bool = False
+    is_closed_by_writer: bool = False
 
     def length_to(self, last: int) -> int:
         return self.lengths[last] if last >= 0 else 0

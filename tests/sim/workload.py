@@ -50,6 +50,7 @@ class Workload:
         self.chance = cluster.simulation.chance("workload")
         self.processes: dict[str, SimProcess] = {}
         self.is_stopping = False
+        self.writers: dict[int, LedgerWriter] = {}
         self._actors: dict[str, Actor] = {}
         self._incarnations = 0
         for kind, number in (
@@ -107,6 +108,7 @@ class Workload:
                 self.model.violated(f"creating a ledger failed for good: {error!r}")
             return
         history = self.model.created(writer.ledger_id, (ensemble, write_quorum, ack_quorum))
+        self.writers[writer.ledger_id] = writer
         writer.on_confirmed = lambda last: self.model.confirmed(history, last)
         try:
             await self._write(writer, history, chance)
@@ -137,6 +139,7 @@ class Workload:
         self, writer: LedgerWriter, history: LedgerHistory, chance: random.Random
     ) -> None:
         if chance.random() < 0.6:
+            history.is_closed_by_writer = True  # or perhaps: the answer may get lost
             metadata = await writer.close()
             self.model.closed(history, metadata.last_entry_id, metadata.length)
             self.model.count("closed by writer")

@@ -1,0 +1,178 @@
+"""Named stories on the simulated cluster: each says what happens and what then holds."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+import trio
+
+from bookie.testing import CrashKind, SimCluster, simulate
+from ledger.client import LedgerClient
+from ledger.errors import LedgerFenced, NotEnoughBookies, RecoveryIncomplete
+from ledger.options import ClientOptions
+
+IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
+
+
+def test_entries_survive_the_loss_of_power_of_all_bookies_at_once() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client, client.create_ledger() as writer:
+            await writer.append_many([b"%d" % number for number in range(100)])
+            await writer.close()
+        for name in cluster.bookies:
+            await cluster.kill_bookie(name, CrashKind.POWER_LOST_ALL)
+        await cluster.start_all()
+        async with cluster.client() as client, client.open_ledger(writer.ledger_id) as reader:
+            entries = await reader.read(0, 99)
+        assert [bytes(entry.payload) for entry in entries] == [b"%d" % n for n in range(100)]
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
+def test_a_writer_goes_on_when_one_of_three_bookies_dies_and_uses_it_again_later() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client(options=IMPATIENT) as client:
+            writer = await client.create_ledger()
+            await writer.append(b"before")
+            await cluster.kill_bookie("bookie-1", CrashKind.POWER_LOST_ALL)
+            with trio.fail_after(10):
+                await writer.append(b"without it")
+            await cluster.start_bookie("bookie-1")
+            await trio.sleep(10)
+            await cluster.kill_bookie("bookie-2", CrashKind.POWER_LOST_ALL)
+            with trio.fail_after(10):
+                await writer.append(b"with it again")
+            assert (await writer.close()).last_entry_id == 2
+
+    simulate(story, 1)
+
+
+def test_a_partitioned_writer_confirms_nothing_after_another_client_recovered_its_ledger() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("old", IMPATIENT) as old, cluster.client("new") as new:
+            writer = await old.create_ledger()
+            await writer.append(b"confirmed")
+            cluster.network.partition(["old"], cluster.bookies)
+            late = writer.append_nowait(b"on its way when the network broke")
+            async with new.open_ledger(writer.ledger_id) as reader:
+                end = reader.last_add_confirmed
+            assert end == 0
+            cluster.network.heal()
+            with pytest.raises(LedgerFenced):
+                await writer.wait_confirmed(late)
+            assert writer.last_add_confirmed == end
+
+    for seed in range(5):
+        simulate(story, seed)
+
+
+def test_two_recoverers_at_once_agree() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as old, cluster.client() as one, cluster.client() as other:
+            writer = await old.create_ledger()
+            await writer.append(b"a")
+            for number in range(20):
+                writer.append_nowait(b"%d" % number)
+            await trio.sleep(0.002)
+            ends: list[tuple[int, int]] = []
+
+            async def recover(client: LedgerClient) -> None:
+                reader = await client.open_ledger(writer.ledger_id)
+                ends.append((reader.last_add_confirmed, reader.length))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(recover, one)
+                nursery.start_soon(recover, other)
+            assert ends[0] == ends[1]
+            assert ends[0][0] >= writer.last_add_confirmed
+
+    for seed in range(10):
+        simulate(story, seed)
+
+
+def test_recovery_does_not_decide_without_enough_bookies_and_does_when_they_are_back() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as old, cluster.client(options=IMPATIENT) as new:
+            writer = await old.create_ledger()
+            await writer.append(b"a")
+            writer.abandon()
+            for name in cluster.bookies[:2]:
+                await cluster.kill_bookie(name)
+            with pytest.raises(RecoveryIncomplete):
+                await new.open_ledger(writer.ledger_id)
+            await cluster.start_all()
+            await trio.sleep(2)
+            async with new.open_ledger(writer.ledger_id) as reader:
+                assert reader.last_add_confirmed == 0
+
+    simulate(story, 1)
+
+
+def test_a_failed_sync_kills_the_bookie_and_nothing_it_did_not_sync_was_acknowledged() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client(options=IMPATIENT) as client:
+            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await writer.append(b"synced")
+            (name,) = (b.partition(":")[0] for b in writer.metadata.last_fragment.bookies)
+            cluster.disk(name).options.sync_error_probability = 1.0
+            late = writer.append_nowait(b"not synced")
+            await trio.sleep(1)
+            assert not cluster.is_up(name)
+            cluster.disk(name).options.sync_error_probability = 0.0
+            cluster.disk(name).crash(CrashKind.POWER_LOST_ALL)
+            await cluster.start_bookie(name)
+            await trio.sleep(2)
+            assert writer.last_add_confirmed in (late - 1, late)
+            writer.abandon()
+            async with client.open_ledger(writer.ledger_id) as reader:
+                assert reader.last_add_confirmed == writer.last_add_confirmed
+
+    simulate(story, 1)
+
+
+def test_a_tail_sees_every_entry_while_bookies_die_one_after_the_other() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client(options=IMPATIENT) as one, cluster.client() as other:
+            writer = await one.create_ledger()
+            seen: list[bytes] = []
+
+            async def write() -> None:
+                for number in range(60):
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(0.1)
+                await writer.close()
+
+            async def torment() -> None:
+                for name in cluster.bookies:
+                    await cluster.kill_bookie(name, CrashKind.POWER_LOST_TORN)
+                    await trio.sleep(0.5)
+                    await cluster.start_bookie(name)
+                    await trio.sleep(1)
+
+            async with (
+                other.open_ledger(writer.ledger_id, recover=False) as reader,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(write)
+                nursery.start_soon(torment)
+                async with aclosing(reader.tail(0)) as batches:
+                    async for batch in batches:
+                        seen += [bytes(entry.payload) for entry in batch]
+            assert seen == [b"%d" % number for number in range(60)]
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
+def test_without_enough_bookies_a_ledger_is_not_created() -> None:
+    async def story(cluster: SimCluster) -> None:
+        for name in cluster.bookies[1:]:
+            await cluster.kill_bookie(name)
+        await trio.sleep(5)
+        async with cluster.client() as client:
+            with pytest.raises(NotEnoughBookies):
+                await client.create_ledger()
+
+    simulate(story, 1)
