@@ -171,5 +171,5 @@ async def _fill_with_zeros(file: File, size: int) -> None:
     begin = file.size
     await file.allocate(size)
     for offset in range(begin, size, len(_ZEROS)):
-        await file.write_at(offset, [memoryview(_ZEROS)[: size - offset]])
-    await file.sync()
+        # Synced piece by piece: a group's sync then waits behind one piece, not behind all.
+        await file.write_at_synced(offset, [memoryview(_ZEROS)[: size - offset]])
