@@ -62,9 +62,13 @@ class Bottle:
             self.disk, "ledgers", self.pairs, journal, now_ms=lambda: 1000, options=self.options
         )
         self.acked: dict[tuple[int, int], bytes] = {}
+        self.attempted: dict[tuple[int, int], list[bytes]] = {}
+        """Bytes added after those in `acked`: a crash may leave them in place."""
         self.fenced: dict[int, None] = {}
         self.lacs: dict[int, int] = {}
         self.deleted: dict[int, None] = {}
+        self.buried = False
+        """The tombstones of `deleted` are durable."""
 
     def add(
         self,
@@ -86,9 +90,14 @@ class Bottle:
         frame = make_frame(ledger_id, entry_id, payload, lac)
         storage.cache.put_frame(frame)
         state.advance_lac(lac)
-        storage.journal.open_group.add(
-            frame, lambda: self.acked.__setitem__((ledger_id, entry_id), entry)
-        )
+        attempts = self.attempted.setdefault((ledger_id, entry_id), [])
+        attempts.append(entry)
+
+        def durable() -> None:
+            self.acked[ledger_id, entry_id] = entry
+            del attempts[: attempts.index(entry) + 1]
+
+        storage.journal.open_group.add(frame, durable)
         storage.journal.kick()
         return Status.OK
 
@@ -114,7 +123,8 @@ class Bottle:
         """All that was promised holds."""
         for (ledger_id, entry_id), entry in self.acked.items():
             if ledger_id not in self.deleted:
-                assert bytes(await self.storage.read(ledger_id, entry_id)) == entry
+                later = self.attempted.get((ledger_id, entry_id), [])
+                assert bytes(await self.storage.read(ledger_id, entry_id)) in [entry, *later]
                 assert self.storage.last_entry_id(ledger_id) >= entry_id
         for ledger_id in self.fenced:
             state = self.storage.state(ledger_id)
@@ -127,9 +137,14 @@ class Bottle:
 
     def reopened(self) -> Bottle:
         """A new process on the same disk, after an orderly or a sudden end."""
-        successor = Bottle(self.disk, self.pairs, options=self.options)
+        return self.promised_by(Bottle(self.disk, self.pairs, options=self.options))
+
+    def promised_by(self, successor: Bottle) -> Bottle:
+        """`successor` must now keep the promises of this process."""
         successor.acked, successor.fenced = dict(self.acked), dict(self.fenced)
         successor.lacs, successor.deleted = dict(self.lacs), dict(self.deleted)
+        successor.buried = self.buried
+        successor.attempted = {key: list(entries) for key, entries in self.attempted.items()}
         return successor
 
     @asynccontextmanager
