@@ -58,8 +58,8 @@ _log = logging.getLogger(__name__)
 Reply = Callable[[ResponseBody], None]
 
 _ADD_HEAD = struct.Struct(">iI20s").pack
-_IDS_AND_LAC = struct.Struct(">qqq").unpack_from
-_ENTRY_HEADER_BYTES = 32
+_LAC = struct.Struct(">q").unpack_from
+_LAC_OFFSET = 16
 _MASTER_KEY_BYTES = 20
 BATCH_READ_BYTES_MAX = 5 * 1024 * 1024 - 64
 LONG_POLL_S_MAX = 3600.0
@@ -150,13 +150,9 @@ class Requests:
     def _add(self, body: AddRequest, reply: Reply) -> None:
         """An add that came over v3: the entry is put into the frame v2 would have used."""
         entry = body.body
-        ids = _IDS_AND_LAC(entry) if len(entry) >= _ENTRY_HEADER_BYTES else (-1, -1, -1)
-        if ids[:2] != (body.ledger_id, body.entry_id) or len(body.master_key) != _MASTER_KEY_BYTES:
-            status = Status.BAD_REQUEST
-        else:
-            status = self.check_add(
-                body.ledger_id, body.entry_id, body.master_key, body.is_recovery
-            )
+        # The codec checked lengths and that the entry is the one that is announced.
+        lac: int = _LAC(entry, _LAC_OFFSET)[0]
+        status = self.check_add(body.ledger_id, body.entry_id, body.master_key, body.is_recovery)
         if status is not Status.OK:
             reply(AddResponse(status, body.ledger_id, body.entry_id, body.entry_id))
             return
@@ -164,7 +160,7 @@ class Requests:
         frame = b"".join((_ADD_HEAD(24 + len(entry), header, body.master_key), entry))
         storage = self._storage
         storage.cache.put_frame(frame)
-        storage.states[body.ledger_id].advance_lac(ids[2])
+        storage.states[body.ledger_id].advance_lac(lac)
         group = storage.journal.open_group
         group.views.append(frame)
         group.nbytes += len(frame)

@@ -50,6 +50,8 @@ _RC_AND_ENTRY = struct.Struct(">iqq").unpack_from
 
 _SEND_JOIN_BYTES_MAX = 1 << 20
 _POSTED_CALLS_MAX = 10_000
+_COPIED_FRAME_BYTES_MAX = 64 * 1024
+"""Answers up to this size are copied out of the receive buffer; larger ones keep it."""
 
 
 Resolve = Callable[[str], Awaitable[tuple[str, int]]]
@@ -387,6 +389,11 @@ class BookieConnection:
             frame = buffer.next_frame()
             if frame is None:
                 break
+            # The caller looks at the answer later, when the buffer is being filled again.
+            if len(frame) < _COPIED_FRAME_BYTES_MAX:
+                frame = memoryview(bytes(frame))
+            else:
+                buffer.is_pinned = True
             self._deliver(frame)
         for sink in touched.values():
             sink.settle()

@@ -21,8 +21,8 @@ from ledger.errors import (
     LedgerFenced,
     MetadataConflict,
     MetadataUnavailable,
-    NotEnoughBookies,
     NoSuchLedger,
+    NotEnoughBookies,
 )
 from ledger.write_loop import WriteLoop
 

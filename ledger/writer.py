@@ -26,7 +26,6 @@ from ledger.errors import (
     LedgerClosed,
     LedgerError,
     LedgerFenced,
-    MetadataConflict,
     OperationTimeout,
     Status,
     Unauthorized,
@@ -433,14 +432,11 @@ class LedgerWriter:
                     f"ledger {self.ledger_id} was closed by another client at entry "
                     f"{stored.last_entry_id}; this writer confirmed up to {last}"
                 )
+            # Not while another client recovers it: where the ledger ends is theirs to find.
+            stored.require_open()
             return stored.closed(last, length)
 
-        try:
-            self.metadata = await self._loop.ledgers.update(self.ledger_id, closed)
-        except MetadataConflict as conflict:
-            raise LedgerFenced(
-                f"ledger {self.ledger_id} is being recovered by another client"
-            ) from conflict
+        self.metadata = await self._loop.ledgers.update(self.ledger_id, closed)
         self.is_closed = True
         return self.metadata
 
