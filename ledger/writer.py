@@ -71,6 +71,7 @@ class LedgerWriter:
         self.ledger_id = metadata.ledger_id
         self.error: LedgerError | None = None
         self.is_closed = False
+        self._is_closing = False
         self.length = 0
         self.on_confirmed: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
@@ -383,8 +384,12 @@ class LedgerWriter:
 
     def fail(self, error: LedgerError) -> None:
         """The writer can never confirm anything again; whoever waits gets the error."""
-        if self.error is not None:
-            return
+        if self.error is None:
+            self._end(error)
+            if self.on_failed is not None:
+                self.on_failed(error)
+
+    def _end(self, error: LedgerError) -> None:
         self.error = error
         self._leave()
         waiters, self._waiters = self._waiters, []
@@ -393,8 +398,6 @@ class LedgerWriter:
                 trio.lowlevel.reschedule(slot[0])
         while self._room_waiters:
             trio.lowlevel.reschedule(self._room_waiters.popleft())
-        if self.on_failed is not None:
-            self.on_failed(error)
 
     def _leave(self) -> None:
         for index in range(len(self.connections)):
@@ -413,16 +416,20 @@ class LedgerWriter:
     async def close(self) -> LedgerMetadata:
         """Waits until all is confirmed, then fixes the end of the ledger for ever.
 
-        Idempotent. Raises the writer's error if it failed; LedgerFenced if another client
+        Idempotent; after MetadataUnavailable it can be called again. Raises the writer's error
+        if it failed; LedgerFenced if another client
         closed or recovers the ledger.
         """
         if self.is_closed:
             return self.metadata
-        await self.flush()
-        if self.error is not None:
-            raise self._failure()
+        if not self._is_closing:
+            await self.flush()
+            if self.error is not None:
+                raise self._failure()
+            self._is_closing = True
+            end = self.core.last_add_confirmed
+            self._end(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {end}"))
         last, length = self.core.last_add_confirmed, self.length
-        self.fail(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {last}"))
 
         def closed(stored: LedgerMetadata) -> LedgerMetadata | None:
             if stored.is_closed:
