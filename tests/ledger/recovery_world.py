@@ -194,6 +194,10 @@ class World:
         self.bookies = {f"b{i}": Bookie() for i in range(count)}
         self.under_way: list[Message] = []
         self.loss = 0.0
+        self.fence_loss = 0.0
+        """Share of the fencing reads for the LAC that never arrive."""
+        self.slow: tuple[str, ...] = ()
+        """Bookies to which the writer's adds take long."""
         self.writer = Writer(self)
 
     def store(self, metadata: LedgerMetadata) -> None:
@@ -210,6 +214,8 @@ class World:
             return False
         index = self.rng.randrange(len(self.under_way))
         message = self.under_way[index]
+        if message[0] == "add" and message[1] in self.slow and self.rng.random() < 0.95:
+            return True
         self.under_way[index] = self.under_way[-1]
         self.under_way.pop()
         match message:
@@ -254,6 +260,8 @@ class World:
         bookie = self.bookies[action.bookie]
         if bookie.is_down or self.rng.random() < self.loss:
             return Silent(action, "lost")
+        if isinstance(action, ReadLast) and self.rng.random() < self.fence_loss:
+            return Silent(action, "fence lost")
         body = None
         if isinstance(action, AddEntry):
             status = bookie.add(action.entry_id, bytes(action.body), is_recovery=True)
@@ -266,7 +274,7 @@ class World:
         return Answered(action, status, body)
 
     def heal(self) -> None:
-        self.loss = 0.0
+        self.loss = self.fence_loss = 0.0
         for bookie in self.bookies.values():
             bookie.is_down = False
             bookie.fault = None
