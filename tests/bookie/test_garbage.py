@@ -1,0 +1,195 @@
+"""Deleted ledgers give their space back and take nothing more; living ones lose nothing."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.core.garbage import (
+    GarbageOptions,
+    is_droppable,
+    should_seal,
+    tombstones_to_forget,
+)
+from bookie.storage.settings import StorageOptions
+from ledger.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, Status
+from tests.bookie.storage_bottle import Bottle
+
+OPTIONS = StorageOptions(
+    write_cache_bytes=8000,
+    entry_log_bytes_max=2000,
+    checkpoint_interval_s=1000,
+    garbage=GarbageOptions(seal_age_s=0, asks_per_s_max=1e6, ledgers_per_round_max=3),
+)
+
+
+class Metadata:
+    """Answers who is deleted, and remembers who was asked about."""
+
+    def __init__(self, *deleted: int) -> None:
+        self.deleted = deleted
+        self.asked: list[int] = []
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(ledger_id)
+        return ledger_id in self.deleted
+
+
+def _logs(bottle: Bottle) -> list[str]:
+    return [name for name in bottle.disk.names if name.endswith(".log")]
+
+
+async def test_a_deleted_ledger_gives_its_space_back() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        for ledger in (1, 2):
+            for i in range(40):
+                bottle.add(ledger, i, b"x" * 100)
+            await bottle.settle()
+            await bottle.storage.checkpoint()
+        before = len(_logs(bottle))
+        bottle.deleted[1] = None
+        collected = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+        assert (collected.ledgers_asked, collected.ledgers_deleted) == (2, 1)
+        assert collected.logs_removed == before - len(_logs(bottle)) == 1
+        await bottle.check()
+        with pytest.raises(NoSuchLedger):
+            await bottle.storage.read(1, 0)
+        with pytest.raises(NoSuchLedger):
+            await bottle.storage.read_batch(1, 0, 0, 1000)
+        assert bottle.storage.last_entry_id(1) == -1
+        assert bottle.add(1, 40) is Status.FENCED
+        assert bottle.add(1, 40, is_recovery=True) is Status.NO_SUCH_LEDGER
+
+
+async def test_the_current_log_is_sealed_when_it_holds_deleted_entries() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0, b"only")
+        await bottle.storage.checkpoint()
+        assert len(_logs(bottle)) == 1
+        collected = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+        assert collected.logs_removed == 1
+        assert _logs(bottle) == []
+        bottle.add(2, 0, b"next")
+        await bottle.settle()
+        await bottle.storage.checkpoint()
+        assert len(_logs(bottle)) == 1
+    successor = bottle.reopened()
+    successor.deleted[1] = None
+    async with successor.running():
+        await successor.check()
+        assert successor.storage.statistics().entry_logs_missing == 0
+
+
+async def test_an_error_is_not_an_answer() -> None:
+    async def unavailable(_: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        raise MetadataUnavailable("no connection")
+
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0)
+        await bottle.settle()
+        await bottle.storage.checkpoint()
+        collected = await bottle.storage.collect_garbage(unavailable)
+        assert (collected.asks_failed, collected.ledgers_deleted) == (1, 0)
+        await bottle.check()
+
+
+async def test_rounds_go_on_where_the_last_one_ended() -> None:
+    bottle = Bottle(options=OPTIONS)
+    metadata = Metadata(2)
+    async with bottle.running():
+        for ledger in range(5):
+            bottle.add(ledger, 0)
+        await bottle.storage.checkpoint()
+        for _ in range(3):
+            await bottle.storage.collect_garbage(metadata.is_deleted)
+        assert metadata.asked == [0, 1, 2, 3, 4, 0, 1, 3]
+
+
+async def test_entries_still_in_memory_go_with_their_ledger() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0)
+        await bottle.storage.checkpoint()
+        bottle.add(1, 1)
+        bottle.add(2, 0)
+        await bottle.settle()
+        bottle.deleted[1] = None
+        await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+        await bottle.storage.checkpoint()
+        await bottle.check()
+        assert bottle.storage.last_entry_id(1) == -1
+
+
+async def test_replay_does_not_bring_a_deleted_ledger_back() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0)
+        await bottle.storage.checkpoint()  # the mark is still before the frame
+        await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+    successor = bottle.reopened()
+    async with successor.running():
+        assert successor.storage.statistics().frames_replayed == 1
+        state = successor.storage.state(1)
+        assert state is not None
+        assert state.is_deleted
+        assert not successor.storage.cache.active
+
+
+async def test_waiting_long_polls_learn_that_the_ledger_is_gone() -> None:
+    bottle = Bottle(options=OPTIONS)
+    woken: list[bool] = []
+    async with bottle.running():
+        bottle.add(1, 0)
+        await bottle.storage.checkpoint()
+        state = bottle.storage.state(1)
+        assert state is not None
+        state.watchers.append(lambda: woken.append(True))
+        await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+        assert woken == [True]
+
+
+async def test_old_tombstones_are_forgotten() -> None:
+    garbage = GarbageOptions(seal_age_s=0, asks_per_s_max=1e6, tombstones_max=1)
+    bottle = Bottle(options=StorageOptions(garbage=garbage))
+    async with bottle.running():
+        for ledger in (1, 2):
+            bottle.add(ledger, 0)
+        await bottle.storage.checkpoint()
+        await bottle.storage.collect_garbage(Metadata(1, 2).is_deleted)
+        assert [bottle.storage.state(ledger) is None for ledger in (1, 2)] == [True, False]
+
+
+@given(st.lists(st.integers(0, 9)), st.sets(st.integers(0, 9)))
+def test_a_log_with_a_living_ledger_is_never_dropped(held: list[int], alive: set[int]) -> None:
+    assert is_droppable(held, alive.__contains__) == (not set(held) & alive)
+    sizes = dict.fromkeys(held, 1)
+    assert should_seal(sizes, 10.0, alive.__contains__, 10.0) == bool(set(held) - alive)
+    assert not should_seal(sizes, 9.9, alive.__contains__, 10.0)
+
+
+@given(st.lists(st.integers(0, 100)), st.integers(0, 100), st.integers(0, 20), st.integers(0, 120))
+def test_tombstones_kept_are_young_and_few(
+    times: list[int], age_max: int, count_max: int, now: int
+) -> None:
+    tombstones = [(at, ledger) for ledger, at in enumerate(sorted(times))]
+    forgotten = tombstones_to_forget(tombstones, now, age_max, count_max)
+    kept = [at for at, ledger in tombstones if ledger not in forgotten]
+    assert len(kept) <= count_max
+    assert all(now - at <= age_max for at in kept)
+    young = [at for at, _ in tombstones if now - at <= age_max]
+    assert len(kept) == min(len(young), count_max)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ledgers_per_round_max": 0}, {"asks_per_s_max": 0}, {"seal_age_s": -1}]
+)
+def test_settings_of_garbage_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument):
+        GarbageOptions(**wrong)
