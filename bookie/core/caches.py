@@ -214,6 +214,11 @@ class Block:
     def last(self) -> int:
         return self.first + len(self.ends) - 1
 
+    def nbytes_of(self, first: int, end: int) -> int:
+        """Bytes of the entries from `first` up to, not including, `end`."""
+        i = first - self.first
+        return self.ends[end - self.first - 1] - (self.ends[i - 1] if i else 0)
+
     def entry(self, entry_id: int) -> memoryview:
         i = entry_id - self.first
         return self.data[self.ends[i - 1] if i else 0 : self.ends[i]]
