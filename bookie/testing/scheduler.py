@@ -160,13 +160,21 @@ def task_tree() -> str:
     return "\n".join(_task_lines(root, 0)) if root is not None else ""
 
 
-def _task_lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
-    indent = "  " * depth
-    yield f"{indent}- {task.name}"
+def waiting_at(task: trio.lowlevel.Task) -> list[str]:
+    """Where a task waits, outermost call first; trio's own frames are left out."""
+    lines = []
     for frame, line in task.iter_await_frames():
         path = "/".join(frame.f_code.co_filename.split("/")[-2:])
         if not path.startswith(("_core/", "trio/")):
-            yield f"{indent}    {path}:{line} in {frame.f_code.co_name}"
+            lines.append(f"{path}:{line} in {frame.f_code.co_name}")
+    return lines
+
+
+def _task_lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    yield f"{indent}- {task.name}"
+    for line in waiting_at(task):
+        yield f"{indent}    {line}"
     for nursery in task.child_nurseries:
         for child in sorted(nursery.child_tasks, key=lambda child: child._counter):
             yield from _task_lines(child, depth + 1)

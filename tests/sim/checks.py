@@ -11,6 +11,7 @@ from contextlib import aclosing
 import trio
 
 from bookie.testing.cluster import SimCluster
+from bookie.testing.scheduler import waiting_at
 from ledger.client import LedgerClient
 from ledger.core.entry import master_key
 from ledger.core.metadata import LedgerMetadata
@@ -37,6 +38,10 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
     """[I12] All bookies serve, all actors finish, every ledger can be closed and read, a new
     one can be written and tailed; [I1] every entry has its copies."""
     step = "bookies start"
+    stack: list[str] = []
+    task = trio.lowlevel.current_task()
+    deadline_s = cluster.simulation.now_s + CONVERGENCE_S
+    cluster.simulation.call_at(deadline_s, lambda: stack.extend(waiting_at(task)))
     with trio.move_on_after(CONVERGENCE_S) as scope:
         await _start_bookies(cluster)
         step = "actors finish"
@@ -48,6 +53,9 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
             for history in model.ledgers.values():
                 if not history.is_being_deleted:
                     await _settle(history, workload, client, rival)
+            if workload.streams is not None:
+                step = "the stream is sealed, read and written again"
+                await workload.streams.check(client)
             step = "a new ledger is written and tailed"
             await _write_and_tail(cluster, model, client, rival)
             step = "every entry has its copies, and every fence holds"
@@ -56,7 +64,10 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
                     await _check_copies(model, history, client, workload.chance)
                     await _check_fence(model, history, client, workload)
     if scope.cancelled_caught:
-        raise Violation(f"[I12] not converged within {CONVERGENCE_S:g} virtual seconds: {step}")
+        raise Violation(
+            f"[I12] not converged within {CONVERGENCE_S:g} virtual seconds: {step}, waiting at "
+            + " > ".join(stack)
+        )
 
 
 async def _start_bookies(cluster: SimCluster) -> None:

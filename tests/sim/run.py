@@ -6,6 +6,7 @@ Everything, also which faults and how much of what, is drawn from the seed.
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -18,6 +19,8 @@ from tests.sim.bugs import bug_planted
 from tests.sim.checks import check_convergence
 from tests.sim.faults import Faults
 from tests.sim.model import Model
+from tests.sim.stream_model import StreamModel
+from tests.sim.stream_workload import StreamWorkload
 from tests.sim.workload import Workload, WorkloadOptions
 
 TIME_LIMIT_S = 1000.0
@@ -52,23 +55,18 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
         )
         async with cluster:
             model = Model(simulation.fail)
-            workload = Workload(
-                cluster,
-                model,
-                WorkloadOptions(
-                    writers=chance.randint(1, 3),
-                    recoverers=chance.randint(1, 2),
-                    readers=chance.randint(0, 2),
-                    entries_max=chance.choice((5, 40, 120)),
-                    payload_max=chance.choice((60, 1000, 4000)),
-                    deletes=chance.random() < 0.5,
-                ),
-            )
+            streams: StreamWorkload | None = None
+            if chance.random() < 0.6:
+                stream_model = StreamModel("stream", simulation.fail)
+                streams = StreamWorkload(cluster, stream_model, simulation.chance("streams"))
+                await streams.prepare()
+            workload = Workload(cluster, model, _workload_options(chance, streams), streams)
             workload.start()
             faults = Faults(cluster, workload, pause_mean_s=chance.choice((0.15, 0.5, 2.0)))
             await faults.run(chance.uniform(2, 10))
             await check_convergence(cluster, workload, model)
-            counts = model.counts | {f"fault {name}": n for name, n in faults.counts.items()}
+            counts = model.counts | (streams.model.counts if streams else {})
+            counts |= {f"fault {name}": n for name, n in faults.counts.items()}
             return Outcome(
                 seed,
                 simulation.trace_hash(),
@@ -83,3 +81,15 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             return run_simulated(main, seed, time_limit_s=TIME_LIMIT_S, trace_file=trace_file)
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _workload_options(chance: random.Random, streams: StreamWorkload | None) -> WorkloadOptions:
+    least = 0 if streams is not None and chance.random() < 0.5 else 1
+    return WorkloadOptions(
+        writers=chance.randint(least, 3),
+        recoverers=chance.randint(least, 2),
+        readers=chance.randint(0, 2),
+        entries_max=chance.choice((5, 40, 120)),
+        payload_max=chance.choice((60, 1000, 4000)),
+        deletes=chance.random() < 0.5,
+    )

@@ -7,7 +7,6 @@ told to the model.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -22,9 +21,9 @@ from ledger.options import ClientOptions
 from ledger.reader import LedgerReader
 from ledger.writer import LedgerWriter
 from tests.sim.model import LedgerHistory, Model, payload_of
+from tests.sim.stream_workload import Actor, StreamWorkload
 
 PASSWORD = b"secret"
-Actor = Callable[[LedgerClient, random.Random], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -43,7 +42,13 @@ class WorkloadOptions:
 class Workload:
     """Actors on a cluster; `start` them, then `stop` and wait for them."""
 
-    def __init__(self, cluster: SimCluster, model: Model, options: WorkloadOptions) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        model: Model,
+        options: WorkloadOptions,
+        streams: StreamWorkload | None = None,
+    ) -> None:
         self.cluster = cluster
         self.model = model
         self.options = options
@@ -51,7 +56,8 @@ class Workload:
         self.processes: dict[str, SimProcess] = {}
         self.is_stopping = False
         self.writers: dict[int, LedgerWriter] = {}
-        self._actors: dict[str, Actor] = {}
+        self.streams = streams
+        self._actors: dict[str, Actor] = {} if streams is None else streams.actors()
         self._incarnations = 0
         for kind, number in (
             ("writer", options.writers),
@@ -82,6 +88,8 @@ class Workload:
     async def stop(self) -> None:
         """Lets all actors finish what they do; returns when all are gone."""
         self.is_stopping = True
+        if self.streams is not None:
+            self.streams.is_stopping = True
         for process in self.processes.values():
             await process.finished.wait()
 
