@@ -301,14 +301,16 @@ class StreamWriter:
 
     async def run_linger(self) -> None:
         """Sends the open batch when its time has come: one task for the life of the writer."""
+
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._lingerer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
         while True:
-            self._lingerer = trio.lowlevel.current_task()
-
-            def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-                self._lingerer = None
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(forget)
+            is_busy = not self._linger_s and len(self._sent) >= BUSY_ENTRIES
+            if is_busy or not self._open.values:
+                self._lingerer = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(forget)
             while self._linger_s and self._open.values:
                 remaining_s = self._open.deadline - trio.current_time()
                 if remaining_s <= 0:
