@@ -167,17 +167,18 @@ class WriteCache:
         self.nbytes = 0
         self.released_bytes = 0
 
-    def flushed(self) -> None:
-        """The flushing half can be read from the entry log: forgets it, frees its segments.
+    def flushed(self) -> list[memoryview]:
+        """The flushing half can be read from the entry log: forgets it, and returns the
+        segments nobody needs any more. Giving back many at once takes milliseconds.
 
         Segments released since the swap may hold frames of the new active half, so they wait.
         """
         assert self.flushing is not None, "no half is being flushed"
         self.flushing = None
         self._flushing_last = {}
-        for segment_no in self._released_flushing:
-            del self.segments[segment_no]
+        freed = [self.segments.pop(segment_no) for segment_no in self._released_flushing]
         self._released_flushing = []
+        return freed
 
     def drop_ledger(self, ledger_id: int) -> None:
         """Forgets a deleted ledger's entries in the active half. Not while a flush runs."""

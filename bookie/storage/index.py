@@ -180,7 +180,8 @@ class Index:
     batch. All writes come from one task at a time (checkpoint or garbage collection).
     """
 
-    BATCH_PAIRS_MAX = 500
+    BATCH_PAIRS_MAX = 100
+    """Small, because nothing else runs while a batch is made and applied."""
 
     def __init__(self, pairs: KeyValue) -> None:
         self._pairs = pairs
@@ -225,8 +226,7 @@ class Index:
                 # Older entries may be covered: what the batch so far wrote must be visible.
                 self._pairs.write(puts)
                 puts = []
-                if self._overwrite(run):
-                    yield run.ledger_id
+                yield run.ledger_id if self._overwrite(run) else None
                 continue
             puts.append(_run_pair(run))
             if len(puts) >= self.BATCH_PAIRS_MAX:

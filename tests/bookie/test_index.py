@@ -158,7 +158,7 @@ def test_a_step_names_the_ledger_it_overwrote() -> None:
 def test_large_puts_and_deletes_go_in_batches() -> None:
     store = MemoryKeyValue()
     index = Index(store)
-    runs = [PlacedRun(1, 2 * i, 1, i, array("I", [20])) for i in range(1200)]
+    runs = [PlacedRun(1, 2 * i, 1, i, array("I", [20])) for i in range(220)]
     assert list(index.put_runs(runs)) == [None] * 3
     assert store.unflushed == 3
     state = LedgerState(1, KEY)
