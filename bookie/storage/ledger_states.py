@@ -108,7 +108,8 @@ class LedgerStates:
         return state
 
     def _evict(self) -> None:
-        for _ in range(self._EVICT_STEPS):
+        # All but the newest, which somebody just asked for.
+        for _ in range(min(self._EVICT_STEPS, len(self.held) - 1)):
             if len(self.held) <= self._states_max:
                 return
             ledger_id = next(iter(self.held))

@@ -197,6 +197,17 @@ async def test_states_in_memory_are_bounded_and_there_is_one_per_ledger() -> Non
         assert bottle.storage.state(7) is kept
 
 
+async def test_the_state_just_asked_for_is_held() -> None:
+    bottle = Bottle()  # keeps three
+    async with bottle.running():
+        for ledger in range(5):
+            bottle.add(ledger, 0)
+        await bottle.storage.checkpoint()
+        for ledger in (0, 1, 2):  # busy ones, which may not be let go instead
+            bottle.add(ledger, 1)
+        assert bottle.storage.state(4) is bottle.storage.states[4]
+
+
 async def test_a_watched_state_is_not_let_go() -> None:
     bottle = Bottle()
     async with bottle.running():
