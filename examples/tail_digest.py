@@ -1,7 +1,7 @@
 """The demo's second process: tails a stream and sums up all it sees, in order.
 
-`python -m examples.tail_digest CLUSTER NAMESPACE STREAM COUNT` prints a line of JSON when it has
-seen COUNT records.
+`python -m examples.tail_digest CLUSTER NAMESPACE STREAM COUNT` prints lines of JSON: how far it has
+come, and when it has seen COUNT records, their digest.
 """
 
 from __future__ import annotations
@@ -39,27 +39,34 @@ class Digest:
         return self._hash.hexdigest()
 
 
-async def tail(cluster: str, namespace_name: str, stream: str, count: int) -> dict[str, object]:
+def say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+async def tail(cluster: str, namespace_name: str, stream: str, count: int) -> None:
     digest = Digest()
+    said_s = 0.0
     delays_ms = array("d")
     async with (
         Namespace.connect(cluster, namespace_name) as namespace,
         namespace.reader(stream, start=EARLIEST) as reader,
     ):
+        say(count=0)
         async for record in reader:
             digest.add(record.sequence, record.event_time_ms, record.key or b"", record.value)
             if not record.sequence % 100:
-                delays_ms.append(time.time() * 1000 - record.append_time_ms)
+                now_s = time.time()
+                delays_ms.append(now_s * 1000 - record.append_time_ms)
+                if now_s - said_s > 0.1:
+                    said_s = now_s
+                    say(count=digest.count)
             if digest.count == count:
                 break
     delays = sorted(delays_ms)
-    return {
-        "count": digest.count,
-        "sha256": digest.hexdigest(),
-        "delay_p50_ms": delays[len(delays) // 2] if delays else None,
-    }
+    p50_ms = delays[len(delays) // 2] if delays else 0.0
+    say(count=digest.count, sha256=digest.hexdigest(), delay_p50_ms=round(p50_ms, 1))
 
 
 if __name__ == "__main__":
     where, name, stream_name, number = sys.argv[1:]
-    print(json.dumps(trio.run(tail, where, name, stream_name, int(number))))
+    trio.run(tail, where, name, stream_name, int(number))

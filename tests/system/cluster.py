@@ -23,7 +23,14 @@ PATIENCE_S = 60.0
 
 def environment(**more: str) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("LEDGERSTREAM_")}
-    return {**inherited, "PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]), "COLUMNS": "200", **more}
+    return {
+        **inherited,
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        ),
+        "COLUMNS": "200",
+        **more,
+    }
 
 
 def is_running(pid: int) -> bool:
