@@ -384,6 +384,9 @@ class Tail:
                 return await self._range.__anext__()
             except StopAsyncIteration:
                 self._range = None
+            except LedgerError:
+                self._range = None  # whoever goes on after an error begins where it stopped
+                raise
         reader = self._reader
         if self._next > reader.last_add_confirmed:
             return []

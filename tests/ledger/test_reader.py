@@ -337,6 +337,23 @@ class TestTail:
                 with pytest.raises(NoSuchLedger):
                     await collect(reader.tail(0))
 
+    async def test_goes_on_after_an_error_where_it_stopped(self, autojump_clock: MockClock) -> None:
+        options = ClientOptions(batch_read_bytes=500)
+        async with make_world(options=options) as world:
+            reader = await closed(world, 199)
+            tail = reader.tail(0)
+            seen = [entry.entry_id for entry in await tail.__anext__()]
+            for double in world.bookies.values():
+                double.trouble.is_down = True
+            with pytest.raises(LedgerError) as caught:
+                while True:
+                    seen += [entry.entry_id for entry in await tail.__anext__()]
+            assert caught.value.retry_is_safe
+            for double in world.bookies.values():
+                double.trouble.is_down = False
+            seen += await collect(tail)
+            assert seen == list(range(200))
+
     async def test_lac_never_goes_back(self, autojump_clock: MockClock) -> None:
         async with make_world() as world:
             metadata = await world.create()

@@ -428,7 +428,7 @@ def run_duel(seed: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_no_order_of_few_messages_loses_a_confirmed_entry(block: int) -> None:
-    for seed in range(block * 1500, block * 1500 + 1500):
+    for seed in range(block * 700, block * 700 + 700):
         try:
             run_duel(seed)
         except AssertionError as error:
@@ -438,7 +438,7 @@ def test_no_order_of_few_messages_loses_a_confirmed_entry(block: int) -> None:
 @pytest.mark.parametrize("block", range(4))
 def test_every_history_ends_closed_with_all_that_was_confirmed(block: int) -> None:
     kinds: dict[str, int] = {}
-    for seed in range(block * 300, block * 300 + 300):
+    for seed in range(block * 200, block * 200 + 200):
         try:
             kind = run_history(seed)
         except AssertionError as error:
