@@ -338,17 +338,22 @@ class TestTail:
                     await collect(reader.tail(0))
 
     async def test_goes_on_after_an_error_where_it_stopped(self, autojump_clock: MockClock) -> None:
-        options = ClientOptions(batch_read_bytes=500)
+        options = ClientOptions(batch_read_bytes=500, read_ahead_bytes=1000)
         async with make_world(options=options) as world:
             reader = await closed(world, 199)
             tail = reader.tail(0)
-            seen = [entry.entry_id for entry in await tail.__anext__()]
-            for double in world.bookies.values():
-                double.trouble.is_down = True
+            seen: list[int] = []
+
+            async def take_all() -> None:
+                async for entries in tail:
+                    seen.extend(entry.entry_id for entry in entries)
+                    for double in world.bookies.values():
+                        double.trouble.is_down = len(seen) < 100
+
             with pytest.raises(LedgerError) as caught:
-                while True:
-                    seen += [entry.entry_id for entry in await tail.__anext__()]
+                await take_all()
             assert caught.value.retry_is_safe
+            assert 0 < len(seen) < 100
             for double in world.bookies.values():
                 double.trouble.is_down = False
             seen += await collect(tail)
