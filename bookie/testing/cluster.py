@@ -38,7 +38,6 @@ class _Node:
 
     config: BookieConfig
     disk: SimDisk
-    skew_ms: int
     process: SimProcess | None = None
 
 
@@ -73,6 +72,7 @@ class SimCluster:
         self._make_config = config or small_config
         self._disk_options = disk or DiskOptions()
         self._nodes: dict[str, _Node] = {}
+        self._skews_ms: dict[str, int] = {}
         self._clients = 0
         self._nursery_manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
@@ -106,8 +106,7 @@ class SimCluster:
         name = f"bookie-{len(self._nodes)}"
         chance = self.simulation.chance(f"node/{name}")
         disk = SimDisk(self.simulation, name, dataclasses.replace(self._disk_options))
-        skew_ms = chance.randint(-CLOCK_SKEW_MS_MAX, CLOCK_SKEW_MS_MAX)
-        self._nodes[name] = _Node(self._make_config(name, chance), disk, skew_ms)
+        self._nodes[name] = _Node(self._make_config(name, chance), disk)
         return name
 
     def disk(self, bookie: str) -> SimDisk:
@@ -150,7 +149,7 @@ class SimCluster:
                 disk=mounted,
                 key_value=mounted.open_key_value,
                 store=self.metadata.connect(bookie),
-                now_ms=lambda: self.simulation.now_ms(node.skew_ms),
+                now_ms=self._clock_of(bookie),
                 rng=rng,
             )
             async with trio.open_nursery() as nursery:
@@ -177,6 +176,19 @@ class SimCluster:
 
         `is_silent`: peers hear nothing of it; the default is so when power is lost.
         """
+        self.kill_bookie_now(bookie, kind, is_silent=is_silent)
+        process = self._nodes[bookie].process
+        if process is not None:
+            await process.finished.wait()
+
+    def kill_bookie_now(
+        self,
+        bookie: str,
+        kind: CrashKind = CrashKind.PROCESS_KILLED,
+        *,
+        is_silent: bool | None = None,
+    ) -> None:
+        """The same without waiting: from this moment on it can do nothing more."""
         node = self._nodes[bookie]
         self.simulation.trace("kill", bookie, kind.value)
         silent = kind is not CrashKind.PROCESS_KILLED if is_silent is None else is_silent
@@ -185,9 +197,13 @@ class SimCluster:
             self.network.freeze(bookie, is_silent=silent)
             node.disk.crash(kind)
             process.kill()
-            await process.finished.wait()
         elif kind is not CrashKind.PROCESS_KILLED:
             node.disk.crash(kind)
+
+    def jump_clock(self, node: str, milliseconds: int) -> None:
+        """The wall clock of a bookie or client goes forward or back."""
+        self._skews_ms[node] = self._skews_ms.get(node, 0) + milliseconds
+        self.simulation.trace("clock", node, milliseconds)
 
     # Clients.
 
@@ -198,13 +214,12 @@ class SimCluster:
         """A client on a node of its own."""
         name = name or self._client_name()
         chance = self.simulation.chance(f"client/{name}")
-        skew_ms = chance.randint(-CLOCK_SKEW_MS_MAX, CLOCK_SKEW_MS_MAX)
         async with LedgerClient(
             self.metadata.connect(name),
             self.network.of(name),
             options=options,
             rng=chance,
-            now_ms=lambda: self.simulation.now_ms(skew_ms),
+            now_ms=self._clock_of(name),
         ) as client:
             yield client
 
@@ -241,6 +256,11 @@ class SimCluster:
     def _client_name(self) -> str:
         self._clients += 1
         return f"client-{self._clients}"
+
+    def _clock_of(self, node: str) -> Callable[[], int]:
+        chance = self.simulation.chance(f"clock/{node}")
+        skew_ms = chance.randint(-CLOCK_SKEW_MS_MAX, CLOCK_SKEW_MS_MAX)
+        return lambda: self.simulation.now_ms(skew_ms + self._skews_ms.get(node, 0))
 
     def _freeze(self, node: str) -> None:
         self.network.freeze(node)

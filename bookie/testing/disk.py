@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -56,6 +56,8 @@ class SimDisk:
         self.options = options or DiskOptions()
         self.chance = simulation.chance(f"disk/{name}")
         self.syncs = 0
+        self.on_operation: Callable[[], None] | None = None
+        """Called in the middle of every operation, before it takes effect: a place to die at."""
         self.inodes: dict[str, Inode] = {}
         """Names as a running process sees them."""
         self.durable_inodes: dict[str, Inode] = {}
@@ -333,6 +335,9 @@ class MountedDisk:
         with trio.CancelScope(shield=True):
             await trio.sleep(chance.uniform(0, time_max_s) * options.slow_factor)
         self.check()
+        if self.disk.on_operation is not None:
+            self.disk.on_operation()
+            self.check()
         probability = {
             "read": options.read_error_probability,
             "write": options.write_error_probability,

@@ -38,7 +38,11 @@ class Faults:
         self._disk_options = {name: replace(cluster.disk(name).options) for name in cluster.bookies}
         atlas: list[Fault] = [
             self._kill_one,
+            self._kill_some,
             self._kill_all,
+            self._kill_in_operation,
+            self._kill_in_start,
+            self._clock_jump,
             self._partition,
             self._one_way_block,
             self._clog,
@@ -79,6 +83,7 @@ class Faults:
         cluster.metadata.heal()
         for name in cluster.bookies:
             self._restore_disk(name)
+            cluster.disk(name).on_operation = None
 
     # Bookies.
 
@@ -88,6 +93,56 @@ class Faults:
             name, self._crash_kind(), is_silent=self.chance.random() < 0.4
         )
         await self._restart_after(name, self.chance.expovariate(1))
+
+    async def _kill_some(self) -> None:
+        """Any number of bookies, more than the quorums can do without."""
+        names = self.chance.sample(
+            self.cluster.bookies, self.chance.randint(1, len(self.cluster.bookies))
+        )
+        kind = self._crash_kind()
+        for name in names:
+            await self.cluster.kill_bookie(name, kind)
+        seconds = self.chance.expovariate(0.5)
+        for name in names:
+            await self._restart_after(name, seconds)
+            seconds = 0.0
+
+    async def _kill_in_operation(self) -> None:
+        """In the middle of an operation of its disk, a few operations from now."""
+        name = self._bookie()
+        await self._kill_after_operations(name, self.chance.randint(1, 40))
+        await self._restart_after(name, self.chance.expovariate(2))
+
+    async def _kill_in_start(self) -> None:
+        """Again and again while it replays and checks."""
+        name = self._bookie()
+        await self.cluster.kill_bookie(name, self._crash_kind())
+        for _ in range(self.chance.randint(1, 4)):
+            if not self.cluster.is_up(name):
+                self.cluster.begin_bookie(name)
+            await self._kill_after_operations(name, self.chance.randint(1, 30))
+        await self._restart_after(name, 0.1)
+
+    async def _kill_after_operations(self, name: str, operations: int) -> None:
+        disk, kind, killed = self.cluster.disk(name), self._crash_kind(), trio.Event()
+
+        def count() -> None:
+            nonlocal operations
+            operations -= 1
+            if operations <= 0:
+                disk.on_operation = None
+                self.cluster.kill_bookie_now(name, kind)
+                killed.set()
+
+        disk.on_operation = count
+        with trio.move_on_after(1):
+            await killed.wait()
+        disk.on_operation = None
+        await self.cluster.kill_bookie(name, kind)
+
+    async def _clock_jump(self) -> None:
+        hours_ms = self.chance.choice((-7_200_000, -10_000, 10_000, 7_200_000))
+        self.cluster.jump_clock(self.chance.choice(self._nodes()), hours_ms)
 
     async def _kill_all(self) -> None:
         kind = self._crash_kind()

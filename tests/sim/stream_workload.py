@@ -164,7 +164,8 @@ class StreamWorkload:
                 await namespace.truncate(self.model.name, position)
                 self.model.count("stream truncations")
             else:
-                await Janitor(client, NAMESPACE).sweep()
+                age_ms = chance.choice((0, 1000, 3_600_000))
+                await Janitor(client, NAMESPACE, orphan_age_ms=age_ms).sweep()
                 self.model.count("janitor sweeps")
         except LedgerError as error:
             self.model.refused("clean", error)

@@ -96,11 +96,18 @@ class Workload:
     # Writing.
 
     async def _writer(self, client: LedgerClient, chance: random.Random) -> None:
+        """One ledger, or a few at once over the same connections."""
         await trio.sleep(chance.uniform(0, self.options.pause_max_s))
-        up = len(self.cluster.bookies)
-        ensemble = chance.randint(1, up)
+        async with trio.open_nursery() as nursery:
+            for _ in range(chance.choice((1, 1, 1, 3))):
+                nursery.start_soon(self._write_one, client, chance)
+        if chance.random() < 0.1 and self.model.ledgers:
+            # A client may well recover what it wrote itself.
+            await self.recover(client, self.model.ledgers[max(self.model.ledgers)])
+
+    async def _write_one(self, client: LedgerClient, chance: random.Random) -> None:
+        ensemble = chance.randint(1, len(self.cluster.bookies))
         write_quorum = chance.randint(1, ensemble)
-        # An ack quorum of one is lost with one disk; here disks only lose what was not synced.
         ack_quorum = chance.randint(1, write_quorum)
         try:
             writer = await client.create_ledger(
@@ -163,7 +170,7 @@ class Workload:
         history = self._pick(chance)
         if history is None:
             return
-        if self.options.deletes and history.end is not None and chance.random() < 0.1:
+        if self.options.deletes and history.end is not None and chance.random() < 0.2:
             await self._delete(client, history)
             return
         await self.recover(client, history)
@@ -271,7 +278,7 @@ def client_options(chance: random.Random) -> ClientOptions:
         read_timeout_s=chance.choice((0.3, 1.0, 5.0)),
         speculative_read_s=chance.choice((0.01, 0.1, 0.5)),
         connect_timeout_s=chance.choice((0.3, 1.0, 3.0)),
-        ensemble_change_timeout_s=chance.choice((1.0, 5.0, 15.0)),
+        ensemble_change_timeout_s=chance.choice((0.3, 1.0, 5.0, 15.0)),
         lac_linger_ms=chance.choice((0.5, 10.0, 100.0)),
         read_ahead_bytes=chance.choice((2000, 100_000)),
         batch_read_bytes=chance.choice((500, 5000, 1 << 20)),
