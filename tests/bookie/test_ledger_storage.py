@@ -21,6 +21,7 @@ from ledger.errors import (
     Status,
     UnknownLedgerState,
 )
+from tests.bookie.memory_disk import MemoryFile
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_caches import KEY, make_entry
 
@@ -340,3 +341,48 @@ async def test_replay_of_more_than_the_cache_holds() -> None:
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidArgument):
         StorageOptions(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_reads_are_right_while_checkpoints_move_entries(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No read may fall between caches and index, or see an entry from before its re-add."""
+    monkeypatch.setattr(MemoryFile, "read_nowait", lambda *_: None)  # every read waits
+    rng = random.Random(seed)
+    bottle = Bottle()
+    reads = 0
+
+    async def read() -> None:
+        nonlocal reads
+        while True:
+            await trio.lowlevel.checkpoint()
+            ledger_id, entry_id = rng.choice(list(bottle.acked))
+            entry = bottle.acked[ledger_id, entry_id]
+            if rng.random() < 0.5:
+                found = bytes(await bottle.storage.read(ledger_id, entry_id))
+            else:
+                found = bytes((await bottle.storage.read_batch(ledger_id, entry_id, 5, 400))[0])
+            later = bottle.attempted[ledger_id, entry_id]
+            assert found in [entry, bottle.acked[ledger_id, entry_id], *later]
+            reads += 1
+
+    async with bottle.running(), trio.open_nursery() as nursery:
+        bottle.add(0, 0)
+        await bottle.settle()
+        for _ in range(3):
+            nursery.start_soon(read)
+        for i in range(120):
+            bottle.add(i % 3, rng.randrange(60), b"%d" % i * rng.randrange(30))
+            if rng.random() < 0.2:
+                await bottle.settle()
+            if rng.random() < 0.1:
+                nursery.start_soon(bottle.storage.checkpoint)
+            while bottle.storage.is_full:
+                await bottle.storage.wait_room()
+        await bottle.settle()
+        await bottle.storage.checkpoint()
+        await bottle.check()
+        nursery.cancel_scope.cancel()
+    assert reads > 100
+    assert bottle.storage.statistics().disk_reads > 10
