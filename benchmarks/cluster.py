@@ -18,7 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import trio
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_IDLE_TRIES, _IDLE_PROBE_S, _IDLE_CPU_S = 40, 0.5, 0.03
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -48,6 +51,14 @@ class RunningCluster:
     def server_pids(self) -> list[int]:
         pids = [int(path.read_text()) for path in self.directory.glob("bookie-*/bookie.pid")]
         return [self.process.pid, *pids]
+
+    async def wait_idle(self) -> None:
+        """Until the bookies have done what earlier work left them, such as a checkpoint."""
+        for _ in range(_IDLE_TRIES):
+            before_s = sum(map(cpu_s, self.server_pids))
+            await trio.sleep(_IDLE_PROBE_S)
+            if sum(map(cpu_s, self.server_pids)) - before_s < _IDLE_CPU_S:
+                return
 
     @contextmanager
     def measured(self) -> Iterator[Phase]:
