@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 class RecordFormatError(FinalError):
-    """Bytes of an entry that are not a stream entry. `offset` is where in the payload."""
+    """Bytes of an entry that are not a stream entry.
+
+    `offset` is where in the payload; in the columns of a compressed entry, where it would be had
+    it not been compressed.
+    """
 
     def __init__(self, offset: int, cause: str) -> None:
         super().__init__(f"not a stream entry: {cause} (at byte {offset})")

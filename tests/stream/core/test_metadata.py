@@ -1,0 +1,228 @@
+"""Stream metadata: which changes are legal, that they keep the stream whole, and its bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataCorrupt
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.metadata_format import (
+    METADATA_BYTES_MAX,
+    decode_namespace,
+    decode_stream,
+    encode_namespace,
+    encode_stream,
+)
+from stream.core.policy import NamespaceMetadata
+from stream.core.position import Position
+from stream.errors import CommitOutOfOrder, StreamBusy
+
+EMPTY = StreamMetadata(name="s", created_ms=1)
+
+
+def end_of(records: int, at_ms: int = 0) -> SegmentEnd:
+    if records == 0:
+        return SegmentEnd(-1, 0, 0)
+    return SegmentEnd((records - 1) // 2, records, 10 * records, at_ms, at_ms + 1)
+
+
+def sealed_stream(*records: int) -> StreamMetadata:
+    stream = EMPTY.taken_over()
+    for number, count in enumerate(records):
+        stream = stream.begun(1, number, 0).sealed(1, end_of(count, 100 * number), 0)
+    return stream
+
+
+def test_a_life_of_segments() -> None:
+    stream = EMPTY.taken_over().begun(1, 70, 5)
+    assert (stream.epoch, stream.open_segment) == (1, stream.segments[0])
+    stream = stream.with_prepared(1, 71).sealed(1, end_of(10), 6).begun(1, 71, 6)
+    assert [(s.number, s.ledger_id, s.first_sequence) for s in stream.segments] == [
+        (1, 70, 0),
+        (2, 71, 10),
+    ]
+    assert stream.prepared is None
+    stream = stream.sealed(1, end_of(5), 7)
+    assert (stream.next_sequence, stream.next_segment) == (15, 3)
+    assert stream.sealed_end == Position(2, 3, 0)
+
+
+def test_an_empty_segment_vanishes_but_its_number_is_never_given_again() -> None:
+    stream = EMPTY.taken_over().begun(1, 70, 0).sealed(1, end_of(0), 1).begun(1, 71, 1)
+    assert [(s.number, s.ledger_id) for s in stream.segments] == [(2, 71)]
+    assert stream.garbage == (70,)
+
+
+def test_only_the_holder_of_the_epoch_changes_segments() -> None:
+    stream = EMPTY.taken_over().begun(1, 70, 0).with_prepared(1, 71).taken_over()
+    assert (stream.prepared, stream.garbage) == (None, (71,))
+    changes: list[Callable[[], object]] = [
+        lambda: stream.sealed(1, end_of(1), 0),
+        lambda: stream.begun(1, 9, 0),
+        lambda: stream.with_prepared(1, 9),
+        lambda: stream.deleted().sealed(stream.epoch + 1, end_of(1), 0),
+    ]
+    for change in changes:
+        with pytest.raises(MetadataConflict):
+            change()
+    with pytest.raises(MetadataConflict, match="still open"):
+        stream.begun(2, 9, 0)
+
+
+def test_truncation_moves_forward_and_drops_whole_segments() -> None:
+    stream = sealed_stream(10, 10, 10).begun(1, 99, 0)
+    cut = stream.truncated(Position(2, 3, 1))
+    assert [s.number for s in cut.dropped()] == [1]
+    assert cut.first_available == Position(2, 3, 1)
+    assert cut.truncated(Position(1, 0, 0)) is cut
+    with pytest.raises(MetadataConflict, match="segment 2 is not truncated"):
+        cut.forgotten([1])
+    less = cut.forgotten([0])
+    assert [s.number for s in less.segments] == [2, 3, 4]
+    gone = less.truncated(Position(4, 1000, 0))
+    assert [s.number for s in gone.dropped()] == [2, 3]
+    with pytest.raises(InvalidArgument, match="cannot truncate to 5:0:0"):
+        gone.truncated(Position(5, 0, 0))
+
+
+def test_a_stream_of_which_nothing_is_left_goes_on_counting() -> None:
+    stream = sealed_stream(10)
+    stream = stream.truncated(stream.sealed_end)
+    stream = stream.forgotten(s.ledger_id for s in stream.dropped())
+    assert (stream.segments, stream.next_sequence, stream.next_segment) == ((), 10, 2)
+    assert stream.begun(1, 5, 0).segments[0].first_sequence == 10
+
+
+def test_segments_are_found_by_position() -> None:
+    stream = sealed_stream(10, 0, 10)  # segments 1 and 3 of 5 entries each
+    for position, number in (((0, 0, 0), 1), ((1, 4, 9), 1), ((1, 5, 0), 3), ((2, 0, 0), 3)):
+        segment = stream.segment_at(Position(*position))
+        assert segment is not None
+        assert segment.number == number
+    assert stream.segment_at(Position(3, 5, 0)) is None
+
+
+def test_a_batch_commits_once() -> None:
+    stream = EMPTY.committed("sink", 0, [(5, end_of(3)), (6, end_of(0)), (7, end_of(2))], 9)
+    assert [(s.number, s.ledger_id, s.first_sequence) for s in stream.segments] == [
+        (1, 5, 0),
+        (2, 7, 3),
+    ]
+    assert stream.committed("sink", 0, [(8, end_of(1))], 9) is stream
+    later = stream.committed("sink", 4, [(8, end_of(1))], 9)
+    assert later.committed("other", 0, [], 9).commits == {"sink": 4, "other": 0}
+    with pytest.raises(CommitOutOfOrder, match="committed batch 4 already, 3 is older"):
+        later.committed("sink", 3, [], 9)
+    with pytest.raises(StreamBusy):
+        later.taken_over().begun(1, 9, 0).committed("sink", 5, [], 9)
+
+
+_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "seal", "take", "prepare", "truncate", "forget", "commit"]),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+
+
+@given(_steps)
+def test_any_changes_keep_sequences_dense_numbers_rising_and_truncation_monotonic(
+    steps: list[tuple[str, int]],
+) -> None:
+    """The twin counts records: what is in the list always is a suffix of what was sealed."""
+    stream, total, ledger = EMPTY, 0, 100
+    for what, number in steps:
+        before, ledger = stream, ledger + 1
+        try:
+            match what:
+                case "begin":
+                    stream = stream.begun(stream.epoch, ledger, 0)
+                case "seal":
+                    stream = stream.sealed(stream.epoch, end_of(number), 0)
+                    total += number
+                case "take":
+                    stream = stream.taken_over()
+                case "prepare":
+                    stream = stream.with_prepared(stream.epoch, ledger)
+                case "truncate":
+                    stream = stream.truncated(Position(number, number, 0))
+                case "forget":
+                    stream = stream.forgotten(
+                        [*(s.ledger_id for s in stream.dropped()), *stream.garbage]
+                    )
+                case "commit":
+                    stream = stream.committed("sink", ledger, [(ledger, end_of(number))], 0)
+                    total += number
+        except LedgerError:
+            assert stream is before
+        assert stream.next_sequence == total
+        assert stream.truncated_to >= before.truncated_to
+        assert stream.next_segment >= before.next_segment
+        kept = sum(segment.records for segment in stream.segments)
+        first = stream.segments[0].first_sequence if stream.segments else total
+        assert first + kept == total
+        assert len(set(stream.ledgers())) == len(stream.ledgers())
+        assert decode_stream("s", encode_stream(stream)) == stream
+
+
+def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
+    good = json.loads(encode_stream(sealed_stream(3, 4)))
+    damages: list[dict[str, object]] = [
+        {"kind": "namespace"},
+        {"version": 2},
+        {"name": "other"},
+        {"epoch": -5},
+        {"epoch": "1"},
+        {"epoch": True},
+        {"truncated_to": "x"},
+        {"segments": [[1]]},
+        {"segments": 3},
+        {"segment_columns": []},
+        {"next_sequence": 8},
+        {"next_segment": 2},
+        {"commits": {"a": "b"}},
+        {"commits": 1},
+        {"surprise": 1},
+        {"is_deleted": 7},
+    ]
+    for changes in damages:
+        with pytest.raises(MetadataCorrupt):
+            decode_stream("s", json.dumps({**good, **changes}).encode())
+    for raw in (b"", b"[]", b"{", b"[" * 100_000, b"\xff", bytes(METADATA_BYTES_MAX + 1)):
+        with pytest.raises(MetadataCorrupt):
+            decode_stream("s", raw)
+
+
+def test_metadata_has_a_limit_and_says_what_to_do() -> None:
+    stream = replace(EMPTY, garbage=tuple(range(1 << 40, (1 << 40) + 80_000)))
+    with pytest.raises(InvalidArgument, match="set a retention"):
+        encode_stream(stream)
+
+
+def test_namespaces_are_validated_and_read_back() -> None:
+    namespace = NamespaceMetadata(name="n", retention_ms=5, compression="lz4")
+    assert decode_namespace("n", encode_namespace(namespace)) == namespace
+    for wrong in (
+        {"ack_quorum": 4},
+        {"ensemble_size": 0},
+        {"digest_type": "MD5"},
+        {"compression": "gzip"},
+        {"retention_ms": -1},
+        {"batch_bytes": 2 << 20},
+        {"roll_ms": 1},
+        {"linger_ms": 1.5},
+        {"name": "a/b"},
+    ):
+        with pytest.raises(InvalidArgument):
+            replace(namespace, **wrong)
+    with pytest.raises(MetadataCorrupt):
+        decode_namespace("other", encode_namespace(namespace))
+    with pytest.raises(MetadataCorrupt):
+        decode_namespace("n", encode_namespace(namespace)[:-1] + b',"x":1}')

@@ -1,0 +1,241 @@
+"""Entry payloads: round trips against plain lists, golden bytes, and any damage."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.errors import InvalidArgument
+from stream.core.compression import Compression
+from stream.core.entry_encoder import encode
+from stream.core.entry_format import BODY_BYTES_MAX, HEADER_BYTES, read_header
+from stream.core.position import Position
+from stream.core.records import Record, RecordBatch, decode
+from stream.errors import RecordFormatError
+
+pa = pytest.importorskip("pyarrow")
+
+_short = st.binary(max_size=12)
+_times = st.integers(-(1 << 63), (1 << 63) - 1)
+_pairs = st.lists(st.tuples(st.text(max_size=5), _short), max_size=3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The naive twin of a record: what one puts in is what one gets out."""
+
+    value: bytes
+    key: bytes | None
+    event_time_ms: int | None
+    headers: list[tuple[str, bytes]]
+
+
+_rows = st.lists(
+    st.builds(Row, _short, st.none() | _short, st.none() | _times, _pairs), min_size=1, max_size=40
+)
+_widths = st.sampled_from([0, 1, 100])
+
+
+def payload_of(rows: list[Row], compression: Compression = Compression.NONE) -> bytes:
+    return encode(
+        [row.value for row in rows],
+        first_sequence=1000,
+        append_time_ms=77,
+        keys=[row.key for row in rows],
+        event_times=[row.event_time_ms for row in rows],
+        headers=[row.headers for row in rows],
+        compression=compression,
+    )
+
+
+@given(_rows, st.sampled_from(Compression), st.data())
+def test_what_goes_in_comes_out(rows: list[Row], kind: Compression, data: st.DataObject) -> None:
+    batch = decode(payload_of(rows, kind), segment=3, entry=9)
+    first = data.draw(st.integers(0, len(rows)))
+    for view, start in ((batch, 0), (batch.since(first), first)):
+        assert len(view) == len(rows) - start
+        assert view.records() == [
+            Record(
+                Position(3, 9, slot), 1000 + slot, row.value, row.key, row.event_time_ms, 77,
+                tuple(row.headers),
+            )
+            for slot, row in enumerate(rows)
+            if slot >= start
+        ]  # fmt: skip
+        assert view.values() == [row.value for row in rows[start:]]
+        assert view.to_arrow().to_pylist() == [
+            {
+                "value": row.value,
+                "key": row.key,
+                "event_time_ms": row.event_time_ms,
+                "headers": [{"name": name, "value": value} for name, value in row.headers]
+                if any(row.headers for row in rows)
+                else None,
+            }
+            for row in rows[start:]
+        ]
+
+
+@given(_widths, st.integers(1, 50), st.integers(0, 49))
+def test_values_of_one_length_take_the_short_way_and_agree(width: int, count: int, at: int) -> None:
+    values = [bytes([number]) * width for number in range(count)]
+    assert decode(encode(values)).since(at).values() == values[at:]
+
+
+def look_at_everything(batch: RecordBatch) -> None:
+    batch.records()
+    batch.to_arrow()
+
+
+_damage = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=200)
+@given(_rows, st.sampled_from(Compression), _damage, st.none() | st.floats(0, 1))
+def test_damaged_bytes_give_a_format_error_or_other_records(
+    rows: list[Row], kind: Compression, damage: list[tuple[float, int]], cut: float | None
+) -> None:
+    """Never another exception, never a read outside, never more bytes than the limit."""
+    payload = bytearray(payload_of(rows, kind))
+    for at, byte in damage:
+        payload[int(at * (len(payload) - 1))] = byte
+    if cut is not None:
+        del payload[int(cut * len(payload)) :]
+    try:
+        look_at_everything(decode(payload))
+    except RecordFormatError:
+        pass
+
+
+@settings(max_examples=200)
+@given(_rows, st.integers(0, 300), st.integers(-(1 << 31), (1 << 31) - 1))
+def test_wrong_numbers_in_columns_read_nothing_outside(
+    rows: list[Row], at: int, number: int
+) -> None:
+    payload = bytearray(payload_of(rows))
+    offset = min(HEADER_BYTES + 4 * at, len(payload) - 4)
+    struct.pack_into("<i", payload, offset, number)
+    batch = None
+    try:
+        batch = decode(payload)
+        look_at_everything(batch)
+    except RecordFormatError:
+        pass
+    if batch is not None:
+        try:
+            batch.to_arrow()
+        except RecordFormatError:
+            pass
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(garbage: bytes) -> None:
+    with pytest.raises(RecordFormatError):
+        decode(garbage)
+
+
+GOLDEN = bytes.fromhex(
+    "4c53454e"  # LSEN
+    "01000500"  # version 1, not compressed, flags: keys, event times
+    "02000000 48000000"  # two records, 72 bytes of header, zero
+    "2a00000000000000"  # first sequence 42
+    "e803000000000000"  # append time 1000
+    "0500000000000000 0700000000000000"  # event times 5 to 7
+    "0000000000000000 0000000000000000"  # producer: reserved
+    "38000000 38000000"  # 56 bytes of columns, stored as they are
+    "00000000 01000000 03000000 00000000"  # value offsets 0 1 3, padding
+    "61 6262 0000000000"  # a bb, padding
+    "00000000 01000000 01000000 00000000"  # key offsets 0 1 1, padding
+    "6b 00000000000000"  # k, padding
+    "0500000000000000"  # event times
+    "0700000000000000"
+)
+
+
+def test_golden_bytes() -> None:
+    payload = encode(
+        [b"a", b"bb"], first_sequence=42, append_time_ms=1000, keys=[b"k", b""], event_times=[5, 7]
+    )
+    golden = bytearray(GOLDEN)
+    struct.pack_into("<II", golden, 64, len(GOLDEN) - HEADER_BYTES, len(GOLDEN) - HEADER_BYTES)
+    assert payload == bytes(golden)
+    assert decode(GOLDEN[:64] + golden[64:]).keys() == [b"k", b""]
+
+
+def test_no_copy_is_made_of_values_handed_to_arrow() -> None:
+    payload = encode([b"one", b"two"])
+    batch = decode(payload)
+    address = pa.py_buffer(payload).address
+    values = batch.to_arrow().column("value").buffers()[2]
+    assert 0 <= values.address - address < len(payload)
+
+
+@pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
+def test_compression_is_kept_only_if_it_helps(kind: Compression) -> None:
+    assert read_header(encode([bytes(1000)], compression=kind)).compression is kind
+    assert read_header(encode([b"abc"], compression=kind)).compression is Compression.NONE
+
+
+@pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
+def test_a_bomb_is_refused_before_it_inflates(kind: Compression) -> None:
+    import lz4.block
+    import zstandard
+
+    bomb = bytes(64 << 20)
+    stored = (
+        lz4.block.compress(bomb, store_size=False)
+        if kind is Compression.LZ4
+        else zstandard.ZstdCompressor().compress(bomb)
+    )
+    for claimed in (1000, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, (1 << 32) - 1):
+        payload = bytearray(encode([b"x"])[:HEADER_BYTES] + stored)
+        payload[5] = kind
+        struct.pack_into("<II", payload, 64, claimed, len(stored))
+        with pytest.raises(RecordFormatError):
+            decode(payload)
+
+
+def test_each_header_field_is_checked_and_named() -> None:
+    good = encode([b"value"], first_sequence=1)
+    for offset, form, value, text in (
+        (0, "4s", b"NOPE", "magic"),
+        (4, "B", 2, "version 2"),
+        (5, "B", 9, "compression 9"),
+        (6, "<H", 2, "validity without"),
+        (6, "<H", 64, "unknown flags"),
+        (8, "<I", 0, "0 records"),
+        (8, "<I", 65537, "65537 records"),
+        (12, "<H", 80, "header of 80"),
+        (16, "<q", -1, "first sequence -1"),
+        (64, "<I", 5 << 20, "bytes of columns"),
+        (68, "<I", 1, "stored bytes"),
+    ):
+        payload = bytearray(good)
+        struct.pack_into(form, payload, offset, value)
+        with pytest.raises(RecordFormatError, match=text) as told:
+            decode(payload)
+        assert told.value.offset == offset
+    payload = bytearray(good + bytes(8))
+    struct.pack_into("<II", payload, 64, len(good) - 64, len(good) - 64)
+    with pytest.raises(RecordFormatError, match="behind the last column"):
+        decode(payload)
+
+
+def test_too_much_or_uneven_input_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="1 to 65536 records, not 0"):
+        encode([])
+    with pytest.raises(InvalidArgument, match="limit 4194304"):
+        encode([bytes(1 << 20)] * 5)
+    with pytest.raises(InvalidArgument, match="2 keys for 1 values"):
+        encode([b"a"], keys=[b"x", None])
+    with pytest.raises(InvalidArgument, match="64 bits"):
+        encode([b"a"], event_times=[1 << 70])
+
+
+def test_sequences_may_count_from_the_segment() -> None:
+    payload = encode([b"a", b"b"], first_sequence=5, is_sequence_in_segment=True)
+    assert [record.sequence for record in decode(payload, base_sequence=100)] == [105, 106]
