@@ -9,13 +9,12 @@ from __future__ import annotations
 import sys
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import trio
 from cyclopts import App
 
-from ledger.cli.lines import line_batches, opened
+from ledger.cli.lines import FileOrStdin, line_batches, opened
 from ledger.cli.output import (
     ClusterOption,
     OutputOption,
@@ -133,7 +132,7 @@ async def _claim(client: LedgerClient, ledger_id: int) -> LedgerWriter:
 @app.command
 async def append(
     ledger_id: int,
-    file: Path | None = None,
+    file: FileOrStdin = None,
     /,
     *,
     cluster: ClusterOption = _CLUSTER,

@@ -11,10 +11,15 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 
 import trio
+from cyclopts import Parameter
 
 from ledger.errors import InvalidArgument
+
+FileOrStdin = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
+"""An argument that may be "-"."""
 
 _CHUNK_BYTES = 1 << 20
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from ledger.cli.lines import FileOrStdin
 from ledger.cli.output import (
     ClusterOption,
     OutputOption,
@@ -38,7 +38,7 @@ From = Annotated[str | None, Parameter(name="--from")]
 
 async def append(
     stream: str,
-    file: Path | None = None,
+    file: FileOrStdin = None,
     /,
     *,
     acks: bool = False,

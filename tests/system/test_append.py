@@ -1,0 +1,164 @@
+"""Records that were told to be durable are read back, in order, once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.system.cluster import StandaloneCluster
+from tests.system.conftest import StartCluster
+
+pytestmark = pytest.mark.system
+
+LINES = 200_000
+ENOUGH = 20_000
+
+
+def lines(count: int, first: int = 0) -> bytes:
+    return b"".join(b"record %d\n" % n for n in range(first, first + count))
+
+
+def read_back(cluster: StandaloneCluster, stream: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cluster.run("read", stream, "--json").splitlines()]
+
+
+def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Gives stdin to a process that may be killed before it has read all."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(data)
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass
+
+
+def acks_until(process: subprocess.Popen[bytes], records: int) -> tuple[str, int]:
+    """The last position told, once `records` are durable."""
+    assert process.stdout is not None
+    position, told = "", 0
+    while told < records:
+        line = process.stdout.readline().split()
+        assert line, f"append ended early: {process.stderr.read().decode()}"  # type: ignore[union-attr]
+        position, told = line[0].decode(), int(line[1])
+    return position, told
+
+
+def remaining_acks(process: subprocess.Popen[bytes], last: tuple[str, int]) -> tuple[str, int]:
+    assert process.stdout is not None
+    for line in process.stdout.read().splitlines():
+        words = line.split()
+        if len(words) == 2 and words[1].isdigit():
+            last = words[0].decode(), int(words[1])
+    return last
+
+
+def check(records: list[dict[str, Any]], last: tuple[str, int]) -> None:
+    """All that was told is there, at its position; all there is is a prefix, in order, once."""
+    position, told = last
+    assert len(records) >= told
+    assert records[told - 1]["position"] == position
+    assert [r["value"] for r in records] == [f"record {n}" for n in range(len(records))]
+    assert [r["sequence"] for r in records] == list(range(len(records)))
+    positions = [tuple(map(int, r["position"].split(":"))) for r in records]
+    assert positions == sorted(set(positions))
+
+
+@pytest.mark.parametrize("victim", ["everything", "bookies and writer"])
+def test_kill_in_the_middle_of_an_append_loses_nothing_that_was_told(
+    victim: str, cluster: StandaloneCluster
+) -> None:
+    with cluster.begin("append", "demo/lines", "-", "--acks") as writer:
+        feed(writer, lines(ENOUGH))
+        last = acks_until(writer, ENOUGH)
+        feed(writer, lines(ENOUGH, first=ENOUGH))
+        if victim == "everything":
+            cluster.kill_all()
+            writer.kill()
+        else:
+            writer.kill()
+            for number in (1, 2, 3):
+                os.kill(cluster.pid_of(number), signal.SIGKILL)
+            cluster.kill_all()
+        last = remaining_acks(writer, last)
+    cluster.start()
+    # Where the dead writer's last segment ends is known once another writer has taken over.
+    cluster.run("append", "demo/other", stdin=b"x\n")
+    before = read_back(cluster, "demo/lines")
+    check(before, last)
+    cluster.run("append", "demo/lines", stdin=lines(10, first=len(before)))
+    after = read_back(cluster, "demo/lines")
+    recovered = len(after) - 10
+    assert recovered >= len(before)
+    assert [r["value"] for r in after[:recovered]] == [f"record {n}" for n in range(recovered)]
+    assert [r["sequence"] for r in after] == list(range(len(after)))
+    assert after[: len(before)] == before, "what was readable stays what it was"
+
+
+def test_kill_of_a_bookie_goes_unnoticed_by_the_writer(cluster: StandaloneCluster) -> None:
+    with cluster.begin("append", "demo/lines", "-", "--acks") as writer:
+        feed(writer, lines(ENOUGH))
+        acks_until(writer, ENOUGH)
+        os.kill(cluster.pid_of(2), signal.SIGKILL)
+        feed(writer, lines(LINES - ENOUGH, first=ENOUGH))
+        assert writer.stdin is not None
+        writer.stdin.close()
+        last = acks_until(writer, LINES)
+        assert writer.wait(60) == 0, writer.stderr.read().decode()  # type: ignore[union-attr]
+    check(read_back(cluster, "demo/lines"), last)
+
+
+def test_a_second_writer_fences_the_first(cluster: StandaloneCluster) -> None:
+    with cluster.begin("append", "demo/lines", "-", "--acks") as first:
+        feed(first, lines(ENOUGH))
+        last = acks_until(first, ENOUGH)
+        cluster.run("append", "demo/lines", stdin=b"from the second\n")
+        feed(first, lines(10, first=ENOUGH))
+        assert first.stdin is not None
+        first.stdin.close()
+        assert first.wait(60) == 1
+        assert first.stderr is not None
+        told = first.stderr.read().decode()
+        assert "another writer took over" in told
+        assert f"durable before the error: {ENOUGH} records, up to {last[0]}" in told
+        assert "Traceback" not in told
+    records = read_back(cluster, "demo/lines")
+    check(records[:ENOUGH], last)
+    assert records[-1]["value"] == "from the second"
+    assert [r["sequence"] for r in records] == list(range(len(records)))
+
+
+def test_a_tail_follows_across_processes(cluster: StandaloneCluster) -> None:
+    cluster.run("append", "demo/lines", stdin=lines(5))
+    with cluster.begin("tail", "demo/lines", "-n", "2") as tail:
+        assert tail.stdout is not None
+        assert [tail.stdout.readline() for _ in range(2)] == [b"record 3\n", b"record 4\n"]
+        for number in range(5, 8):
+            cluster.run("append", "demo/lines", stdin=b"record %d\n" % number)
+            assert tail.stdout.readline() == b"record %d\n" % number
+
+
+def test_reading_begins_where_it_is_told(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(bookies=3)
+    values = [b"", b"\xff\x00 not text", b"plain", b"with\ttab", b"last"]
+    told = json.loads(cluster.run("append", "demo/any", "--json", stdin=b"\n".join(values) + b"\n"))
+    assert told["records"] == 5
+    assert cluster.run("read", "demo/any").split(b"\n")[:-1] == values
+    assert cluster.run("read", "demo/any", "--from", told["last"]) == b"last\n"
+    assert cluster.run("read", "demo/any", "--from", "seq:2", "--count", "1") == b"plain\n"
+    assert cluster.run("read", "demo/any", "--from", "latest") == b""
+    assert cluster.run("read", "demo/any", "--from", "time:2000-01-01").count(b"\n") == 5
+    shown = json.loads(cluster.run("stream", "show", "demo/any", "--json"))
+    assert (shown["records"], shown["next_sequence"]) == (5, 5)
+    record = json.loads(
+        cluster.run("read", "demo/any", "--json", "--from", "seq:1", "--count", "1")
+    )
+    assert record["value"] == {"base64": "/wAgbm90IHRleHQ="}
+    assert record["key"] is None
+    missing = cluster.try_run("read", "demo/none")
+    assert missing.returncode == 1
+    assert missing.stderr.count(b"\n") == 1
