@@ -24,7 +24,7 @@ from stream.core.position import Position
 from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, many_bytes, record_bytes
 from stream.open_segment import OpenSegment, StreamWriterStatistics, WriterOptions
 
-BUSY_ENTRIES = 4
+BUSY_ENTRIES = 2
 """With so many entries on their way, records gather until one is confirmed (or a batch is
 full): waiting costs less than another small entry would."""
 
