@@ -276,7 +276,7 @@ class SimCluster:
         is_of_disk = any(_has_os_error(leaf) for leaf in leaves)
         is_of_world = all(isinstance(leaf, LedgerError | OSError) for leaf in leaves)
         if not (is_of_world and (is_of_disk or _is_retryable(leaves))):
-            self.simulation.fail(error)
+            self.simulation.fail(leaves[0] if len(leaves) == 1 else error)
 
 
 def _has_os_error(error: BaseException | None) -> bool:

@@ -71,7 +71,7 @@ def _entry_log_not_synced(stack: ExitStack) -> None:
     sync = SimFile.sync
 
     async def lazy(self: SimFile) -> None:
-        if not self._path.startswith("/ledgers/"):
+        if not self._path.endswith(".log"):
             await sync(self)
 
     _replace(stack, SimFile, "sync", lazy)
@@ -82,7 +82,8 @@ def _directory_not_synced(stack: ExitStack) -> None:
     sync_directory = MountedDisk.sync_directory
 
     async def lazy(self: MountedDisk, path: str) -> None:
-        if path != "/journal":
+        is_rolling = any(name.endswith(".journal") for name in self.disk.inodes)
+        if path != "/journal" or not is_rolling:
             await sync_directory(self, path)
 
     _replace(stack, MountedDisk, "sync_directory", lazy)

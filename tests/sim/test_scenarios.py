@@ -7,10 +7,19 @@ from contextlib import aclosing
 import pytest
 import trio
 
+from bookie.bookie import CookieMismatch
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.client import LedgerClient
-from ledger.errors import LedgerFenced, NotEnoughBookies, RecoveryIncomplete
+from ledger.errors import (
+    LedgerError,
+    LedgerFenced,
+    NotEnoughBookies,
+    RecoveryIncomplete,
+    RetryableError,
+)
 from ledger.options import ClientOptions
+from stream.errors import TakenOver
+from stream.namespace import Namespace
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
 
@@ -176,3 +185,123 @@ def test_without_enough_bookies_a_ledger_is_not_created() -> None:
                 await client.create_ledger()
 
     simulate(story, 1)
+
+
+def test_a_rotten_replica_is_never_served() -> None:
+    async def story(cluster: SimCluster) -> None:
+        values = [b"%d" % number * 40 for number in range(60)]
+        async with cluster.client() as client, client.create_ledger() as writer:
+            await writer.append_many(values)
+        await trio.sleep(3)  # a checkpoint has moved everything into entry logs
+        for name in cluster.bookies:
+            await cluster.kill_bookie(name)
+        disk = cluster.disk("bookie-1")
+        flipped = 0
+        for path in [path for path in disk.inodes if path.endswith(".log")]:
+            for offset in range(300, disk.inodes[path].size, 61):
+                disk.flip_bit(path, offset, offset % 8)
+                flipped += 1
+        assert flipped > 20
+        await cluster.start_all()
+        async with (
+            cluster.client(options=IMPATIENT) as client,
+            client.open_ledger(writer.ledger_id) as reader,
+        ):
+            entries = await reader.read(0, 59)
+        assert [bytes(entry.payload) for entry in entries] == values
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
+def test_a_bookie_whose_disk_was_emptied_does_not_start_as_if_nothing_had_happened() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client, client.create_ledger() as writer:
+            await writer.append(b"remember me")
+        await cluster.kill_bookie("bookie-0")
+        cluster.disk("bookie-0").wipe()
+        await cluster.start_bookie("bookie-0")
+
+    with pytest.raises(CookieMismatch, match="emptied"):
+        simulate(story, 1)
+
+
+def test_space_of_deleted_ledgers_comes_back() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            ledger_ids = []
+            for _ in range(10):
+                async with client.create_ledger() as writer:
+                    await writer.append_many([bytes(5000)] * 30)
+                ledger_ids.append(writer.ledger_id)
+            await trio.sleep(5)
+            before = {name: _entry_log_bytes(cluster, name) for name in cluster.bookies}
+            assert min(before.values()) > 1_000_000
+            for ledger_id in ledger_ids:
+                await client.delete_ledger(ledger_id)
+            await trio.sleep(120)
+            for name in cluster.bookies:
+                assert _entry_log_bytes(cluster, name) < before[name] / 3
+
+    simulate(story, 1)
+
+
+def _entry_log_bytes(cluster: SimCluster, bookie: str) -> int:
+    inodes = cluster.disk(bookie).inodes
+    return sum(inode.size for path, inode in inodes.items() if path.endswith(".log"))
+
+
+def test_a_slow_disk_of_one_bookie_does_not_slow_a_writer_down() -> None:
+    async def story(cluster: SimCluster) -> None:
+        cluster.disk("bookie-2").options.slow_factor = 100.0
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            begun_s = trio.current_time()
+            for number in range(50):
+                await writer.append(b"%d" % number)
+            assert trio.current_time() - begun_s < 2.0
+            writer.abandon()
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
+@pytest.mark.xfail(strict=True, reason="says NoSuchLedger instead of TakenOver")
+def test_a_takeover_overtaken_by_another_one_says_so() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("first") as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            await namespace.ensure_stream("s")
+            with pytest.raises(ZeroDivisionError):
+                async with namespace.writer("s"):
+                    raise ZeroDivisionError  # leaves an open segment without records
+        outcome: list[Exception | None] = []
+
+        async def slow_takeover() -> None:
+            async with cluster.client("slow") as client:
+                try:
+                    async with Namespace(client, "n").writer("s"):
+                        outcome.append(None)
+                except LedgerError as error:
+                    outcome.append(error)
+
+        async with trio.open_nursery() as nursery:
+            cluster.network.partition(["slow"], cluster.bookies)
+            nursery.start_soon(slow_takeover)
+            await trio.sleep(0.5)
+            # It waits for the bookies to fence the open segment; another one is quicker, seals
+            # the segment without records, and deletes its ledger.
+            async with (
+                cluster.client("quick") as client,
+                Namespace(client, "n").writer("s") as writer,
+            ):
+                await writer.append(b"mine")
+                await trio.sleep(1)
+                cluster.network.heal()
+                await trio.sleep(5)
+        assert len(outcome) == 1
+        assert outcome[0] is None or isinstance(outcome[0], TakenOver | RetryableError)
+
+    for seed in range(5):
+        simulate(story, seed)
