@@ -22,6 +22,7 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; \
 		sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v.major}.{v.minor}: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing into .venv, which takes a minute'
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

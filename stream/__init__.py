@@ -1,45 +1,51 @@
 """Streams: endless logs made of ledgers. Public names of the package."""
 
-from stream.batch import Ticket
-from stream.core.compression import Compression
-from stream.core.entry_encoder import encode
-from stream.core.metadata import Segment, SegmentState, StreamMetadata
-from stream.core.policy import NamespaceMetadata
-from stream.core.position import (
-    EARLIEST,
-    LATEST,
-    Edge,
-    FromSequence,
-    FromTime,
-    Position,
-    Start,
-    parse_start,
-)
-from stream.core.records import Record, RecordBatch, decode
-from stream.errors import (
-    CommitOutOfOrder,
-    CompressionUnavailable,
-    NamespaceExists,
-    NamespaceNotEmpty,
-    NoSuchNamespace,
-    NoSuchStream,
-    RecordFormatError,
-    StreamBusy,
-    StreamExists,
-    TakenOver,
-    Truncated,
-)
-from stream.janitor import Janitor, SweepReport
-from stream.namespace import (
-    Namespace,
-    StreamInfo,
-    create_namespace,
-    delete_namespace,
-    list_namespaces,
-)
-from stream.open_segment import StreamWriterStatistics, WriterOptions
-from stream.reader import StreamReader
-from stream.writer import StreamWriter
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stream.batch import Ticket
+    from stream.core.compression import Compression
+    from stream.core.entry_encoder import encode
+    from stream.core.metadata import Segment, SegmentState, StreamMetadata
+    from stream.core.policy import NamespaceMetadata
+    from stream.core.position import (
+        EARLIEST,
+        LATEST,
+        Edge,
+        FromSequence,
+        FromTime,
+        Position,
+        Start,
+        parse_start,
+    )
+    from stream.core.records import Record, RecordBatch, decode
+    from stream.errors import (
+        CommitOutOfOrder,
+        CompressionUnavailable,
+        NamespaceExists,
+        NamespaceNotEmpty,
+        NoSuchNamespace,
+        NoSuchStream,
+        RecordFormatError,
+        StreamBusy,
+        StreamExists,
+        TakenOver,
+        Truncated,
+    )
+    from stream.janitor import Janitor, SweepReport
+    from stream.namespace import (
+        Namespace,
+        StreamInfo,
+        create_namespace,
+        delete_namespace,
+        list_namespaces,
+    )
+    from stream.open_segment import StreamWriterStatistics, WriterOptions
+    from stream.reader import StreamReader
+    from stream.writer import StreamWriter
 
 __all__ = [
     "EARLIEST",
@@ -83,3 +89,35 @@ __all__ = [
     "list_namespaces",
     "parse_start",
 ]
+
+_HOMES = {
+    "stream.batch": "Ticket",
+    "stream.core.compression": "Compression",
+    "stream.core.entry_encoder": "encode",
+    "stream.core.metadata": "Segment SegmentState StreamMetadata",
+    "stream.core.policy": "NamespaceMetadata",
+    "stream.core.position": "EARLIEST Edge FromSequence FromTime LATEST Position Start parse_start",
+    "stream.core.records": "Record RecordBatch decode",
+    "stream.errors": (
+        "CommitOutOfOrder CompressionUnavailable NamespaceExists NamespaceNotEmpty "
+        "NoSuchNamespace NoSuchStream RecordFormatError StreamBusy StreamExists TakenOver "
+        "Truncated"
+    ),
+    "stream.janitor": "Janitor SweepReport",
+    "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
+    "stream.open_segment": "StreamWriterStatistics WriterOptions",
+    "stream.reader": "StreamReader",
+    "stream.writer": "StreamWriter",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Imports on first use: a command or client pays only for what it touches."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

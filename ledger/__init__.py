@@ -1,0 +1,80 @@
+"""Ledgers: replicated append-only sequences of entries. Public names of the package."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from ledger.core.entry import DigestType, Entry
+    from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+    from ledger.errors import (
+        BookieUnavailable,
+        DigestMismatch,
+        InvalidArgument,
+        LedgerClosed,
+        LedgerError,
+        LedgerFenced,
+        MetadataUnavailable,
+        NoSuchEntry,
+        NoSuchLedger,
+        NotEnoughBookies,
+        OperationTimeout,
+        RecoveryIncomplete,
+        Unauthorized,
+    )
+    from ledger.options import ClientOptions
+    from ledger.reader import LedgerReader
+    from ledger.writer import LedgerWriter
+
+__all__ = [
+    "BookieUnavailable",
+    "ClientOptions",
+    "DigestMismatch",
+    "DigestType",
+    "Entry",
+    "Fragment",
+    "InvalidArgument",
+    "LedgerClient",
+    "LedgerClosed",
+    "LedgerError",
+    "LedgerFenced",
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerState",
+    "LedgerWriter",
+    "MetadataUnavailable",
+    "NoSuchEntry",
+    "NoSuchLedger",
+    "NotEnoughBookies",
+    "OperationTimeout",
+    "RecoveryIncomplete",
+    "Unauthorized",
+]
+
+_HOMES = {
+    "ledger.client": "LedgerClient",
+    "ledger.core.entry": "DigestType Entry",
+    "ledger.core.metadata": "Fragment LedgerMetadata LedgerState",
+    "ledger.errors": (
+        "BookieUnavailable DigestMismatch InvalidArgument LedgerClosed LedgerError "
+        "LedgerFenced MetadataUnavailable NoSuchEntry NoSuchLedger NotEnoughBookies "
+        "OperationTimeout RecoveryIncomplete Unauthorized"
+    ),
+    "ledger.options": "ClientOptions",
+    "ledger.reader": "LedgerReader",
+    "ledger.writer": "LedgerWriter",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Imports on first use: a command or client pays only for what it touches."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
