@@ -23,10 +23,9 @@ from stream.errors import NamespaceExists, NoSuchStream, StreamExists
 from stream.open_segment import WriterOptions
 from stream.reader import StreamReader
 from stream.seek import measure, sequence_at
-from stream.segment_changes import open_writer
 from stream.store import UPDATE_TRIES_MAX, StreamStore
 from stream.succession import StreamLedgers
-from stream.writer import StreamWriter
+from stream.writer import StreamWriter, open_writer
 
 _SETTINGS = frozenset(field.name for field in fields(NamespaceMetadata)) - {"name", "created_ms"}
 

@@ -10,22 +10,19 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError, RetryableError
-from ledger.metastore.tasks import open_background
 from ledger.writer import LedgerWriter
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.ownership import EndLedger, MakeLedger, Succession
 from stream.core.policy import NamespaceMetadata, should_prepare, should_roll
-from stream.errors import NoSuchStream, TakenOver
+from stream.errors import CompressionUnavailable, NoSuchStream, TakenOver
 from stream.open_segment import OpenSegment, WriterOptions
+from stream.outbox import Outbox
 from stream.reclaim import reclaim_stream
 from stream.succession import StreamLedgers
-from stream.writer import StreamWriter
 
 _log = logging.getLogger(__name__)
 
@@ -36,16 +33,19 @@ _SEAL_TRIES_MAX = 5
 
 
 class SegmentChanges:
-    """The shell around a `StreamWriter` that changes the segment under it."""
+    """Changes the segment under an outbox; `run` is its task."""
 
     def __init__(
         self,
-        writer: StreamWriter,
+        outbox: Outbox,
         ledgers: StreamLedgers,
         policy: NamespaceMetadata,
         options: WriterOptions,
     ) -> None:
-        self._writer = writer
+        self.epoch = -1
+        self.rolls = 0
+        self.repairs = 0
+        self._outbox = outbox
         self._ledgers = ledgers
         self._policy = policy
         self._options = options
@@ -61,8 +61,7 @@ class SegmentChanges:
         self._is_closing = False
         self._seal_tries = 0
         self._done = trio.Event()
-        writer.on_segment_event = self._noticed
-        writer.closer = self.close
+        outbox.on_segment_event = self._noticed
 
     # Takeover
 
@@ -72,9 +71,9 @@ class SegmentChanges:
         ledger = await self._succeed(machine)
         stream = self._stream
         assert stream is not None, machine.story()
-        self._writer.epoch = stream.epoch
-        self._writer.next_sequence = stream.next_sequence
-        self._writer.last_time_ms = stream.last_time_ms
+        self.epoch = stream.epoch
+        self._outbox.next_sequence = stream.next_sequence
+        self._outbox.last_time_ms = stream.last_time_ms
         self._use(ledger)
         _log.info(
             "stream=%s epoch=%d segment=%d ledger=%d: took over",
@@ -128,9 +127,9 @@ class SegmentChanges:
         segment = OpenSegment(begun.number, ledger, begun.created_ms, begun.first_sequence)
         segment.is_published = True
         self._segments = [segment]
-        self._writer.use_segment(segment)
-        self._writer.is_paused = False
-        self._writer.settle()
+        self._outbox.use_segment(segment)
+        self._outbox.is_paused = False
+        self._outbox.settle()
 
     async def _discard(self, ledger: LedgerWriter) -> None:
         """Gives up a ledger that the metadata does not name. A failure leaves it to the janitor."""
@@ -166,7 +165,7 @@ class SegmentChanges:
                 pass
         except LedgerError as error:
             _log.warning("stream=%s: writer failed: %s", self._ledgers.stream, error)
-            self._writer.fail(error)
+            self._outbox.fail(error)
         finally:
             for segment in self._segments:
                 segment.ledger.on_confirmed = segment.ledger.on_failed = None
@@ -208,7 +207,7 @@ class SegmentChanges:
         timeout_s = max(timeout_s, self._retry_at - trio.current_time())
         if segment.nbytes >= watch:
             watch = 1 << 62  # a roll that could not be done waits for its time
-        self._writer.segment_bytes_watch = watch
+        self._outbox.segment_bytes_watch = watch
         with trio.move_on_after(timeout_s):
             await self._event.wait()
         self._event = trio.Event()
@@ -216,7 +215,7 @@ class SegmentChanges:
     async def _prepare(self) -> None:
         """Makes the next ledger ahead: metadata only. A failure is no harm: rolling makes one."""
         self._is_prepare_tried = True
-        epoch = self._writer.epoch
+        epoch = self.epoch
         ledger: LedgerWriter | None = None
         try:
             ledger = await self._ledgers.make(await self._fresh_policy())
@@ -234,9 +233,14 @@ class SegmentChanges:
             await self._check_epoch()
 
     async def _fresh_policy(self) -> NamespaceMetadata:
-        self._policy, _ = await self._ledgers.store.read_namespace(self._ledgers.namespace)
-        self._writer.use_policy(self._policy)
-        return self._policy
+        policy, _ = await self._ledgers.store.read_namespace(self._ledgers.namespace)
+        try:
+            self._outbox.use_policy(policy)
+        except CompressionUnavailable as error:
+            # A setting that this process cannot follow must not end a writer that works.
+            _log.warning("stream=%s: compression stays: %s", self._ledgers.stream, error)
+        self._policy = policy
+        return policy
 
     async def _check_epoch(self) -> tuple[StreamMetadata, int]:
         """The stream as stored. Raises TakenOver, NoSuchStream."""
@@ -244,8 +248,8 @@ class SegmentChanges:
         stream, version = await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
         if stream.is_deleted:
             raise NoSuchStream(f"stream {ledgers.stream!r} was deleted")
-        if stream.epoch != self._writer.epoch:
-            raise TakenOver(ledgers.stream, self._writer.epoch, stream.epoch)
+        if stream.epoch != self.epoch:
+            raise TakenOver(ledgers.stream, self.epoch, stream.epoch)
         return stream, version
 
     async def _roll(self) -> None:
@@ -267,7 +271,7 @@ class SegmentChanges:
             return
         segment = OpenSegment(stream.next_segment, ledger, now_ms, old.first_sequence + old.records)
         self._segments = [old, segment]
-        self._writer.use_segment(segment)
+        self._outbox.use_segment(segment)
         machine = Succession(
             stream.name, now_ms, epoch=stream.epoch, stream=stream, version=version,
             is_recovery=False,
@@ -275,10 +279,10 @@ class SegmentChanges:
         try:
             await self._succeed(machine, closing=old, made=ledger)
         except LedgerError as error:
-            self._writer.ledger_failed(segment, error)
+            self._outbox.ledger_failed(segment, error)
             return
         self._publish(segment)
-        self._writer.rolls += 1
+        self.rolls += 1
         _log.info(
             "stream=%s segment=%d sealed records=%d, segment=%d ledger=%d begun",
             stream.name, old.number, old.records, segment.number, ledger.ledger_id,
@@ -294,7 +298,7 @@ class SegmentChanges:
         )
         self._segments = [segment]
         segment.is_published = True
-        self._writer.settle()
+        self._outbox.settle()
 
     async def _repair(self) -> None:
         """After a ledger failed: recovers the open segment, begins another, sends again what the
@@ -302,7 +306,7 @@ class SegmentChanges:
         failed_at = trio.current_time()
         cause, self._error = self._error, None
         _log.info("stream=%s: ledger failed, repairing: %s", self._ledgers.stream, cause)
-        self._writer.is_paused = True
+        self._outbox.is_paused = True
         for segment in self._segments:
             segment.ledger.on_confirmed = segment.ledger.on_failed = None
             segment.ledger.abandon()
@@ -317,7 +321,7 @@ class SegmentChanges:
                 _log.info("stream=%s: repair goes on: %s", self._ledgers.stream, error)
             await trio.sleep(pause_s * (0.5 + self._ledgers.client.rng.random()))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-        self._writer.repairs += 1
+        self.repairs += 1
 
     async def _replace_segment(self) -> None:
         stream, version = await self._check_epoch()
@@ -327,15 +331,15 @@ class SegmentChanges:
         )
         ledger = await self._succeed(machine)
         assert self._stream is not None, machine.story()
-        assert self._stream.next_sequence >= self._writer.confirmed_sequence, (
+        assert self._stream.next_sequence >= self._outbox.confirmed_sequence, (
             f"stream {stream.name!r}: recovery ended at sequence {self._stream.next_sequence}, "
-            f"{self._writer.confirmed_sequence} records were confirmed\n{machine.story()}"
+            f"{self._outbox.confirmed_sequence} records were confirmed\n{machine.story()}"
         )
         open_ledger = None if stream.open_segment is None else stream.open_segment.ledger_id
         for segment in stale:
             if segment.ledger.ledger_id == open_ledger:
                 segment.is_published = True
-                self._writer.take_back(segment, self._stream.next_sequence)
+                self._outbox.take_back(segment, self._stream.next_sequence)
         self._prepared, self._is_prepare_tried = None, False
         self._use(ledger)
         for segment in stale:
@@ -348,12 +352,12 @@ class SegmentChanges:
     async def close(self) -> None:
         """Flushes, seals the segment, ends the task. Raises the writer's error."""
         if not self._is_closing:
-            await self._writer.finish()
+            await self._outbox.finish()
             self._is_closing = True
             self._event.set()
         await self._done.wait()
-        if self._writer.error is not None and not isinstance(self._writer.error, LedgerClosed):
-            raise copy.copy(self._writer.error)
+        if self._outbox.error is not None and not isinstance(self._outbox.error, LedgerClosed):
+            raise copy.copy(self._outbox.error)
 
     async def _seal(self) -> bool:
         """Closes the ledger and seals the segment; False if it failed and must be repaired."""
@@ -373,7 +377,7 @@ class SegmentChanges:
                 raise
             self._error = error
             return False
-        self._writer.fail(LedgerClosed(f"the writer of stream {self._ledgers.stream!r} is closed"))
+        self._outbox.fail(LedgerClosed(f"the writer of stream {self._ledgers.stream!r} is closed"))
         await self._reclaim()
         return True
 
@@ -388,27 +392,3 @@ class SegmentChanges:
             )  # fmt: skip
         except LedgerError as error:
             _log.info("stream=%s: garbage stays for now: %s", self._ledgers.stream, error)
-
-
-@asynccontextmanager
-async def open_writer(
-    ledgers: StreamLedgers, options: WriterOptions
-) -> AsyncIterator[StreamWriter]:
-    """Takes the stream over and gives its writer, which is closed at the end of the block.
-
-    After an exception in the block the segment is left open for the next writer to recover.
-    """
-    policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
-    writer = StreamWriter(ledgers.stream, policy, options, ledgers.client.now_ms)
-    changes = SegmentChanges(writer, ledgers, policy, options)
-    async with open_background() as nursery:
-        await changes.take_over()
-        nursery.start_soon(writer.run_linger)
-        nursery.start_soon(changes.run)
-        try:
-            yield writer
-        except BaseException:
-            writer.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
-            raise
-        if not isinstance(writer.error, LedgerClosed):
-            await writer.close()

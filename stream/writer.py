@@ -1,34 +1,28 @@
 """StreamWriter: appends records to a stream; its only writer at its epoch.
 
-Hot: an append adds to the open batch; a batch becomes one entry; confirmations wake all callers of
-an entry at once. Nothing in a segment is confirmed to a caller before the metadata says that the
-segment exists. Rolling and repairing are in segment_changes.py, takeover in core/ownership.py.
+The public face of two others: outbox.py gathers, sends and confirms; segment_changes.py takes
+over, rolls, repairs and seals. Nothing is decided here.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import accumulate
-
-import trio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
-from stream.batch import Batch, Ticket
-from stream.core.compression import Compression, require
+from ledger.metastore.tasks import open_background
+from stream.batch import Ticket
 from stream.core.entry_encoder import Headers
-from stream.core.entry_format import RECORD_BYTES_MAX
-from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
-from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, many_bytes, record_bytes
-from stream.open_segment import OpenSegment, StreamWriterStatistics, WriterOptions
+from stream.core.record_sizes import many_bytes
+from stream.open_segment import StreamWriterStatistics, WriterOptions
+from stream.outbox import Outbox
+from stream.segment_changes import SegmentChanges
+from stream.succession import StreamLedgers
 
-BUSY_ENTRIES = 2
-"""With so many entries on their way, records gather until one is confirmed (or a batch is
-full): waiting costs less than another small entry would."""
-
-_APPEND_MANY_RECORDS = 8192
+_STEP_RECORDS = 8192
+"""Records of one `append_many` looked at together."""
 
 
 class StreamWriter:
@@ -39,51 +33,25 @@ class StreamWriter:
     failed; records not confirmed by then are *unknown*.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        policy: NamespaceMetadata,
-        options: WriterOptions,
-        now_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, stream: str, outbox: Outbox, changes: SegmentChanges) -> None:
         self.stream = stream
-        self.epoch = -1
-        self.error: LedgerError | None = None
-        self.rolls = 0
-        self.repairs = 0
-        self.is_paused = True
-        """Nothing is sent while a segment is being opened or repaired."""
-        self.segment: OpenSegment | None = None
-        self.on_segment_event: Callable[[LedgerError | None], None] | None = None
-        """Called when the segment should be looked after: its ledger failed, or it has grown."""
-        self.segment_bytes_watch = 1 << 62
-        self.next_sequence = 0
-        self.last_time_ms = -1
-        self._options = options
-        self._now_ms = now_ms
-        self._open = Batch()
-        self._ready: deque[Batch] = deque()
-        self._sent: deque[Batch] = deque()
-        self._sealed_bytes = 0
-        self._has_room = True
-        self._is_closing = False
-        self.closer: Callable[[], Awaitable[None]] | None = None
-        self._room_waiters: dict[trio.lowlevel.Task, None] = {}
-        self._lingerer: trio.lowlevel.Task | None = None
-        self.confirmed_sequence = -1
-        self._records_confirmed = 0
-        self._entries_confirmed = 0
-        self.use_policy(policy)
+        self._outbox = outbox
+        self._changes = changes
 
-    def use_policy(self, policy: NamespaceMetadata) -> None:
-        """Batching and compression from now on. Raises CompressionUnavailable."""
-        compression = Compression.named(policy.compression)
-        require(compression)
-        self._compression = compression
-        self._batch_bytes = policy.batch_bytes
-        self._linger_s = policy.linger_ms / 1000
+    @property
+    def epoch(self) -> int:
+        """How many writers the stream has had, this one included."""
+        return self._changes.epoch
 
-    # Appending
+    @property
+    def error(self) -> LedgerError | None:
+        """Why the writer failed, if it did; LedgerClosed after it was closed."""
+        return self._outbox.error
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `append_nowait` would take a record now."""
+        return self._outbox.has_room
 
     def append_nowait(
         self,
@@ -94,32 +62,11 @@ class StreamWriter:
     ) -> Ticket:
         """Takes a record and returns at once; `await ticket.wait()` gives its position.
 
-        Raises trio.WouldBlock when too much is unconfirmed (then `await wait_room()`),
-        InvalidArgument if the record is over 1 MiB, and the writer's error if it failed.
+        `headers` are pairs of a name and bytes. Raises trio.WouldBlock when too much is
+        unconfirmed (then `await wait_room()`), InvalidArgument if the record is over 1 MiB, and
+        the writer's error if it failed.
         """
-        if not self._has_room:
-            raise self._refusal()
-        batch = self._open
-        size = len(value)
-        if (
-            size > RECORD_BYTES_MAX
-            or value.__class__ is not bytes
-            or key is not None
-            or event_time_ms is not None
-            or headers is not None
-        ):
-            size = record_bytes(value, key, event_time_ms, headers)
-            batch.add_columns(key, event_time_ms, headers)
-        values = batch.values
-        slot = len(values)
-        values.append(value)
-        batch.nbytes += size + RECORD_OVERHEAD_BYTES
-        if batch.nbytes >= self._batch_bytes:
-            self._seal_open()
-            self.pump()
-        elif not slot:
-            self._begin_linger(batch)
-        return Ticket(batch, slot)
+        return self._outbox.take(value, key, event_time_ms, headers)
 
     async def append(
         self,
@@ -134,9 +81,10 @@ class StreamWriter:
         the same. Raises TakenOver (another writer; also a LedgerFenced), NotEnoughBookies,
         InvalidArgument, LedgerClosed.
         """
-        while not self._has_room:
-            await self.wait_room()
-        return await self.append_nowait(value, key, event_time_ms, headers).wait()
+        outbox = self._outbox
+        while not outbox.has_room:
+            await outbox.wait_room()
+        return await outbox.take(value, key, event_time_ms, headers).wait()
 
     async def append_many(
         self,
@@ -149,267 +97,83 @@ class StreamWriter:
         Records of other callers may come between. `keys` and `event_times` (ms), when given, have
         one item per value. Raises as `append`; InvalidArgument before anything is taken.
         """
-        count = len(values)
         sizes = many_bytes(values, keys, event_times)
+        if not sizes:
+            raise InvalidArgument("append_many needs at least one record")
+        outbox = self._outbox
         first: Ticket | None = None
-        last: Ticket | None = None
         begin = 0
-        while begin < count:
-            while not self._has_room:
-                await self.wait_room()
-            batch = self._open
-            slot = len(batch.values)
-            budget = self._batch_bytes - batch.nbytes
-            stop, taken = begin, 0
-            for taken in accumulate(sizes[begin : begin + _APPEND_MANY_RECORDS]):
-                stop += 1
-                if taken >= budget:
-                    break
-            batch.extend_columns(
+        while begin < len(sizes):
+            while not outbox.has_room:
+                await outbox.wait_room()
+            stop = begin + _STEP_RECORDS
+            count, ticket, last = outbox.take_many(
+                values[begin:stop],
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
+                sizes[begin:stop],
             )
-            batch.values += values[begin:stop]
-            batch.nbytes += taken
-            first = first or Ticket(batch, slot)
-            last = Ticket(batch, slot + stop - begin - 1)
-            begin = stop
-            if taken >= budget:
-                self._seal_open()
-                self.pump()
-            elif not slot:
-                self._begin_linger(batch)
-        if first is None or last is None:
-            raise InvalidArgument("append_many needs at least one record")
+            first = first or ticket
+            begin += count
+        assert first is not None, "at least one record was taken"
         end = await last.wait()
         return await first.wait(), end
 
-    @property
-    def has_room(self) -> bool:
-        """Whether `append_nowait` would take a record now."""
-        return self._has_room
-
     async def wait_room(self) -> None:
         """Returns when `append_nowait` may take a record; raises the writer's error."""
-        if self.error is None and not self._is_closing:
-            if self._has_room:
-                await trio.lowlevel.checkpoint()
-                return
-            task = trio.lowlevel.current_task()
-            self._room_waiters[task] = None
-
-            def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-                del self._room_waiters[task]
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(forget)
-        if self.error is not None or self._is_closing:
-            raise self._refusal()
+        await self._outbox.wait_room()
 
     async def flush(self) -> None:
         """Sends what has gathered; returns when all records taken so far are durable.
 
         Raises the writer's error if it failed.
         """
-        if self.error is not None:
-            raise copy.copy(self.error)
-        if self._open.values:
-            self._seal_open()
-            self.pump()
-        pending = self._ready or self._sent
-        if not pending:
-            await trio.lowlevel.checkpoint()
-            return
-        await Ticket(pending[-1], 0).wait()
-
-    async def finish(self) -> None:
-        """Refuses new records; returns when all those taken are durable."""
-        self._is_closing = True
-        self._has_room = False
-        self._wake_room_waiters()
-        await self.flush()
+        await self._outbox.flush()
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
         Raises the writer's error if it failed. Called by the end of the `async with` block.
         """
+        if isinstance(self.error, LedgerClosed):
+            return
         if self.error is not None:
             raise copy.copy(self.error)
-        assert self.closer is not None, "a writer is made by Namespace.writer"
-        await self.closer()
+        await self._changes.close()
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""
+        outbox = self._outbox
         return StreamWriterStatistics(
             epoch=self.epoch,
-            segment=-1 if self.segment is None else self.segment.number,
-            records=self._records_confirmed,
-            entries=self._entries_confirmed,
-            bytes_pending=self._sealed_bytes + self._open.nbytes,
-            rolls=self.rolls,
-            repairs=self.repairs,
+            segment=-1 if outbox.segment is None else outbox.segment.number,
+            records=outbox.records_confirmed,
+            entries=outbox.entries_confirmed,
+            bytes_pending=outbox.pending_bytes,
+            rolls=self._changes.rolls,
+            repairs=self._changes.repairs,
         )
 
-    # Sending
 
-    def _seal_open(self) -> None:
-        batch, self._open = self._open, Batch()
-        # Append times never go back, whatever the clocks of writers do: seeking relies on it.
-        self.last_time_ms = max(self.last_time_ms, self._now_ms())
-        batch.seal(self.next_sequence, self.last_time_ms, self._compression)
-        self.next_sequence += batch.count
-        self._ready.append(batch)
-        self._sealed_bytes += len(batch.payload)
-        if self._sealed_bytes >= self._options.pending_bytes_max:
-            self._has_room = False
+@asynccontextmanager
+async def open_writer(
+    ledgers: StreamLedgers, options: WriterOptions
+) -> AsyncIterator[StreamWriter]:
+    """Takes the stream over and gives its writer, which is closed at the end of the block.
 
-    def pump(self) -> None:
-        """Hands ready batches to the ledger as far as it takes them."""
-        ready, sent = self._ready, self._sent
-        segment = self.segment
-        while ready and not self.is_paused and segment is not None:
-            batch = ready[0]
-            try:
-                entry = segment.ledger.append_nowait(batch.payload)
-            except trio.WouldBlock:
-                return
-            except LedgerError as error:
-                self.ledger_failed(segment, error)
-                return
-            ready.popleft()
-            batch.segment, batch.entry = segment, entry
-            sent.append(batch)
-            if not segment.entries:
-                segment.first_time_ms = batch.append_time_ms
-            segment.last_time_ms = batch.append_time_ms
-            segment.entries += 1
-            segment.records += batch.count
-            segment.nbytes += len(batch.payload)
-            if segment.nbytes >= self.segment_bytes_watch and self.on_segment_event is not None:
-                self.segment_bytes_watch = 1 << 62
-                self.on_segment_event(None)
-
-    def _begin_linger(self, batch: Batch) -> None:
-        if self._linger_s:
-            batch.deadline = trio.current_time() + self._linger_s
-        elif len(self._sent) >= BUSY_ENTRIES:
-            return  # the next confirmation sends it
-        if self._lingerer is not None:
-            task, self._lingerer = self._lingerer, None
-            trio.lowlevel.reschedule(task)
-
-    async def run_linger(self) -> None:
-        """Sends the open batch when its time has come: one task for the life of the writer."""
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._lingerer = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        while True:
-            is_busy = not self._linger_s and len(self._sent) >= BUSY_ENTRIES
-            if is_busy or not self._open.values:
-                self._lingerer = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(forget)
-            while self._linger_s and self._open.values:
-                remaining_s = self._open.deadline - trio.current_time()
-                if remaining_s <= 0:
-                    break
-                await trio.sleep(remaining_s)
-            if self._open.values:
-                self._seal_open()
-                self.pump()
-
-    # Answers
-
-    def use_segment(self, segment: OpenSegment) -> None:
-        """Sends to this segment from now on."""
-        self.segment = segment
-        ledger = segment.ledger
-
-        def confirmed(entry: int) -> None:
-            segment.confirmed = entry
-            self.settle()
-
-        def failed(error: LedgerError) -> None:
-            self.ledger_failed(segment, error)
-
-        ledger.on_confirmed = confirmed
-        ledger.on_failed = failed
-
-    def ledger_failed(self, segment: OpenSegment, error: LedgerError) -> None:
-        """Stops sending; whoever looks after segments repairs."""
-        self.is_paused = True
-        segment.ledger.on_confirmed = segment.ledger.on_failed = None
-        if self.on_segment_event is not None:
-            self.on_segment_event(error)
-
-    def settle(self) -> None:
-        """Confirms batches, in order, as far as ledgers and metadata allow."""
-        sent = self._sent
-        while sent:
-            batch = sent[0]
-            segment = batch.segment
-            assert segment is not None, "sent to no segment"
-            if batch.entry > segment.confirmed or not segment.is_published:
-                break
-            sent.popleft()
-            self._sealed_bytes -= len(batch.payload)
-            self._records_confirmed += batch.count
-            self.confirmed_sequence = batch.first_sequence + batch.count
-            self._entries_confirmed += 1
-            batch.confirm()
-        self.pump()
-        is_idle = not self._ready and len(sent) < BUSY_ENTRIES
-        if is_idle and self._open.values and not self._linger_s:
-            self._seal_open()
-            self.pump()
-        if not (self._has_room or self._is_closing or self.error):
-            self._has_room = self._sealed_bytes < self._options.pending_bytes_max
-            if self._has_room:
-                self._wake_room_waiters()
-
-    def take_back(self, segment: OpenSegment, next_sequence: int) -> None:
-        """The ledger of `segment` ended before `next_sequence`: what it holds is confirmed,
-        everything behind it will be sent again, in order."""
-        again: list[Batch] = []
-        for batch in self._sent:
-            if batch.segment is segment and batch.first_sequence < next_sequence:
-                assert batch.first_sequence + batch.count <= next_sequence, "half a batch is there"
-                segment.confirmed = batch.entry
-            else:
-                batch.segment, batch.entry = None, -1
-                again.append(batch)
-        for _ in again:
-            self._sent.pop()
-        self._ready.extendleft(reversed(again))
-
-    def fail(self, error: LedgerError) -> None:
-        """The writer can never confirm anything again; whoever waits gets the error."""
-        if self.error is not None:
-            return
-        self.error = error
-        self.is_paused = True
-        self._has_room = False
-        if self.segment is not None:
-            self.segment.ledger.on_confirmed = self.segment.ledger.on_failed = None
-            self.segment.ledger.abandon()
-        for batch in (*self._sent, *self._ready, self._open):
-            batch.fail(error)
-        self._sent.clear()
-        self._ready.clear()
-        self._open = Batch()
-        self._wake_room_waiters()
-
-    def _wake_room_waiters(self) -> None:
-        for task in self._room_waiters:
-            trio.lowlevel.reschedule(task)
-        self._room_waiters.clear()
-
-    def _refusal(self) -> Exception:
-        if self.error is not None:
-            # A new exception each time: one instance raised in many tasks mixes tracebacks.
-            return copy.copy(self.error)
-        if self._is_closing:
-            return LedgerClosed(f"the writer of stream {self.stream!r} is closed")
-        return trio.WouldBlock()
+    After an exception in the block the segment is left open for the next writer to recover.
+    """
+    policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
+    outbox = Outbox(ledgers.stream, policy, options, ledgers.client.now_ms)
+    changes = SegmentChanges(outbox, ledgers, policy, options)
+    writer = StreamWriter(ledgers.stream, outbox, changes)
+    async with open_background() as nursery:
+        await changes.take_over()
+        nursery.start_soon(outbox.run_linger)
+        nursery.start_soon(changes.run)
+        try:
+            yield writer
+        except BaseException:
+            outbox.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
+            raise
+        await writer.close()
