@@ -336,7 +336,7 @@ class Requests:
             state = self._storage.create(body.ledger_id, body.master_key)
         status = state.check_write_lac(body.master_key)
         if status is Status.OK:
-            # A hint: it need not be durable before it is used (docs/adr/0005), so an idle
+            # A hint: it need not be durable before it is used (docs/adr/0011), so an idle
             # stream does not pay a second fsync for each append.
             self._storage.set_explicit_lac(state, body.lac, bytes(body.body), None)
         return status

@@ -37,8 +37,10 @@ class _Failures:
 def version_for(body: RequestBody) -> int:
     """The wire version a request travels in."""
     if isinstance(body, ReadRequest):
+        # v2 has no request id: the answer to a plain read of the same entry would be taken for
+        # the fencing read's, before the fence is durable.
         is_long_poll = body.previous_lac is not None or body.is_piggyback
-        return 3 if is_long_poll else 2
+        return 3 if is_long_poll or body.is_fencing else 2
     if isinstance(body, BatchReadRequest):
         return 2
     if isinstance(body, AddRequest):

@@ -19,9 +19,10 @@ from ledger.errors import LedgerExists, NotEnoughBookies
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
-from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.opener import Opener
 from ledger.options import ClientOptions
+from ledger.presence import Presence
 from ledger.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
 from ledger.write_loop import WriteLoop
@@ -96,6 +97,7 @@ class LedgerClient:
         self.now_ms = now_ms
         self.ledgers = LedgerStore(store, root)
         self.bookies = BookieRegistry(store, root)
+        self._presence = Presence(store, rng)
         self.pool = BookiePool(network, self.bookies.address, self.options, rng)
         self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
         self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
@@ -125,6 +127,7 @@ class LedgerClient:
         self.pool.start(self._nursery)
         self._write_loop.start(self._nursery)
         self._opener.start(self._nursery)
+        self._presence.start(self._nursery)
         return self
 
     async def __aexit__(
@@ -158,6 +161,7 @@ class LedgerClient:
         """
 
         async def create() -> LedgerWriter:
+            await self._presence.announce()
             bookies = await self._choose(ensemble_size, write_quorum, ack_quorum)
             for _ in range(_CREATE_TRIES_MAX):
                 metadata = LedgerMetadata(
@@ -169,7 +173,7 @@ class LedgerClient:
                     digest_type=digest_type,
                     password=password,
                     created_ms=self.now_ms(),
-                    custom=dict(custom),
+                    custom={**custom, CLIENT_TAG: self._presence.client_id.encode()},
                     c_token=self.rng.getrandbits(62) + 1,
                 )
                 try:

@@ -2,7 +2,7 @@
 
 While a change is under way the core confirms nothing: an entry must reach its ack quorum in
 the ensemble that is stored. Where no replacement exists but every write set still has an ack
-quorum, the writer goes on with what works and keeps looking (docs/adr/0004): so a cluster of
+quorum, the writer goes on with what works and keeps looking (docs/adr/0010): so a cluster of
 three survives the loss of one, and takes it back when it returns.
 """
 

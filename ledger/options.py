@@ -48,5 +48,6 @@ class ClientOptions:
     batch_read_bytes: int = 1024 * 1024
     """Size asked for in one batch read."""
 
-    long_poll_s: float = 30.0
-    """How long a bookie may hold a tailing read open."""
+    long_poll_s: float = 5.0
+    """How long a bookie may hold a tailing read open. After each that brought nothing the
+    reader looks whether the writer is gone."""

@@ -35,6 +35,7 @@ from ledger.errors import (
 from ledger.lac_poll import LacPoll
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
+from ledger.quorum_lac import find_confirmed
 from ledger.read_ahead import EntryRange
 from ledger.replica_fetch import ReplicaFetch
 from ledger.runtime.drive import drive
@@ -260,7 +261,26 @@ class LedgerReader:
                     raise
                 continue
             self._heard_lac(lac)
+            await self._look_behind_writer()
             break
+        return self._lac
+
+    async def _look_behind_writer(self) -> None:
+        if not self.is_closed and await self._ledgers.is_writer_gone(self.metadata):
+            await self.find_confirmed()
+
+    async def find_confirmed(self) -> int:
+        """Moves the last add confirmed past what the writer told, to what an ack quorum holds:
+        the last entries of a writer that died. Fences nobody; see `ledger.quorum_lac`.
+
+        Only for a ledger whose writer is gone: a living one may be about to replace the very
+        bookies that were counted.
+        """
+        if not self.is_closed:
+            found = await find_confirmed(
+                self.metadata, self._digest, self._pool, self._options, self._lac
+            )
+            self._heard_lac(found)
         return self._lac
 
     async def _ask_lac(self, action: Ask) -> Got[int] | Failed:
@@ -305,6 +325,8 @@ class LedgerReader:
                 self._heard_lac(answer.lac)
                 if answer.entry is not None:
                     self._piggybacked = answer.entry
+            if self._lac <= known and not changed.is_set():
+                await self._look_behind_writer()
             if self._lac > known or changed.is_set():
                 pause_s = _POLL_PAUSE_S_MIN
             elif trio.current_time() - began < pause_s:

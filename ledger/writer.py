@@ -449,6 +449,7 @@ class LedgerWriter:
 
     def abandon(self) -> None:
         """Stops writing without closing the ledger: it stays open until somebody recovers it."""
+        self.send_lac()
         self.fail(
             LedgerClosed(
                 f"the writer of ledger {self.ledger_id} was abandoned; confirmed up to entry "

@@ -17,6 +17,7 @@ from ledger.errors import (
     InvalidArgument,
     LedgerExists,
     MetadataConflict,
+    MetadataUnavailable,
     NodeExists,
     NoSuchLedger,
     NoSuchNode,
@@ -45,6 +46,15 @@ def ledger_path(root: str, ledger_id: int) -> str:
         return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
     digits = f"{ledger_id:019d}"
     return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+
+
+CLIENT_TAG = "ledgerstream-client"
+"""Key in a ledger's custom metadata: the id of the client that writes it."""
+
+
+def client_path(client_id: str) -> str:
+    """The ephemeral node of a living client."""
+    return f"/ledgerstream/clients/{client_id}"
 
 
 class LedgerStore:
@@ -160,6 +170,20 @@ class LedgerStore:
         async with aclosing(self._store.watch(self._path(ledger_id))) as nodes:
             async for node in nodes:
                 yield None if node is None else _decode(ledger_id, node)
+
+    async def is_writer_gone(self, metadata: LedgerMetadata) -> bool:
+        """True only if the ledger names the client that writes it, and that client is known
+        to have ended. Doubt, or a ledger of another program, is False."""
+        client_id = metadata.custom.get(CLIENT_TAG)
+        if client_id is None:
+            return False
+        try:
+            await self._store.get(client_path(client_id.decode("ascii", "replace")))
+        except NoSuchNode:
+            return True
+        except (MetadataUnavailable, InvalidArgument):
+            return False
+        return False
 
     async def _has_token(self, metadata: LedgerMetadata) -> bool:
         try:

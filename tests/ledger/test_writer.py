@@ -181,3 +181,45 @@ async def test_the_last_entry_of_an_idle_writer_is_told(tmp_path: Path) -> None:
                 while reader.last_add_confirmed < i:
                     await reader.wait_lac_after(reader.last_add_confirmed, 5)
         assert (await reader.read(4, 4))[0].payload == payload_of(4)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (3, 3, 3)])
+async def test_the_last_entries_of_a_writer_that_is_gone_are_read_without_fencing(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    ensemble, write, ack = sizes
+    async with real_cluster(tmp_path, 3, **SMALL) as cluster:
+        # So long a linger that nothing but the entries themselves tells what is confirmed.
+        async with cluster.client(lac_linger_ms=3_600_000) as client:
+            writer = await client.create_ledger(
+                ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
+            )
+            for i in range(7):
+                await writer.append(payload_of(i))
+            async with (
+                cluster.client() as other,
+                other.open_ledger(writer.ledger_id, recover=False) as reader,
+            ):
+                assert reader.last_add_confirmed == 5  # its writer lives and may yet say more
+        async with (
+            cluster.client() as other,
+            other.open_ledger(writer.ledger_id, recover=False) as reader,
+        ):
+            assert reader.last_add_confirmed == 6
+            assert not reader.is_closed
+            assert (await reader.read(6, 6))[0].payload == payload_of(6)
+
+
+async def test_a_tail_gets_the_last_entries_of_a_writer_that_dies(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, 3, **SMALL) as cluster,
+        cluster.client(long_poll_s=0.05) as other,
+    ):
+        async with cluster.client(lac_linger_ms=3_600_000) as client:
+            writer = await client.create_ledger()
+            for i in range(3):
+                await writer.append(payload_of(i))
+            reader = await other.open_ledger(writer.ledger_id, recover=False)
+            assert reader.last_add_confirmed == 1
+        with trio.fail_after(5):
+            assert await reader.wait_lac_after(1, 5) == 2
