@@ -83,6 +83,7 @@ def cpu_s(pid: int) -> float:
 def start_cluster(directory: Path, bookies: int | None) -> RunningCluster:
     """Starts `ledgerstream standalone`; returns when it is ready."""
     command = [sys.executable, "-P", "-m", "stream.cli", "standalone", "--dir", str(directory)]
+    command += ["--janitor-interval-s", "0"]
     if bookies is not None:
         command += ["--bookies", str(bookies)]
     earlier = os.environ.get("PYTHONPATH")

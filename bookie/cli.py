@@ -35,6 +35,7 @@ async def standalone(
     ] = None,
     metadata: str = "sqlite",
     restart: bool = True,
+    janitor_interval_s: float = 60.0,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C, a process per bookie.
 
@@ -51,6 +52,8 @@ async def standalone(
         "sqlite" (a file in the directory) or a metadata URI that processes can share.
     restart
         Start a bookie again that died.
+    janitor_interval_s
+        How often retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     """
     layout = Layout.open(directory, bookies, metadata)
 
@@ -76,7 +79,11 @@ async def standalone(
 
             nursery.start_soon(stop_when_told)
             await run_local_cluster(
-                layout, is_restarted=restart, say=remark, when_ready=until_stopped
+                layout,
+                is_restarted=restart,
+                janitor_interval_s=janitor_interval_s,
+                say=remark,
+                when_ready=until_stopped,
             )
 
 

@@ -1,6 +1,6 @@
 """One bookie as a process: real drivers, log, signals, exit code.
 
-A composition root, also of the supervisor's children (`bookie.local`), which it starts as
+A composition root, also of the supervisor's children (`bookie.supervisor`), which it starts as
 `python -m bookie.process CONFIG`. Prints "ready BOOKIE-ID" once the bookie is registered. A child
 ends at once when the pipe on its stdin does: then its supervisor is dead.
 """
@@ -23,6 +23,7 @@ from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.storage.real_disk import RealDisk
 from bookie.storage.rocks import RocksKeyValue
+from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import LedgerError
 from ledger.metastore import open_store
 from ledger.runtime.network import TcpNetwork
@@ -100,12 +101,9 @@ async def _stop_when_told(signals: object, scope: trio.CancelScope) -> None:
 
 async def _die_with_supervisor() -> None:
     """A killed supervisor must leave nothing behind. It is a crash: nothing is tidied up."""
-    pipe = sys.stdin.fileno()
-    while True:
-        await trio.lowlevel.wait_readable(pipe)
-        if not os.read(pipe, 4096):
-            _log.critical("bookie ends cause=its supervisor is gone")
-            os._exit(_EXIT_ERROR)
+    await wait_starter_gone()
+    _log.critical("bookie ends cause=its supervisor is gone")
+    os._exit(_EXIT_ERROR)
 
 
 def _tune_interpreter() -> None:

@@ -25,6 +25,7 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_ADMINISTRATION, "namespace", "stream.cli.namespaces:app", "Create, list, show, set."),
     (_ADMINISTRATION, "stream", "stream.cli.streams:app", "Create, list, show, truncate, delete."),
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
+    (_ADMINISTRATION, "janitor", "stream.cli.janitor:janitor", "Apply retention."),
     (_MEASURE, "bench", "stream.cli.bench:bench", "Run a benchmark."),
 ]
 

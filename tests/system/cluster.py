@@ -91,7 +91,7 @@ class StandaloneCluster:
         return int((self.directory / f"bookie-{number}" / "bookie.pid").read_text())
 
     def pids(self) -> list[int]:
-        files = self.directory.glob("bookie-*/bookie.pid")
+        files = self.directory.rglob("*.pid")
         return [self.process.pid, *(int(path.read_text()) for path in files)]
 
     def ports(self) -> list[int]:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +14,14 @@ from tests.system.cluster import PATIENCE_S, StandaloneCluster, is_running, wait
 from tests.system.conftest import StartCluster
 
 pytestmark = pytest.mark.system
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Until another process has done something of which its files are the only sign."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
 
 
 def states(cluster: StandaloneCluster) -> dict[str, str]:
@@ -37,6 +46,8 @@ def test_a_signal_stops_everything(number: signal.Signals, cluster: StandaloneCl
 
 
 def test_kill_of_the_supervisor_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
+    wait_for(lambda: (cluster.directory / "janitor.pid").exists())
+    assert len(cluster.pids()) == 5
     cluster.kill_all()
 
 
@@ -53,10 +64,8 @@ def test_a_bookie_that_dies_is_started_again(cluster: StandaloneCluster) -> None
     pid = cluster.pid_of(2)
     os.kill(pid, signal.SIGKILL)
     wait_gone([pid])
-    deadline_s = time.monotonic() + PATIENCE_S
-    while f"bookie 2 (127.0.0.1:{cluster.ports()[1]}) serves again" not in cluster.said.read_text():
-        assert time.monotonic() < deadline_s, cluster.said.read_text()
-        time.sleep(0.02)  # the supervisor's word is the only sign
+    again = f"bookie 2 (127.0.0.1:{cluster.ports()[1]}) serves again"
+    wait_for(lambda: again in cluster.said.read_text())
     assert "ended with signal 9; started again in" in cluster.said.read_text()
     assert cluster.pid_of(2) != pid
     assert set(states(cluster).values()) == {"up"}
@@ -103,3 +112,13 @@ def test_a_ledger_from_the_command_line(cluster: StandaloneCluster) -> None:
     assert b"a ledger has one for its whole life" in b" ".join(again.stderr.split())
     cluster.run("ledger", "delete", ledger_id)
     assert json.loads(cluster.run("ledger", "list", "--json")) == []
+
+
+def test_retention_is_applied(cluster: StandaloneCluster) -> None:
+    cluster.run("namespace", "create", "demo", "--retention-bytes", "0")
+    for _ in range(3):
+        cluster.run("append", "demo/lines", stdin=b"one\ntwo\n")
+    (report,) = json.loads(cluster.run("janitor", "--once", "--json"))
+    assert (report["namespace"], report["streams_truncated"], report["failures"]) == ("demo", 1, 0)
+    shown = json.loads(cluster.run("stream", "show", "demo/lines", "--json"))
+    assert (shown["records"], shown["next_sequence"]) == (0, 6)

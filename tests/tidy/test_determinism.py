@@ -20,6 +20,7 @@ REAL_SIDES = {
     "bookie/cli.py": "composition root",
     "bookie/local.py": "composition root: starts processes",
     "bookie/process.py": "composition root of one bookie process",
+    "bookie/supervisor.py": "starts processes",
     "bookie/storage/real_disk.py": "the disk door's real side: files on threads",
     "bookie/storage/rocks.py": "the index door's real side",
     "ledger/cli/": "composition root",

@@ -1,0 +1,142 @@
+"""A child process that is kept running: started, waited for, started again, stopped.
+
+Leaves no process behind: a child holds the read end of a pipe on its stdin whose other end only
+the supervisor has, and ends when that ends (docs/adr/0007-processes.md).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import trio
+
+from ledger.errors import LedgerError
+
+# A child of a supervisor that was killed a moment ago may still hold port and directory.
+_START_ATTEMPTS = 3
+_BACKOFF_FIRST_S = 0.2
+_BACKOFF_MAX_S = 10.0
+_STABLE_S = 30.0
+_STOP_GRACE_S = 10.0
+_BEGIN_LATER_S = 5.0
+
+
+class ClusterStartFailed(LedgerError):
+    """A process of the local cluster did not come up."""
+
+
+class Child:
+    """One process under supervision.
+
+    Args:
+        name: what it is called in messages.
+        arguments: a module and its arguments, for `python -m`; it prints a line that begins with
+            "ready" when it serves.
+        files: path of its log and of its process id, without ".log" and ".pid".
+        say: gets a line for a human on each change.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], files: Path, say: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self.is_ready = trio.Event()
+        self._arguments = arguments
+        self._log = files.with_name(f"{files.name}.log")
+        self._pid_file = files.with_name(f"{files.name}.pid")
+        self._say = say
+
+    async def begin_later(self) -> None:
+        """Supervises from a moment on at which the others have settled."""
+        await trio.sleep(_BEGIN_LATER_S)
+        await self.supervise(is_restarted=True)
+
+    async def supervise(self, *, is_restarted: bool) -> None:
+        """Keeps the process running until cancelled; then stops it.
+
+        Raises ClusterStartFailed if it ends again and again before it was ever ready.
+        """
+        backoff_s = _BACKOFF_FIRST_S
+        attempts = 0
+        while True:
+            started_s = trio.current_time()
+            code = await self._run_once()
+            attempts += 1
+            ended = f"{self.name} ended with {_ending(code)}"
+            if not self.is_ready.is_set() and attempts >= _START_ATTEMPTS:
+                raise ClusterStartFailed(
+                    f"{ended} before it was ready: {self._last_words()} (see {self._log})"
+                )
+            if not is_restarted and self.is_ready.is_set():
+                self._say(f"{ended}; it stays down (--no-restart)")
+                await trio.sleep_forever()
+            if trio.current_time() - started_s > _STABLE_S:
+                backoff_s = _BACKOFF_FIRST_S
+            self._say(f"{ended}; started again in {backoff_s:.1f} s (see {self._log})")
+            await trio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+
+    async def _run_once(self) -> int:
+        """Starts the process and waits for its end. Stops it when cancelled."""
+        with self._log.open("ab") as log:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-P", "-m", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is for the supervisor, who tells them in order
+            )
+        try:
+            self._pid_file.write_text(f"{process.pid}\n")
+            await self._wait_ready(process)
+            return await process.wait()
+        finally:
+            with trio.CancelScope(shield=True):
+                await _stop(process)
+            self._pid_file.unlink(missing_ok=True)
+
+    async def _wait_ready(self, process: trio.Process) -> None:
+        assert process.stdout is not None
+        said = b""
+        async for chunk in process.stdout:
+            said += chunk
+            if said.startswith(b"ready ") and b"\n" in said:
+                if self.is_ready.is_set():
+                    self._say(f"{self.name} serves again")
+                self.is_ready.set()
+                return
+
+    def _last_words(self) -> str:
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - 4096))
+            lines = log.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+async def _stop(process: trio.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        with trio.move_on_after(_STOP_GRACE_S):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            await pipe.aclose()
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this very checkout or installation first, wherever the user stands."""
+    here = str(Path(__file__).resolve().parents[1])
+    earlier = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{earlier}" if earlier else here}

@@ -1,0 +1,21 @@
+"""For processes that must not outlive the one that started them.
+
+The starter holds the other end of the pipe on our stdin and never writes to it: when it ends,
+the starter is dead, however it died.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import trio
+
+
+async def wait_starter_gone() -> None:
+    """Returns when the process that started this one has ended."""
+    pipe = sys.stdin.fileno()
+    while True:
+        await trio.lowlevel.wait_readable(pipe)
+        if not os.read(pipe, 4096):
+            return

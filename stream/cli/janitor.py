@@ -1,0 +1,82 @@
+"""`ledgerstream janitor`: applies retention and clears away what nobody names any more."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import trio
+from cyclopts import Parameter
+
+from ledger.cli.output import ClusterOption, OutputOption
+from ledger.cli.supervised import wait_starter_gone
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from stream.errors import NoSuchNamespace
+from stream.janitor import Janitor, SweepReport
+from stream.namespace import list_namespaces
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+_log = logging.getLogger(__name__)
+
+
+async def janitor(
+    *,
+    interval_s: float = 60.0,
+    once: bool = False,
+    child: Annotated[bool, Parameter(show=False, negative="")] = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Apply the retention of all namespaces, again and again.
+
+    `standalone` runs one. Several at once do no harm.
+
+    Parameters
+    ----------
+    interval_s
+        Seconds from one sweep to the next.
+    once
+        Sweep once, print what was done, and exit.
+    """
+    async with LedgerClient.connect(cluster.uri) as client:
+        if once:
+            reports = await sweep(client)
+            rows = [{"namespace": name, **asdict(report)} for name, report in reports.items()]
+            output.show_list(rows, title="sweep", none="no namespaces")
+            return
+        logging.basicConfig(level=logging.WARNING)
+        async with trio.open_nursery() as nursery:
+            if child:
+                nursery.start_soon(_end_with_starter, nursery.cancel_scope)
+            sys.stdout.write("ready janitor\n")
+            sys.stdout.flush()
+            await _sweep_for_ever(client, interval_s)
+
+
+async def _end_with_starter(scope: trio.CancelScope) -> None:
+    await wait_starter_gone()
+    scope.cancel()
+
+
+async def _sweep_for_ever(client: LedgerClient, interval_s: float) -> None:
+    while True:
+        try:
+            await sweep(client)
+        except LedgerError as error:
+            _log.warning("sweep failed: %s", error)
+        await trio.sleep(interval_s)
+
+
+async def sweep(client: LedgerClient) -> dict[str, SweepReport]:
+    """One sweep of every namespace there is."""
+    reports = {}
+    for name in await list_namespaces(client):
+        try:
+            reports[name] = await Janitor(client, name).sweep()
+        except NoSuchNamespace:
+            continue  # deleted since the listing
+    return reports
