@@ -56,8 +56,9 @@ class SimDisk:
         self.options = options or DiskOptions()
         self.chance = simulation.chance(f"disk/{name}")
         self.syncs = 0
-        self.on_operation: Callable[[], None] | None = None
-        """Called in the middle of every operation, before it takes effect: a place to die at."""
+        self.on_operation: Callable[[str, str], None] | None = None
+        """Called with kind and path in the middle of every operation, before it takes effect: a
+        place to die at."""
         self.inodes: dict[str, Inode] = {}
         """Names as a running process sees them."""
         self.durable_inodes: dict[str, Inode] = {}
@@ -336,7 +337,7 @@ class MountedDisk:
             await trio.sleep(chance.uniform(0, time_max_s) * options.slow_factor)
         self.check()
         if self.disk.on_operation is not None:
-            self.disk.on_operation()
+            self.disk.on_operation(kind, path)
             self.check()
         probability = {
             "read": options.read_error_probability,

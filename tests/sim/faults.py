@@ -126,7 +126,7 @@ class Faults:
     async def _kill_after_operations(self, name: str, operations: int) -> None:
         disk, kind, killed = self.cluster.disk(name), self._crash_kind(), trio.Event()
 
-        def count() -> None:
+        def count(_kind: str, _path: str) -> None:
             nonlocal operations
             operations -= 1
             if operations <= 0:
