@@ -85,8 +85,9 @@ class StreamWorkload:
                 try:
                     await self._write(writer, name, pending, chance)
                 finally:
-                    self.model.count("stream repairs", writer.repairs)
-                    self.model.count("stream rolls", writer.rolls)
+                    statistics = writer.statistics()
+                    self.model.count("stream repairs", statistics.repairs)
+                    self.model.count("stream rolls", statistics.rolls)
         except _Abandoned:
             self.model.count("stream writers abandoned")
         except LedgerError as error:
