@@ -50,7 +50,7 @@ class History:
 
 
 def value_of(incarnation: int, number: int) -> bytes:
-    return b"%d/%d/" % (incarnation, number) + bytes(number * 37 % 400)
+    return b"%d/%d/" % (incarnation, number) + bytes(number * 37 % 700)
 
 
 def key_of(record: Record) -> tuple[int, int]:
@@ -122,7 +122,7 @@ class Torment:
         with trio.move_on_after(SECONDS):
             while True:
                 await trio.sleep(chance.expovariate(0.8))
-                match chance.randrange(6):
+                match chance.randrange(8):
                     case 0:
                         name = chance.choice(cluster.bookies)
                         await cluster.kill_bookie(name, CrashKind.POWER_LOST_ALL)
@@ -143,16 +143,27 @@ class Torment:
                         )
                         await trio.sleep(chance.random() * 2)
                         cluster.metadata.options = replace(calm)
+                    case 5:
+                        cluster.metadata.options = replace(calm, delay_max_s=1.0)
+                        await trio.sleep(chance.random() * 4)
+                        cluster.metadata.options = replace(calm)
+                    case 6:
+                        deaf = chance.choice(self.writers).name
+                        for name in cluster.bookies:
+                            cluster.network.block(name, deaf)
+                        await trio.sleep(chance.random() * 8)
+                        cluster.network.heal()
                     case _:
                         await trio.sleep(chance.random() * 2)
         cluster.metadata.options = replace(calm)
+        cluster.network.heal()
         await cluster.start_all()
 
     async def run(self) -> list[Record]:
         """The whole story; returns what is in the stream at the end."""
         cluster, history = self.cluster, self.history
         async with cluster.client() as client:
-            await create_namespace(client, "demo", batch_bytes=1500, roll_bytes=1 << 16)
+            await create_namespace(client, "demo", batch_bytes=2500, roll_bytes=1 << 16)
             namespace = Namespace(client, "demo")
             await namespace.create_stream("s")
             for _ in range(2):
