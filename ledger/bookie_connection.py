@@ -48,7 +48,8 @@ _LENGTH_AND_HEADER = struct.Struct(">iI").unpack_from
 _RC_AND_RANGE = struct.Struct(">iqqq").unpack_from
 _RC_AND_ENTRY = struct.Struct(">iqq").unpack_from
 
-_SEND_JOIN_BYTES_MAX = 1 << 20
+_JOINED_PIECE_BYTES_MAX = 16 * 1024
+_JOINED_BYTES_MAX = 128 * 1024
 _POSTED_CALLS_MAX = 10_000
 _COPIED_FRAME_BYTES_MAX = 64 * 1024
 """Answers up to this size are copied out of the receive buffer; larger ones keep it."""
@@ -179,7 +180,7 @@ class BookieConnection:
                 continue
             await transport.wait_writable()
             while outbox:
-                if len(outbox) > 1 and len(outbox[0]) < _SEND_JOIN_BYTES_MAX:
+                if len(outbox) > 1 and len(outbox[0]) < _JOINED_PIECE_BYTES_MAX:
                     self._join_outbox()
                 data = outbox[0]
                 try:
@@ -199,12 +200,14 @@ class BookieConnection:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _join_outbox(self) -> None:
+        """Small pieces at the front become one; large ones are never copied again."""
         pieces: list[bytes | memoryview] = []
         size = 0
-        while self._outbox and size < _SEND_JOIN_BYTES_MAX:
-            pieces.append(self._outbox.popleft())
+        outbox = self._outbox
+        while outbox and len(outbox[0]) < _JOINED_PIECE_BYTES_MAX and size < _JOINED_BYTES_MAX:
+            pieces.append(outbox.popleft())
             size += len(pieces[-1])
-        self._outbox.appendleft(b"".join(pieces))
+        outbox.appendleft(b"".join(pieces))
 
     # ---- calls
 

@@ -35,6 +35,8 @@ from ledger.wire import v2
 from ledger.wire.messages import FRAME_BYTES_MAX, Buffer, WriteLacRequest
 from ledger.write_loop import WriteLoop
 
+_SEND_BYTES = 128 * 1024
+"""A burst of appends is sent in pieces of this size: they stay in the processor's cache."""
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
 """Largest payload of one entry: a frame less its headers (facts section 1)."""
 
@@ -89,6 +91,7 @@ class LedgerWriter:
         self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
         self._sent: deque[_Sent] = deque()
         self._bytes_pending = 0
+        self._send_at = 0
         self._waiters: list[tuple[int, int, list[trio.lowlevel.Task | None]]] = []
         self._waiter_count = 0
         self._room_waiters: deque[trio.lowlevel.Task] = deque()
@@ -116,6 +119,15 @@ class LedgerWriter:
         return (
             core.last_add_pushed - core.last_add_confirmed < self._options.window_entries
             and self._bytes_pending < self._options.window_bytes
+        )
+
+    @property
+    def _is_half_empty(self) -> bool:
+        """Who waits for room is woken for half a window at once, not for each ack."""
+        core = self.core
+        return (
+            2 * (core.last_add_pushed - core.last_add_confirmed) <= self._options.window_entries
+            and 2 * self._bytes_pending <= self._options.window_bytes
         )
 
     def append_nowait(self, payload: Buffer) -> int:
@@ -148,9 +160,16 @@ class LedgerWriter:
         buffer = self._buffers[0 if stride == 1 else entry_id % stride]
         buffer.append(head + header)
         buffer.append(payload)
-        self._bytes_pending += size + 64
+        pending = self._bytes_pending + size + 64
+        self._bytes_pending = pending
         if not self.is_dirty:
+            self._send_at = pending + _SEND_BYTES
             self._loop.kick(self)
+        elif pending >= self._send_at:
+            # The bookies begin on these while the rest of the burst is made.
+            self.send_gathered()
+            self._send_at = pending + _SEND_BYTES
+            self.is_dirty = True  # the loop still has this writer on its list
         return entry_id
 
     def _frame_head(self, size: int) -> bytes:
@@ -309,7 +328,7 @@ class LedgerWriter:
             task = heapq.heappop(waiters)[2][0]
             if task is not None:
                 reschedule(task)
-        if self._room_waiters and self.has_room:
+        if self._room_waiters and self._is_half_empty:
             while self._room_waiters:
                 reschedule(self._room_waiters.popleft())
         if confirmed == core.last_add_pushed and confirmed > self.lac_carried:
