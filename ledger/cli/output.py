@@ -186,6 +186,11 @@ def _explain(causes: Sequence[BaseException]) -> int:
         # Python would try to flush once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_OUTPUT_CLOSED
-    text = " ".join(str(first).split()) or type(first).__name__
-    remark(f"ledgerstream: {text}")
+    remark(f"ledgerstream: {_text_of(first)}")
     return EXIT_ERROR
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
