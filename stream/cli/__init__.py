@@ -6,7 +6,6 @@ imports `bookie`, and `--help` waits for nothing (docs/adr/0009-one-command.md).
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from cyclopts import App, Group
@@ -31,6 +30,8 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("ledgerstream")
     except PackageNotFoundError:
