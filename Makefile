@@ -32,7 +32,7 @@ demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --durations=10
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
