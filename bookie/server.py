@@ -118,7 +118,7 @@ class Connection:
         self._cache = server.storage.cache
         self._requests = server.requests
         self._transport = transport
-        self._buffer = ReceiveBuffer(server.frame_bytes_max)
+        self._buffer = ReceiveBuffer(server.frame_bytes_max, new_segment=self._cache.take_segment)
         self._segment_no = -1
         self._is_v2 = False
         self._add_header = 0

@@ -24,6 +24,10 @@ FRAME_BYTES_MIN = ENTRY_OFFSET + 32
 """A frame whose entry has its 32-byte header and nothing else."""
 OFFSET_MASK = 0xFFFFFFFF
 OWN_SEGMENT_BYTES = 256 * 1024
+_SPARE_BYTES_MIN = 1024 * 1024
+_SPARE_SHRINKS_MAX = 64 * 1024
+"""A spare loses a byte each time it is used again."""
+_SPARES_MAX = 8
 
 _frame_length = struct.Struct(">i").unpack_from
 _frame_ids = struct.Struct(">qq").unpack_from
@@ -50,6 +54,7 @@ class WriteCache:
         "_own_no",
         "_released",
         "_released_flushing",
+        "_spares",
         "active",
         "bytes_max",
         "flushing",
@@ -70,6 +75,7 @@ class WriteCache:
         """Sizes of the segments released since the last swap: held, but no longer filled."""
         self._released: list[int] = []
         self._released_flushing: list[int] = []
+        self._spares: list[bytearray] = []
         self._next_segment_no = 1
         self._own_no = 0
         self._own_end = 0
@@ -179,6 +185,29 @@ class WriteCache:
         freed = [self.segments.pop(segment_no) for segment_no in self._released_flushing]
         self._released_flushing = []
         return freed
+
+    def take_segment(self, size: int) -> bytearray:
+        """A buffer of `size` bytes or a few less, zeros or old bytes: to receive into."""
+        spares = self._spares
+        if spares and size - _SPARE_SHRINKS_MAX <= len(spares[-1]) <= size:
+            return spares.pop()
+        return bytearray(size)
+
+    def give_back(self, segment: memoryview) -> None:
+        """Keeps a freed segment for `take_segment`, if nobody looks at it any more: new ones
+        cost a page fault for every 4 KiB."""
+        buffer = segment.obj
+        assert isinstance(buffer, bytearray), "segments are receive buffers"
+        segment.release()
+        if len(buffer) < _SPARE_BYTES_MIN or len(self._spares) >= _SPARES_MAX:
+            return
+        try:
+            # A bytearray refuses to be resized while anybody holds a view of it: a journal
+            # group that is being written, a reply that is being sent.
+            buffer.pop()
+        except BufferError:
+            return
+        self._spares.append(buffer)
 
     def drop_ledger(self, ledger_id: int) -> None:
         """Forgets a deleted ledger's entries in the active half. Not while a flush runs."""

@@ -178,7 +178,7 @@ class Checkpointer:
         """Gives back a million ints and a hundred MiB in steps: at once it would delay
         acknowledgements by tens of milliseconds."""
         while segments:
-            segments.pop()
+            self._cache.give_back(segments.pop())
             await trio.lowlevel.checkpoint()
         freed = 0
         while half:

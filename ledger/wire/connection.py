@@ -8,6 +8,7 @@ overwritten, except while the owner says that the segment holds nothing it still
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from ledger.errors import RemoteProtocolError
 from ledger.wire.messages import FRAME_BYTES_MAX
@@ -49,6 +50,7 @@ class ReceiveBuffer:
         "frame_bytes_max",
         "generation",
         "is_pinned",
+        "new_segment",
         "segment",
         "segment_bytes_max",
         "start",
@@ -59,7 +61,10 @@ class ReceiveBuffer:
         self,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        new_segment: Callable[[int], bytearray] = bytearray,
     ) -> None:
+        """`new_segment` gives a buffer of about as many bytes; its content does not matter."""
+        self.new_segment = new_segment
         self.frame_bytes_max = frame_bytes_max
         self.segment_bytes_max = segment_bytes_max
         self.segment = bytearray(min(SEGMENT_BYTES_MIN, segment_bytes_max))
@@ -122,7 +127,8 @@ class ReceiveBuffer:
         else:
             # A peer that filled a segment is busy: the next one is larger, up to the bound.
             size = max(needed, min(self.segment_bytes_max, old * 4))
-            segment = bytearray(size)
+            is_ordinary = needed <= size // 2
+            segment = self.new_segment(size) if is_ordinary else bytearray(size)
             segment[:left] = self.view[self.start : self.end]
             self.segment = segment
             self.view = memoryview(segment)
