@@ -52,6 +52,8 @@ class Janitor:
         self._store = StreamStore(client.store)
         self._namespace = namespace
         self._orphan_age_ms = orphan_age_ms
+        self._foreign: set[int] = set()
+        """Ledgers that are not of this namespace: looked at once, not in every sweep."""
 
     async def run(self, interval_s: float) -> None:
         """Sweeps for ever, `interval_s` apart; failures are logged and tried again."""
@@ -70,6 +72,7 @@ class Janitor:
         policy, _ = await self._store.read_namespace(self._namespace)
         names = await self._store.list_streams(self._namespace)
         truncated = purged = deleted = failures = 0
+        named: set[int] = set()
         for name in names:
             try:
                 stream, version = await self._store.read_stream(self._namespace, name)
@@ -79,12 +82,13 @@ class Janitor:
                     continue
                 truncated += await self._apply_retention(name, policy)
                 deleted += await reclaim_stream(self._client, self._store, self._namespace, name)
+                named.update(stream.ledgers())
             except NoSuchStream:
                 continue
             except LedgerError as error:
                 failures += 1
                 _log.warning("stream=%s: not cleaned: %s", name, error)
-        orphans = await self._delete_orphans()
+        orphans = await self._delete_orphans(named)
         return SweepReport(len(names), truncated, purged, deleted, orphans, failures)
 
     async def _apply_retention(self, name: str, policy: NamespaceMetadata) -> bool:
@@ -98,20 +102,27 @@ class Janitor:
         )
         return after.truncated_to > before.truncated_to
 
-    async def _delete_orphans(self) -> int:
+    async def _delete_orphans(self, named: set[int]) -> int:
         """Ledgers made for a stream of this namespace that it never took, or no longer names:
-        of writers that died between making and publishing."""
+        of writers that died between making and publishing. Those in `named` are not looked at.
+        """
         now_ms = self._client.now_ms()
         prefix = f"{self._namespace}/".encode()
         count = 0
-        for ledger_id in await self._client.list_ledgers():
+        ledger_ids = await self._client.list_ledgers()
+        self._foreign.intersection_update(ledger_ids)
+        for ledger_id in ledger_ids:
+            if ledger_id in named or ledger_id in self._foreign:
+                continue
             try:
                 metadata = await self._client.ledger_metadata(ledger_id)
             except NoSuchLedger:
                 continue
             tag = metadata.custom.get(STREAM_TAG, b"")
-            is_young = now_ms - metadata.created_ms < self._orphan_age_ms
-            if is_young or not tag.startswith(prefix):
+            if not tag.startswith(prefix):
+                self._foreign.add(ledger_id)
+                continue
+            if now_ms - metadata.created_ms < self._orphan_age_ms:
                 continue
             name = tag[len(prefix) :].decode(errors="replace")
             try:

@@ -172,7 +172,11 @@ class Namespace:
         return True
 
     async def list_streams(self) -> list[str]:
-        """Names, sorted; one that is being deleted may still be among them."""
+        """Names, sorted; one that is being deleted may still be among them.
+
+        Raises NoSuchNamespace.
+        """
+        await self.policy()
         return await self.store.list_streams(self.name)
 
     async def delete_stream(self, stream: str) -> None:

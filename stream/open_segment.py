@@ -34,14 +34,14 @@ class OpenSegment:
     """A segment this writer sends to. `is_published`: the metadata says that it exists."""
 
     __slots__ = (
-        "confirmed", "created_ms", "entries", "first_sequence", "first_time_ms", "is_published",
-        "last_time_ms", "ledger", "nbytes", "number", "records",
+        "confirmed", "entries", "first_sequence", "first_time_ms", "is_published",
+        "last_time_ms", "ledger", "nbytes", "number", "records", "since_ms",
     )  # fmt: skip
 
-    def __init__(self, number: int, ledger: LedgerWriter, created_ms: int, sequence: int) -> None:
+    def __init__(self, number: int, ledger: LedgerWriter, sequence: int) -> None:
         self.number = number
         self.ledger = ledger
-        self.created_ms = created_ms
+        self.since_ms = 0  # when it got its first entry, by our clock: its age counts from then
         self.first_sequence = sequence
         self.is_published = False
         self.confirmed = -1

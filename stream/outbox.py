@@ -216,6 +216,7 @@ class Outbox:
             sent.append(batch)
             if not segment.entries:
                 segment.first_time_ms = batch.append_time_ms
+                segment.since_ms = self._now_ms()
             segment.last_time_ms = batch.append_time_ms
             segment.entries += 1
             segment.records += batch.count

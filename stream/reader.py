@@ -8,7 +8,7 @@ a timer. How far it reads ahead is bounded by the client's `read_ahead_bytes`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from types import TracebackType
 
@@ -131,16 +131,17 @@ class StreamReader:
         assert batch is not None, "without an end there is always a next batch"
         return batch
 
-    async def batches(self) -> AsyncGenerator[RecordBatch, None]:
+    def batches(self) -> BatchIterator:
         """Batches of records, for ever."""
-        while True:
-            yield await self.next_batch()
+        return BatchIterator(self, stops=False)
 
-    async def read_to_end(self) -> AsyncGenerator[RecordBatch, None]:
-        """Batches up to the end of the stream as it is when this is called, then stops."""
-        end = await self.end_position()
-        while (batch := self._rest() or await self._next_batch(end)) is not None:
-            yield batch
+    def read_to_end(self) -> BatchIterator:
+        """Batches up to the end of the stream as it is when the first one is asked for."""
+        return BatchIterator(self, stops=True)
+
+    async def next_batch_before(self, end: Position) -> RecordBatch | None:
+        """The next records; None when `end` is reached (see `end_position`)."""
+        return self._rest() or await self._next_batch(end)
 
     async def end_position(self) -> Position:
         """Behind the last confirmed record, asked of metadata and bookies now."""
@@ -282,3 +283,29 @@ class StreamReader:
         if ledger is not None:
             with trio.CancelScope(shield=True):
                 await ledger.aclose()
+
+
+class BatchIterator:
+    """Batches of a reader. Holds nothing: it may simply be dropped, and another one goes on."""
+
+    def __init__(self, reader: StreamReader, *, stops: bool) -> None:
+        self._reader = reader
+        self._stops = stops
+        self._end: Position | None = None
+
+    def __aiter__(self) -> BatchIterator:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        if not self._stops:
+            return await self._reader.next_batch()
+        if self._end is None:
+            self._end = await self._reader.end_position()
+        batch = await self._reader.next_batch_before(self._end)
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    async def aclose(self) -> None:
+        """For `aclosing`; there is nothing to close."""
+        await trio.lowlevel.checkpoint()

@@ -30,6 +30,8 @@ _PAUSE_S = 0.05
 _PAUSE_S_MAX = 2.0
 _ROLL_RETRY_S = 5.0
 _SEAL_TRIES_MAX = 5
+_REPAIRS_IN_VAIN_MAX = 5
+"""So many ledgers in a row on which nothing was confirmed: something that does not pass."""
 
 
 class SegmentChanges:
@@ -60,6 +62,8 @@ class SegmentChanges:
         self._retry_at = -math.inf
         self._is_closing = False
         self._seal_tries = 0
+        self._repairs_in_vain = 0
+        self._confirmed_at_repair = -1
         self._done = trio.Event()
         outbox.on_segment_event = self._noticed
 
@@ -124,7 +128,7 @@ class SegmentChanges:
         begun = self._stream.open_segment
         assert begun is not None, "no open segment was stored"
         assert begun.ledger_id == ledger.ledger_id, f"{begun} is not on ledger {ledger.ledger_id}"
-        segment = OpenSegment(begun.number, ledger, begun.created_ms, begun.first_sequence)
+        segment = OpenSegment(begun.number, ledger, begun.first_sequence)
         segment.is_published = True
         self._segments = [segment]
         self._outbox.use_segment(segment)
@@ -176,7 +180,7 @@ class SegmentChanges:
         """Does what is due most, or waits until something may be; True when all is done."""
         segment = self._segments[-1]
         facts = {
-            "created_ms": segment.created_ms, "nbytes": segment.nbytes, "now_ms": self._now_ms(),
+            "since_ms": segment.since_ms, "nbytes": segment.nbytes, "now_ms": self._now_ms(),
         }  # fmt: skip
         if self._error is not None:
             await self._repair()
@@ -203,7 +207,7 @@ class SegmentChanges:
         if segment.nbytes == 0:
             watch = 1  # then the clock begins to matter
         else:
-            timeout_s = max(0.001, (segment.created_ms + due_ms - self._now_ms()) / 1000)
+            timeout_s = max(0.001, (segment.since_ms + due_ms - self._now_ms()) / 1000)
         timeout_s = max(timeout_s, self._retry_at - trio.current_time())
         if segment.nbytes >= watch:
             watch = 1 << 62  # a roll that could not be done waits for its time
@@ -269,7 +273,7 @@ class SegmentChanges:
         if self._error is not None:
             await self._discard(ledger)
             return
-        segment = OpenSegment(stream.next_segment, ledger, now_ms, old.first_sequence + old.records)
+        segment = OpenSegment(stream.next_segment, ledger, old.first_sequence + old.records)
         self._segments = [old, segment]
         self._outbox.use_segment(segment)
         machine = Succession(
@@ -305,6 +309,14 @@ class SegmentChanges:
         old one does not hold. Raises TakenOver, or the last error when the time is up."""
         failed_at = trio.current_time()
         cause, self._error = self._error, None
+        assert cause is not None, "nothing to repair"
+        confirmed = self._outbox.records_confirmed
+        self._repairs_in_vain = (
+            self._repairs_in_vain + 1 if confirmed == self._confirmed_at_repair else 0
+        )
+        self._confirmed_at_repair = confirmed
+        if self._repairs_in_vain >= _REPAIRS_IN_VAIN_MAX:
+            raise cause
         _log.info("stream=%s: ledger failed, repairing: %s", self._ledgers.stream, cause)
         self._outbox.is_paused = True
         for segment in self._segments:

@@ -72,19 +72,19 @@ class NamespaceMetadata:
         Compression.named(self.compression)
 
 
-def should_roll(*, created_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
-    """True if the open segment, begun at `created_ms` and holding `nbytes`, is old or large
-    enough. An empty segment is never rolled."""
+def should_roll(*, since_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
+    """True if the open segment, with records since `since_ms`, `nbytes` of them, is old or
+    large enough. An empty segment is never rolled."""
     if nbytes <= 0:
         return False
-    return nbytes >= policy.roll_bytes or now_ms - created_ms >= policy.roll_ms
+    return nbytes >= policy.roll_bytes or now_ms - since_ms >= policy.roll_ms
 
 
-def should_prepare(*, created_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
+def should_prepare(*, since_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
     """True if the next ledger should be made now: half way to a roll."""
     if nbytes <= 0:
         return False
-    return 2 * nbytes >= policy.roll_bytes or 2 * (now_ms - created_ms) >= policy.roll_ms
+    return 2 * nbytes >= policy.roll_bytes or 2 * (now_ms - since_ms) >= policy.roll_ms
 
 
 def what_to_truncate(stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int) -> Position:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.options import ClientOptions
-from stream import EARLIEST, Namespace, Position, WriterOptions, create_namespace
+from stream import (
+    EARLIEST,
+    Janitor,
+    Namespace,
+    Position,
+    Truncated,
+    WriterOptions,
+    create_namespace,
+)
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=1.0)
 
@@ -85,3 +94,99 @@ def test_nothing_is_confirmed_in_a_segment_before_it_is_published() -> None:
 
     for seed in range(10):
         simulate(story, seed)
+
+
+def test_an_idle_segment_rolls_when_its_time_has_come_but_only_with_records() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            await create_namespace(client, "demo", roll_ms=10_000)
+            namespace = Namespace(client, "demo")
+            async with namespace.writer("s", create=True) as writer:
+                await trio.sleep(60)
+                assert writer.statistics().rolls == 0
+                await writer.append(b"one")
+                await trio.sleep(9)
+                assert writer.statistics().rolls == 0
+                await trio.sleep(60)
+                assert writer.statistics().rolls == 1
+                await writer.append(b"two")
+            stream = await namespace.stream_metadata("s")
+            assert [segment.records for segment in stream.segments] == [1, 1]
+            assert await contents(namespace) == [b"one", b"two"]
+
+    simulate(story, 0)
+
+
+def test_a_lingering_batch_is_sent_when_its_time_has_come() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            await create_namespace(client, "demo", linger_ms=1000, compression="zstd")
+            namespace = Namespace(client, "demo")
+            async with namespace.writer("s", create=True) as writer:
+                tickets = [writer.append_nowait(bytes(500))]
+                await trio.sleep(0.6)
+                tickets.append(writer.append_nowait(bytes(500)))
+                await trio.sleep(0.3)
+                assert not any(ticket.is_confirmed for ticket in tickets)
+                await trio.sleep(0.3)
+                assert all(ticket.is_confirmed for ticket in tickets)
+                assert writer.statistics().entries == 1
+            stream = await namespace.stream_metadata("s")
+            assert stream.segments[0].nbytes < 500, "it was compressed"
+            assert await contents(namespace) == [bytes(500)] * 2
+
+    simulate(story, 0)
+
+
+def test_old_segments_expire_and_the_stream_goes_on() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            await create_namespace(client, "demo", retention_ms=60_000)
+            namespace = Namespace(client, "demo")
+            janitor = Janitor(client, "demo")
+            for number in range(3):
+                async with namespace.writer("s", create=True) as writer:
+                    await writer.append(b"%d" % number)
+                await janitor.sweep()
+                assert await contents(namespace) == [b"%d" % n for n in range(number + 1)]
+                await trio.sleep(10)
+            await trio.sleep(45)
+            assert (await janitor.sweep()).streams_truncated == 1
+            kept = await contents(namespace)
+            assert kept
+            assert kept[-1] == b"2"
+            assert len(kept) < 3
+            await trio.sleep(60)
+            assert (await janitor.sweep()).ledgers_deleted == len(kept)
+            assert await client.list_ledgers() == []
+            async with namespace.writer("s") as writer:
+                await writer.append(b"new")
+                assert (await namespace.info("s")).next_sequence == 4
+            assert await contents(namespace) == [b"new"]
+
+    simulate(story, 0)
+
+
+def test_a_reader_that_fell_behind_retention_is_told_where_to_go_on() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            await create_namespace(client, "demo", retention_ms=1000)
+            namespace = Namespace(client, "demo")
+            for number in range(2):
+                async with namespace.writer("s", create=True) as writer:
+                    await writer.append_many([b"%d" % number] * 3)
+            async with namespace.reader("s") as reader:
+                first = await reader.__anext__()
+                assert first.sequence == 0
+                assert reader.position == first.position.after
+                await trio.sleep(20)
+                async with namespace.writer("s") as writer:
+                    last = await writer.append(b"last")
+                    await Janitor(client, "demo").sweep()
+                    # What was fetched already is still handed out; then comes the truth.
+                    assert [(await reader.__anext__()).sequence for _ in range(2)] == [1, 2]
+                    with pytest.raises(Truncated) as told:
+                        await reader.__anext__()
+                    assert told.value.first_available == Position(last.segment, 0, 0)
+
+    simulate(story, 0)

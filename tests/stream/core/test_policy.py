@@ -28,7 +28,7 @@ def test_a_segment_rolls_by_age_or_size_and_never_empty() -> None:
         ((1 << 16) - 1, 0, True, False),
         (1 << 16, 0, True, True),
     ):
-        facts = {"created_ms": 0, "nbytes": nbytes, "now_ms": now_ms}
+        facts = {"since_ms": 0, "nbytes": nbytes, "now_ms": now_ms}
         assert should_prepare(**facts, policy=POLICY) is prepares
         assert should_roll(**facts, policy=POLICY) is rolls
 
