@@ -117,7 +117,7 @@ class SegmentChanges:
             self._stream = await self._ledgers.run(machine, end=end, make=make)
         except BaseException:
             if made is None and fresh:
-                await self._discard(fresh[0])
+                await self._ledgers.discard(fresh[0])
             raise
         return fresh[0] if fresh else None
 
@@ -134,25 +134,6 @@ class SegmentChanges:
         self._outbox.use_segment(segment)
         self._outbox.is_paused = False
         self._outbox.settle()
-
-    async def _discard(self, ledger: LedgerWriter) -> None:
-        """Gives up a ledger that the metadata does not name. A failure leaves it to the janitor."""
-        ledger.on_confirmed = ledger.on_failed = None
-        ledger.abandon()
-        with trio.move_on_after(1) as scope:
-            scope.shield = True
-            try:
-                await self._forget_unpublished(ledger.ledger_id)
-            except LedgerError as error:
-                _log.info("ledger=%d: not deleted now: %s", ledger.ledger_id, error)
-
-    async def _forget_unpublished(self, ledger_id: int) -> None:
-        # The store of the new segment may have happened without our knowing: look first.
-        store, namespace = self._ledgers.store, self._ledgers.namespace
-        stream, version = await store.read_stream(namespace, self._ledgers.stream)
-        if ledger_id not in stream.ledgers():
-            path = self._ledgers.ledger_path(ledger_id)
-            await store.delete_orphan(namespace, stream.name, version, path)
 
     # The task
 
@@ -233,7 +214,7 @@ class SegmentChanges:
         except LedgerError as error:
             _log.info("stream=%s: no ledger ahead: %s", self._ledgers.stream, error)
             if ledger is not None:
-                await self._discard(ledger)
+                await self._ledgers.discard(ledger)
             await self._check_epoch()
 
     async def _fresh_policy(self) -> NamespaceMetadata:
@@ -271,7 +252,7 @@ class SegmentChanges:
         now_ms = self._now_ms()
         # From here to the end of use_segment nothing is awaited: no entry may slip in between.
         if self._error is not None:
-            await self._discard(ledger)
+            await self._ledgers.discard(ledger)
             return
         segment = OpenSegment(stream.next_segment, ledger, old.first_sequence + old.records)
         self._segments = [old, segment]
@@ -356,7 +337,7 @@ class SegmentChanges:
         self._use(ledger)
         for segment in stale:
             if segment.ledger.ledger_id != open_ledger:
-                await self._discard(segment.ledger)
+                await self._ledgers.discard(segment.ledger)
         await self._reclaim()
 
     # The end

@@ -6,12 +6,15 @@ decides nothing, and keeps nothing but its addresses.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import trio
+
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
-from ledger.errors import InvalidArgument, MetadataConflict, MetadataUnavailable
+from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataUnavailable
 from ledger.metastore.ledgers import ledger_path
 from ledger.runtime.drive import drive
 from ledger.writer import LedgerWriter
@@ -34,6 +37,10 @@ from stream.core.ownership import (
 )
 from stream.core.policy import NamespaceMetadata
 from stream.store import StreamStore
+
+_log = logging.getLogger(__name__)
+
+_DISCARD_S = 1.0
 
 APPLICATION_TAG = "application"
 STREAM_TAG = "ledgerstream.stream"
@@ -66,6 +73,22 @@ class StreamLedgers:
             digest_type=DigestType[policy.digest_type],
             custom={APPLICATION_TAG: b"ledgerstream", STREAM_TAG: self.tag},
         )
+
+    async def discard(self, ledger: LedgerWriter) -> None:
+        """Gives up a ledger that was not published. Never raises: a failure, or too long a wait,
+        leaves it to the janitor."""
+        ledger.on_confirmed = ledger.on_failed = None
+        ledger.abandon()
+        with trio.move_on_after(_DISCARD_S) as scope:
+            scope.shield = True
+            try:
+                # Publishing it may have happened without our knowing: look first.
+                stream, version = await self.store.read_stream(self.namespace, self.stream)
+                if ledger.ledger_id not in stream.ledgers():
+                    path = self.ledger_path(ledger.ledger_id)
+                    await self.store.delete_orphan(self.namespace, self.stream, version, path)
+            except LedgerError as error:
+                _log.info("ledger=%d: not deleted now: %s", ledger.ledger_id, error)
 
     async def recovered_end(self, ledger_id: int, first_sequence: int) -> SegmentEnd:
         """Fences and closes a ledger if it is open, and reads where it ends.
