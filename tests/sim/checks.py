@@ -71,8 +71,11 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
 
 
 async def _start_bookies(cluster: SimCluster) -> None:
-    while not all(cluster.is_up(name) for name in cluster.bookies):
+    """A bookie may still die of what it began during the last fault; then it starts again."""
+    while True:
         await cluster.start_all()
+        if all(cluster.is_up(name) for name in cluster.bookies):
+            return
         await trio.sleep(_RETRY_S)
 
 

@@ -251,7 +251,9 @@ class Faults:
         self.cluster.metadata.heal()
 
     async def _session_lost(self) -> None:
-        self.cluster.metadata.expire(self._bookie())
+        name = self.chance.choice(self._nodes())
+        self.cluster.metadata.expire(name)
+        self.workload.orphan(name)
 
     # Clients.
 
@@ -262,6 +264,7 @@ class Faults:
             return
         self.cluster.simulation.trace("kill", name)
         process.kill()
+        self.workload.orphan(name)
         await process.finished.wait()
         await trio.sleep(self.chance.expovariate(2))
         if not self.workload.is_stopping and not self.workload.processes[name].is_running:

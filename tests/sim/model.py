@@ -36,6 +36,9 @@ class LedgerHistory:
     recoveries: int = 0
     end: tuple[int, int] | None = None
     is_being_deleted: bool = False
+    is_orphaned: bool = False
+    """The writer's process died or lost its session: readers may count copies themselves, and
+    know more than it did."""
     is_closed_by_writer: bool = False
 
     def length_to(self, last: int) -> int:
@@ -112,7 +115,8 @@ class Model:
             self.violated(f"[I3] {_name(history)}: a reader's LAC went from {before} to {lac}")
         if lac >= len(history.sizes):
             self.violated(f"[I4] {_name(history)}: a LAC of {lac}, which was never written")
-        if history.recoveries == 0 and lac > history.confirmed:
+        is_told_by_writer = history.recoveries == 0 and not history.is_orphaned
+        if is_told_by_writer and lac > history.confirmed:
             self.violated(
                 f"[I4] {_name(history)}: a LAC of {lac}, the writer's is {history.confirmed}"
             )

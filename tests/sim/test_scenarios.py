@@ -305,3 +305,41 @@ def test_a_takeover_overtaken_by_another_one_says_so() -> None:
 
     for seed in range(5):
         simulate(story, seed)
+
+
+@pytest.mark.xfail(strict=True, reason="a lost session is taken for the death of the writer")
+def test_what_readers_find_behind_a_writer_taken_for_dead_stays() -> None:
+    """The writer lives; only its session ended. It replaces the bookies a reader counted."""
+
+    async def story(cluster: SimCluster) -> None:
+        network, metadata = cluster.network, cluster.metadata
+        async with cluster.client("writer", IMPATIENT) as one, cluster.client("reader") as other:
+            writer = await one.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+            await writer.append(b"confirmed")
+            first, second = (b.partition(":")[0] for b in writer.metadata.last_fragment.bookies)
+            network.block(first, "writer")
+            network.block(second, "writer")
+            writer.append_nowait(b"stored twice, and the writer does not know")
+            await trio.sleep(0.1)
+            metadata.cut_off("writer")
+            metadata.expire("writer")
+            async with other.open_ledger(writer.ledger_id, recover=False) as reader:
+                served = await reader.read_last_confirmed()
+            network.reset(first, "writer")
+            network.heal()
+            metadata.heal()
+            network.partition(["writer"], [first])
+            network.options.latency_min_s = network.options.latency_max_s = 0.1
+            with trio.fail_after(5):
+                while len(writer.metadata.fragments) == 1:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            network.partition(["writer"], cluster.bookies)
+            network.partition(["recoverer"], [second])
+            async with (
+                cluster.client("recoverer", IMPATIENT) as third,
+                third.open_ledger(writer.ledger_id) as reader,
+            ):
+                assert reader.last_add_confirmed >= served
+
+    for seed in range(10):
+        simulate(story, seed, bookies=6)

@@ -59,6 +59,9 @@ class Workload:
         self.streams = streams
         self._actors: dict[str, Actor] = {} if streams is None else streams.actors()
         self._incarnations = 0
+        self._names: dict[LedgerClient, str] = {}
+        self._owners: dict[int, str] = {}
+        self._orphaning: dict[str, None] = {}
         for kind, number in (
             ("writer", options.writers),
             ("recoverer", options.recoverers),
@@ -76,14 +79,26 @@ class Workload:
         self._incarnations += 1
         chance = self.cluster.simulation.chance(f"actor/{name}/{self._incarnations}")
         actor = self._actors[name]
+        self._orphaning.pop(name, None)
 
         async def body(client: LedgerClient) -> None:
-            while not self.is_stopping:
-                await actor(client, chance)
+            self._names[client] = name
+            try:
+                while not self.is_stopping:
+                    await actor(client, chance)
+            finally:
+                self.orphan(name)
 
         self.processes[name] = self.cluster.start_client(
             body, name=name, options=client_options(chance)
         )
+
+    def orphan(self, name: str) -> None:
+        """The process `name` died or lost its session: others may take its writers for dead."""
+        self._orphaning[name] = None
+        for ledger_id, owner in self._owners.items():
+            if owner == name:
+                self.model.ledgers[ledger_id].is_orphaned = True
 
     async def stop(self) -> None:
         """Lets all actors finish what they do; returns when all are gone."""
@@ -124,6 +139,8 @@ class Workload:
             return
         history = self.model.created(writer.ledger_id, (ensemble, write_quorum, ack_quorum))
         self.writers[writer.ledger_id] = writer
+        owner = self._owners[writer.ledger_id] = self._names[client]
+        history.is_orphaned = owner in self._orphaning
         writer.on_confirmed = lambda last: self.model.confirmed(history, last)
         try:
             await self._write(writer, history, chance)
