@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
-from bookie.testing.process import leaves_of
+from tests.sim.attempt import attempt
 from tests.sim.bugs import BUGS
 from tests.sim.run import Outcome, run_seed
 
@@ -31,7 +32,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print every event of that seed")
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds (default 20)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at once (default 1)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="processes at once (default: one per core)",
+    )
     parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug first")
     parser.add_argument("--twice", action="store_true", help="run each seed twice and compare")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
@@ -55,22 +61,11 @@ def _run_one(seed: int, bug: str | None, *, is_traced: bool) -> int:
     return 0
 
 
-def _attempt(seed: int, bug: str | None, is_repeated: bool) -> Outcome | str:
-    try:
-        outcome = run_seed(seed, bug=bug)
-        again = run_seed(seed, bug=bug) if is_repeated else outcome
-    except Exception as error:  # noqa: BLE001 - sent to the parent as text
-        return "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves_of(error))
-    if again.trace_hash != outcome.trace_hash:
-        return "the same seed gave another trace: something is not determined by it"
-    return outcome
-
-
 def _results(seeds: range, options: argparse.Namespace) -> Iterator[tuple[int, Outcome | str]]:
     """Outcomes as they come; only a few seeds wait at once."""
     if options.jobs == 1:
         for seed in seeds:
-            yield seed, _attempt(seed, options.bug, options.twice)
+            yield seed, attempt(seed, options.bug, options.twice)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=50) as pool:
@@ -80,7 +75,7 @@ def _results(seeds: range, options: argparse.Namespace) -> Iterator[tuple[int, O
             while remaining or running:
                 while remaining and len(running) < 2 * options.jobs:
                     seed = remaining.pop(0)
-                    running[pool.submit(_attempt, seed, options.bug, options.twice)] = seed
+                    running[pool.submit(attempt, seed, options.bug, options.twice)] = seed
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield running.pop(future), future.result()
