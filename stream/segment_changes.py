@@ -184,14 +184,13 @@ class SegmentChanges:
         watch, due_ms = policy.roll_bytes, policy.roll_ms
         if not self._is_prepare_tried:
             watch, due_ms = (watch + 1) // 2, (due_ms + 1) // 2
-        timeout_s = math.inf
-        if segment.nbytes == 0:
-            watch = 1  # then the clock begins to matter
+        timeout_s = self._retry_at - trio.current_time()
+        if timeout_s > 0:
+            watch = 1 << 62  # what could not be done waits for its time
+        elif segment.nbytes == 0:
+            watch, timeout_s = 1, math.inf  # from the first entry on the clock matters
         else:
             timeout_s = max(0.001, (segment.since_ms + due_ms - self._now_ms()) / 1000)
-        timeout_s = max(timeout_s, self._retry_at - trio.current_time())
-        if segment.nbytes >= watch:
-            watch = 1 << 62  # a roll that could not be done waits for its time
         self._outbox.segment_bytes_watch = watch
         with trio.move_on_after(timeout_s):
             await self._event.wait()
@@ -215,7 +214,10 @@ class SegmentChanges:
             _log.info("stream=%s: no ledger ahead: %s", self._ledgers.stream, error)
             if ledger is not None:
                 await self._ledgers.discard(ledger)
-            await self._check_epoch()
+            try:
+                await self._check_epoch()
+            except RetryableError:
+                pass  # whether it is still ours will be seen when it matters
 
     async def _fresh_policy(self) -> NamespaceMetadata:
         policy, _ = await self._ledgers.store.read_namespace(self._ledgers.namespace)

@@ -190,3 +190,28 @@ def test_a_reader_that_fell_behind_retention_is_told_where_to_go_on() -> None:
                     assert told.value.first_available == Position(last.segment, 0, 0)
 
     simulate(story, 0)
+
+
+def test_a_writer_outlives_a_metadata_store_that_is_away() -> None:
+    """Appending needs no metadata: only rolling waits until the store is back."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("writer", IMPATIENT) as client:
+            await create_namespace(client, "demo", roll_bytes=1 << 16)
+            namespace = Namespace(client, "demo")
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"0")
+                cluster.metadata.cut_off("writer")
+                for number in range(1, 200):
+                    await writer.append(b"%d/" % number + bytes(1000))
+                assert writer.statistics().rolls == 0
+                await trio.sleep(30)
+                cluster.metadata.heal()
+                await trio.sleep(10)
+                await writer.append(b"200")
+                assert writer.statistics().rolls == 1
+            numbers = [int(value.split(b"/")[0]) for value in await contents(namespace)]
+            assert numbers == list(range(201))
+
+    for seed in range(3):
+        simulate(story, seed)
