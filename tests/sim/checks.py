@@ -6,7 +6,6 @@ The checks of every single step are in `model`; here are those that need a calm 
 from __future__ import annotations
 
 import random
-from contextlib import aclosing
 
 import trio
 
@@ -26,7 +25,7 @@ from ledger.wire.messages import (
     ResponseBody,
 )
 from tests.sim.model import LedgerHistory, Model, Violation, payload_of
-from tests.sim.workload import PASSWORD, Workload
+from tests.sim.workload import PASSWORD, Workload, closing
 
 CONVERGENCE_S = 240.0
 """Virtual time after the last fault within which everything must be well."""
@@ -128,7 +127,7 @@ async def _write_and_tail(
     async with reader, trio.open_nursery() as nursery:
         nursery.start_soon(write)
         expected = 0
-        async with aclosing(reader.tail(0)) as batches:
+        async with closing(reader.tail(0)) as batches:
             async for batch in batches:
                 model.read(history, expected, batch)
                 expected += len(batch)

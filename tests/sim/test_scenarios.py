@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-
 import pytest
 import trio
 
@@ -20,6 +18,7 @@ from ledger.errors import (
 from ledger.options import ClientOptions
 from stream.errors import TakenOver
 from stream.namespace import Namespace
+from tests.sim.workload import closing
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
 
@@ -166,7 +165,7 @@ def test_a_tail_sees_every_entry_while_bookies_die_one_after_the_other() -> None
             ):
                 nursery.start_soon(write)
                 nursery.start_soon(torment)
-                async with aclosing(reader.tail(0)) as batches:
+                async with closing(reader.tail(0)) as batches:
                     async for batch in batches:
                         seen += [bytes(entry.payload) for entry in batch]
             assert seen == [b"%d" % number for number in range(60)]
@@ -343,3 +342,38 @@ def test_what_readers_find_behind_a_writer_taken_for_dead_stays() -> None:
 
     for seed in range(10):
         simulate(story, seed, bookies=6)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the second answer about the end may be lower: InvalidArgument"
+)
+def test_reading_to_the_end_survives_that_only_a_lost_bookie_knew_the_end() -> None:
+    async def story(cluster: SimCluster) -> None:
+        network = cluster.network
+        async with cluster.client("writer") as one, cluster.client("reader", IMPATIENT) as other:
+            await Namespace(one, "n").ensure(batch_bytes=1)
+            async with Namespace(one, "n").writer("s", create=True) as writer:
+                await writer.append(b"0")
+                await trio.sleep(1)
+                await writer.append_many([b"1", b"2", b"3"])
+                # Only one bookie hears that these are confirmed.
+                for name in cluster.bookies[1:]:
+                    network.block("writer", name)
+                await trio.sleep(1)
+                network.options.latency_min_s = network.options.latency_max_s = 0.05
+                async with Namespace(other, "n").reader("s") as reader:
+                    cut_s = cluster.chance.uniform(0.1, 0.6)
+                    begun_s = trio.current_time()
+                    cluster.simulation.call_at(
+                        begun_s + cut_s,
+                        lambda: network.partition(["reader"], cluster.bookies[:1]),
+                    )
+                    try:
+                        async for _ in reader.read_to_end():
+                            pass
+                    except RetryableError:
+                        pass
+                network.heal()
+
+    for seed in range(20):
+        simulate(story, seed)

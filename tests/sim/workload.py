@@ -7,15 +7,17 @@ told to the model.
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import cast
 
 import trio
 
 from bookie.testing.cluster import SimCluster
 from bookie.testing.process import SimProcess
 from ledger.client import LedgerClient
-from ledger.core.entry import DigestType
+from ledger.core.entry import DigestType, Entry
 from ledger.errors import LedgerError
 from ledger.options import ClientOptions
 from ledger.reader import LedgerReader
@@ -254,7 +256,7 @@ class Workload:
         if last < first:
             return
         expected = first
-        async with aclosing(reader.entries(first, last)) as batches:
+        async with closing(reader.entries(first, last)) as batches:
             async for batch in batches:
                 self.model.read(history, expected, batch)
                 expected += len(batch)
@@ -269,7 +271,7 @@ class Workload:
     ) -> None:
         expected = chance.randint(0, max(0, reader.last_add_confirmed + 1))
         with trio.move_on_after(chance.uniform(0.1, 3)):
-            async with aclosing(reader.tail(expected)) as batches:
+            async with closing(reader.tail(expected)) as batches:
                 async for batch in batches:
                     self.model.read(history, expected, batch)
                     expected += len(batch)
@@ -284,6 +286,11 @@ class Workload:
             return None
         recent = ids[-4:] if chance.random() < 0.8 else ids
         return self.model.ledgers[chance.choice(recent)]
+
+
+def closing(batches: AsyncIterator[list[Entry]]) -> aclosing[AsyncGenerator[list[Entry], None]]:
+    """Ends reading ahead at the end of the block."""
+    return aclosing(cast("AsyncGenerator[list[Entry], None]", batches))
 
 
 def client_options(chance: random.Random) -> ClientOptions:
