@@ -8,7 +8,7 @@ add confirmed never goes back. Fetching is `ledger.replica_fetch`, reading ahead
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -169,7 +169,7 @@ class LedgerReader:
         self._heard_entry(entries[-1])
         return entries
 
-    def entries(self, first: int, last: int | None = None) -> AsyncIterator[list[Entry]]:
+    def entries(self, first: int, last: int | None = None) -> EntryRange:
         """Entries first..last in order, in lists as they come, read ahead of the caller.
 
         Without `last`: up to the last add confirmed of this moment; nothing if that is before
@@ -182,7 +182,7 @@ class LedgerReader:
         self._check_range(first, last)
         return self._range(first, last)
 
-    def tail(self, first: int) -> AsyncIterator[list[Entry]]:
+    def tail(self, first: int) -> Tail:
         """Entries from `first` on as they are confirmed, until the ledger is closed and all
         of it was read."""
         if first < 0:
@@ -212,6 +212,11 @@ class LedgerReader:
             raise LedgerClosed("the client is closed") from error
 
     # Learning how far the ledger is confirmed
+
+    def note_confirmed(self, entry_id: int) -> None:
+        """Another reader of this ledger learned that `entry_id` is confirmed. Which bookies
+        answer decides how much one reader hears, so two may know different amounts."""
+        self._heard_lac(entry_id)
 
     def _heard_lac(self, lac: int) -> None:
         # What lies after the end of a closed ledger was never confirmed, whoever says so.

@@ -236,7 +236,7 @@ class StreamReader:
         elif end is None:
             self._entries = self._ledger.tail(first)
         elif segment.number == end.segment and first < end.entry:
-            await self._ledger.read_last_confirmed()
+            self._ledger.note_confirmed(end.entry - 1)
             self._entries = self._ledger.entries(first, end.entry - 1)
         else:
             # The segment of `end` was sealed and this one begun after `end` was asked for, or
