@@ -92,7 +92,8 @@ async def append(settings: Settings, cluster: RunningCluster) -> Measured:
     async with Namespace.connect(cluster.uri, NAMESPACE, options=options) as namespace:
         await namespace.ensure(**settings.replication)
         async with namespace.writer(STREAM, create=True) as writer:
-            await run(writer, max(settings.callers, int(count * settings.warmup)))
+            warmup = settings.callers * 50 if settings.mode == "callers" else count
+            await run(writer, settings.warmup_count(warmup))
             before = writer.statistics()
             phase: Phase
             with cluster.measured() as phase:

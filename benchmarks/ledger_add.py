@@ -16,6 +16,7 @@ from ledger.options import ClientOptions
 from ledger.writer import LedgerWriter
 
 _SAMPLE_EVERY = 64
+_FRAME_OVERHEAD_BYTES = 64
 
 
 class LatencySample:
@@ -58,7 +59,8 @@ async def ledger_add(settings: Settings, cluster: RunningCluster) -> Measured:
         LedgerClient.connect(cluster.uri, options=options) as client,
         client.create_ledger(**settings.replication) as writer,
     ):
-        await _append(writer, payload, int(count * settings.warmup), LatencySample(writer))
+        warmup = settings.warmup_count(count, _FRAME_OVERHEAD_BYTES)
+        await _append(writer, payload, warmup, LatencySample(writer))
         sample = LatencySample(writer)
         with cluster.measured() as phase:
             await _append(writer, payload, count, sample)
