@@ -14,30 +14,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import trio
-from outcome import Error, Value
 
+from ledger.calls import Calls
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
-    LocalProtocolError,
     OperationTimeout,
-    RemoteProtocolError,
     Status,
 )
 from ledger.runtime.network import Network, Transport
-from ledger.wire import v2, v3
+from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
-from ledger.wire.messages import (
-    AddRequest,
-    AddResponse,
-    BatchReadRequest,
-    BatchReadResponse,
-    ReadRequest,
-    ReadResponse,
-    Request,
-    RequestBody,
-    ResponseBody,
-)
+from ledger.wire.messages import RequestBody, ResponseBody
 
 _ACK = struct.Struct(">iIiqq")
 _ACK_BYTES = 28
@@ -89,16 +77,6 @@ class ConnectionStatistics:
     calls_waiting: int
 
 
-class _Call:
-    """A parked task that waits for one answer."""
-
-    __slots__ = ("key", "task")
-
-    def __init__(self, key: object) -> None:
-        self.key = key
-        self.task: trio.lowlevel.Task | None = None
-
-
 class BookieConnection:
     """Lives from `run` until the first failure or `close`; never reused after that.
 
@@ -120,9 +98,7 @@ class BookieConnection:
         self._outbox: deque[bytes | memoryview] = deque()
         self._outbox_bytes = 0
         self._sender: trio.lowlevel.Task | None = None
-        self._calls: dict[object, deque[_Call]] = {}
-        self._calls_waiting = 0
-        self._txn_id = 0
+        self._calls = Calls(version)
         self._settled = trio.Event()
         self._scope = trio.CancelScope()
         self._sends = self._receives = self._bytes_sent = self._bytes_received = 0
@@ -219,26 +195,12 @@ class BookieConnection:
         """
         if self.error is not None:
             raise BookieUnavailable(str(self.error))
-        self._txn_id += 1
-        request = Request(self.version, self._txn_id, body)
-        codec = v3 if self.version == 3 else v2
-        data = codec.encode_request(request)
-        call = _Call(self._key_of_request(request))
-        self._calls.setdefault(call.key, deque()).append(call)
-        self._calls_waiting += 1
+        call, data = self._calls.begin(body)
         self._send(data)
         if self.error is not None:
             raise BookieUnavailable(str(self.error))
-        call.task = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            # A late answer must still be matched to its call, in order: only the task goes.
-            call.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
         with trio.move_on_after(timeout_s):
-            answer: ResponseBody = await trio.lowlevel.wait_task_rescheduled(forget)
-            return answer
+            return await self._calls.wait(call)
         raise OperationTimeout(
             f"no answer from bookie {self.bookie} to {type(body).__name__} in {timeout_s:g} s; "
             "outcome unknown"
@@ -246,48 +208,9 @@ class BookieConnection:
 
     def post(self, body: RequestBody) -> None:
         """Sends one request whose answer nobody waits for."""
-        if self.error is not None or self._calls_waiting >= _POSTED_CALLS_MAX:
-            return
-        self._txn_id += 1
-        request = Request(self.version, self._txn_id, body)
-        call = _Call(self._key_of_request(request))
-        self._calls.setdefault(call.key, deque()).append(call)
-        self._calls_waiting += 1
-        self._send((v3 if self.version == 3 else v2).encode_request(request))
-
-    def _key_of_request(self, request: Request) -> object:
-        if self.version == 3:
-            return request.txn_id
-        body = request.body
-        if isinstance(body, BatchReadRequest):
-            return request.txn_id
-        if isinstance(body, ReadRequest | AddRequest):
-            return type(body), body.ledger_id, body.entry_id
-        raise LocalProtocolError(f"{type(body).__name__} cannot be sent over protocol v2")
-
-    def _deliver(self, frame: memoryview) -> None:
-        codec = v3 if self.version == 3 else v2
-        response = codec.decode_response(frame)
-        body = response.body
-        key: object
-        if self.version == 3 or isinstance(body, BatchReadResponse):
-            key = response.txn_id
-        elif isinstance(body, ReadResponse):
-            key = (ReadRequest, body.ledger_id, body.entry_id)
-        elif isinstance(body, AddResponse):
-            key = (AddRequest, body.ledger_id, body.entry_id)
-        else:
-            raise RemoteProtocolError(f"unexpected {type(body).__name__} over protocol v2")
-        calls = self._calls.get(key)
-        if calls is None:
-            raise RemoteProtocolError(f"answer {type(body).__name__} to nothing we asked")
-        call = calls.popleft()
-        if not calls:
-            del self._calls[key]
-        self._calls_waiting -= 1
-        if call.task is not None:
-            trio.lowlevel.reschedule(call.task, Value(body))
-            call.task = None
+        if self.error is None and self._calls.waiting < _POSTED_CALLS_MAX:
+            _, data = self._calls.begin(body)
+            self._send(data)
 
     # ---- receiving
 
@@ -360,7 +283,7 @@ class BookieConnection:
 
     def _take_calls(self, buffer: ReceiveBuffer) -> None:
         while (frame := buffer.next_frame()) is not None:
-            self._deliver(frame)
+            self._calls.deliver(frame)
 
     def _take_v2(self, buffer: ReceiveBuffer) -> None:
         """Acks of adds as runs, straight from the buffer; everything else by `_deliver`."""
@@ -381,11 +304,11 @@ class BookieConnection:
             if header == _ACK_HEADER and length == 24:
                 if end - start < _ACK_BYTES:
                     break
-                if not self._calls:
+                if not self._calls.waiting:
                     buffer.start = self._take_single_acks(touched, segment, start, end)
                     continue
                 rc, ledger_id, entry_id = _RC_AND_ENTRY(segment, start + 8)
-                if (AddRequest, ledger_id, entry_id) not in self._calls:
+                if not self._calls.is_add(ledger_id, entry_id):
                     buffer.start = start + _ACK_BYTES
                     self._acked(touched, rc, ledger_id, entry_id, entry_id)
                     continue
@@ -397,7 +320,7 @@ class BookieConnection:
                 frame = memoryview(bytes(frame))
             else:
                 buffer.is_pinned = True
-            self._deliver(frame)
+            self._calls.deliver(frame)
         for sink in touched.values():
             sink.settle()
 
@@ -448,13 +371,7 @@ class BookieConnection:
         self._settled.set()
         self._outbox.clear()
         self._outbox_bytes = 0
-        calls, self._calls = self._calls, {}
-        self._calls_waiting = 0
-        for waiting in calls.values():
-            for call in waiting:
-                if call.task is not None:
-                    trio.lowlevel.reschedule(call.task, Error(BookieUnavailable(str(error))))
-                    call.task = None
+        self._calls.fail_all(str(error))
         sinks, self.sinks = self.sinks, {}
         for sink in sinks.values():
             sink.lost(self.bookie, error)
@@ -471,5 +388,5 @@ class BookieConnection:
             bytes_sent=self._bytes_sent,
             bytes_received=self._bytes_received,
             outbox_bytes=self._outbox_bytes,
-            calls_waiting=self._calls_waiting,
+            calls_waiting=self._calls.waiting,
         )

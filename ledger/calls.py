@@ -1,0 +1,118 @@
+"""Requests that wait for their answers on one connection, and which answer is whose.
+
+v3 has transaction ids. v2 has none but in batch reads: its answers are matched by operation,
+ledger and entry, in the order of asking.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import trio
+from outcome import Error, Value
+
+from ledger.errors import BookieUnavailable, LocalProtocolError, RemoteProtocolError
+from ledger.wire import v2, v3
+from ledger.wire.messages import (
+    AddRequest,
+    AddResponse,
+    BatchReadRequest,
+    BatchReadResponse,
+    ReadRequest,
+    ReadResponse,
+    Request,
+    RequestBody,
+    ResponseBody,
+)
+
+
+class Call:
+    """One request. `task` waits for the answer; None if nobody does (any more)."""
+
+    __slots__ = ("key", "task")
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.task: trio.lowlevel.Task | None = None
+
+
+class Calls:
+    """Those of one connection of wire `version`."""
+
+    def __init__(self, version: int) -> None:
+        self.waiting = 0
+        """Requests without an answer yet, also those nobody waits for."""
+        self._version = version
+        self._codec = v3 if version == 3 else v2
+        self._calls: dict[object, deque[Call]] = {}
+        self._txn_id = 0
+
+    def begin(self, body: RequestBody) -> tuple[Call, bytes]:
+        """A new call and the frame to send."""
+        self._txn_id += 1
+        request = Request(self._version, self._txn_id, body)
+        data = self._codec.encode_request(request)
+        call = Call(self._key_of(request))
+        self._calls.setdefault(call.key, deque()).append(call)
+        self.waiting += 1
+        return call, data
+
+    def is_add(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the answer to this add belongs to a call (and not to a writer)."""
+        return self.waiting > 0 and (AddRequest, ledger_id, entry_id) in self._calls
+
+    async def wait(self, call: Call) -> ResponseBody:
+        """The answer; raises what `fail_all` was given. May be cancelled."""
+        call.task = trio.lowlevel.current_task()
+
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            # A late answer must still be matched to its call, in order: only the task goes.
+            call.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        answer: ResponseBody = await trio.lowlevel.wait_task_rescheduled(forget)
+        return answer
+
+    def deliver(self, frame: memoryview) -> None:
+        """Hands an answer to its call. Raises RemoteProtocolError for one nobody asked for."""
+        response = self._codec.decode_response(frame)
+        body = response.body
+        key: object
+        if self._version == 3 or isinstance(body, BatchReadResponse):
+            key = response.txn_id
+        elif isinstance(body, ReadResponse):
+            key = (ReadRequest, body.ledger_id, body.entry_id)
+        elif isinstance(body, AddResponse):
+            key = (AddRequest, body.ledger_id, body.entry_id)
+        else:
+            raise RemoteProtocolError(f"unexpected {type(body).__name__} over protocol v2")
+        calls = self._calls.get(key)
+        if calls is None:
+            raise RemoteProtocolError(f"answer {type(body).__name__} to nothing we asked")
+        call = calls.popleft()
+        if not calls:
+            del self._calls[key]
+        self.waiting -= 1
+        if call.task is not None:
+            trio.lowlevel.reschedule(call.task, Value(body))
+            call.task = None
+
+    def fail_all(self, reason: str) -> None:
+        """Everybody who waits gets BookieUnavailable."""
+        calls, self._calls = self._calls, {}
+        self.waiting = 0
+        for waiting in calls.values():
+            for call in waiting:
+                if call.task is not None:
+                    trio.lowlevel.reschedule(call.task, Error(BookieUnavailable(reason)))
+                    call.task = None
+
+    def _key_of(self, request: Request) -> object:
+        if self._version == 3:
+            return request.txn_id
+        body = request.body
+        if isinstance(body, BatchReadRequest):
+            return request.txn_id
+        if isinstance(body, ReadRequest | AddRequest):
+            return type(body), body.ledger_id, body.entry_id
+        raise LocalProtocolError(f"{type(body).__name__} cannot be sent over protocol v2")

@@ -1,0 +1,221 @@
+"""Entries on their way to the bookies of one ledger, and what comes back. Base of the writer.
+
+Knows connections, what was sent and not yet confirmed, and which bookie answered what; knows
+nothing of callers. Frames are joined once per scheduler tick and class of entries, and the
+same bytes go to all bookies of the write set.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+
+from ledger.bookie_connection import BookieConnection
+from ledger.core.append import AppendCore
+from ledger.core.entry import Digest, DigestType, master_key
+from ledger.core.metadata import LedgerMetadata
+from ledger.ensemble_change import EnsembleChange
+from ledger.errors import (
+    LedgerError,
+    LedgerFenced,
+    OperationTimeout,
+    Status,
+    Unauthorized,
+    error_of_status,
+)
+from ledger.wire.messages import Buffer, WriteLacRequest
+from ledger.write_loop import WriteLoop
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Frames of one class of entries that were handed to the connections together."""
+
+    entry_class: int
+    last_entry_id: int
+    frames: bytes
+
+
+class EnsembleSender:
+    """What `LedgerWriter` is towards bookies. `append_nowait` there fills the buffers."""
+
+    def __init__(self, metadata: LedgerMetadata, loop: WriteLoop) -> None:
+        self.metadata = metadata
+        self.ledger_id = metadata.ledger_id
+        self.error: LedgerError | None = None
+        self.core = AppendCore(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self.connections: list[BookieConnection | None] = [None] * metadata.ensemble_size
+        self.digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
+        self.lac_carried = -1
+        self.is_dirty = False
+        self.is_lac_queued = False
+        self._loop = loop
+        self._options = loop.options
+        self._change = EnsembleChange(self, loop)
+        self._key = master_key(metadata.password)
+        self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
+        self._sent: deque[_Sent] = deque()
+        self._bytes_pending = 0
+        self._progress: list[tuple[int, float]] = [(-1, 0.0)] * metadata.ensemble_size
+
+    @property
+    def last_add_pushed(self) -> int:
+        """Id of the newest entry handed to `append`; -1 for none."""
+        return self.core.last_add_pushed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Every entry up to this id is durable on its ack quorum; -1 for none."""
+        return self.core.last_add_confirmed
+
+    def fail(self, error: LedgerError) -> None:
+        """The ledger can never be written again by this writer."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """A chunk of acks is over: the last add confirmed may move."""
+        raise NotImplementedError
+
+    def _drop_confirmed(self, confirmed: int) -> None:
+        sent = self._sent
+        while sent and sent[0].last_entry_id <= confirmed:
+            self._bytes_pending -= len(sent.popleft().frames)
+        if not sent and not self.is_dirty:
+            self._bytes_pending = 0
+
+    # ---- sending (called by the write loop, once per tick)
+
+    def send_gathered(self) -> None:
+        """Hands what `append_nowait` gathered to the connections."""
+        self.is_dirty = False
+        if self.error is not None:
+            return
+        core = self.core
+        for entry_class, buffer in enumerate(self._buffers):
+            if not buffer:
+                continue
+            frames = b"".join(buffer)
+            buffer.clear()
+            # The newest entry of this class: at most stride - 1 before the newest of all.
+            last = core.last_add_pushed - (core.last_add_pushed - entry_class) % core.stride
+            self._sent.append(_Sent(entry_class, last, frames))
+            for index in core.write_set(entry_class):
+                self._send(index, frames)
+        self.lac_carried = core.last_add_confirmed
+
+    def _send(self, index: int, frames: bytes) -> None:
+        connection = self.connections[index]
+        if connection is not None and index not in self.core.failed:
+            connection.send_adds(frames)
+
+    def resend(self, indices: tuple[int, ...]) -> None:
+        """Sends all that is unconfirmed to the bookies that are new at `indices`."""
+        for sent in self._sent:
+            members = self.core.write_set(sent.entry_class)
+            for index in indices:
+                if index in members:
+                    self._send(index, sent.frames)
+
+    # ---- answers (AckSink)
+
+    def acked(self, bookie: str, first: int, last: int) -> None:
+        index = self._index_of(bookie)
+        if index is None:
+            return
+        try:
+            self.core.acked(index, first, last)
+        except LedgerError as error:
+            self.bookie_failed(index, error)
+
+    def refused(self, bookie: str, entry_id: int, status: Status) -> None:
+        what = f"entry {entry_id} of ledger {self.ledger_id} at bookie {bookie}"
+        if status is Status.FENCED:
+            self.fail(
+                LedgerFenced(
+                    f"{what}: another client fenced the ledger to recover it; "
+                    f"confirmed up to entry {self.last_add_confirmed}"
+                )
+            )
+        elif status is Status.UNAUTHORIZED:
+            self.fail(Unauthorized(f"{what}: wrong password"))
+        elif (index := self._index_of(bookie)) is not None:
+            self.bookie_failed(index, error_of_status(status, what))
+
+    def lost(self, bookie: str, error: LedgerError) -> None:
+        index = self._index_of(bookie)
+        if index is not None:
+            self.bookie_failed(index, error)
+
+    def _index_of(self, bookie: str) -> int | None:
+        bookies = self.metadata.last_fragment.bookies
+        return bookies.index(bookie) if bookie in bookies else None
+
+    # ---- bookies
+
+    def attach(self, index: int) -> None:
+        """Takes the connection to the bookie that is now at `index`."""
+        bookie = self.metadata.last_fragment.bookies[index]
+        self._progress[index] = (-1, trio.current_time())
+        try:
+            connection = self._loop.pool.connection(bookie, 2)
+        except LedgerError as error:
+            self.connections[index] = None
+            self.bookie_failed(index, error)
+            return
+        self.connections[index] = connection
+        connection.sinks[self.ledger_id] = self
+
+    def detach(self, index: int) -> None:
+        """The bookie at `index` is not ours any more: its late answers are not ours either."""
+        connection = self.connections[index]
+        if connection is not None and connection.sinks.get(self.ledger_id) is self:
+            del connection.sinks[self.ledger_id]
+        self.connections[index] = None
+
+    def bookie_failed(self, index: int, error: LedgerError) -> None:
+        """Stops using the bookie at `index` and looks for another in the background."""
+        if self.error is None and self.core.fail(index):
+            self.detach(index)
+            self._change.begin(index, error)
+
+    def check_progress(self, now: float) -> None:
+        """Gives up a bookie that acknowledged nothing for the add timeout (seconds)."""
+        core = self.core
+        for index, connection in enumerate(self.connections):
+            if connection is None or index in core.failed:
+                continue
+            mark = core.acked_up_to(index)
+            seen, since = self._progress[index]
+            if mark >= core.last_add_pushed or mark != seen:
+                self._progress[index] = (mark, now)
+            elif now - since > self._options.add_timeout_s:
+                connection.close(
+                    OperationTimeout(
+                        f"bookie {connection.bookie} acknowledged nothing for "
+                        f"{now - since:.1f} s, entries from {mark + 1} wait"
+                    )
+                )
+
+    def send_lac(self) -> None:
+        """Tells the bookies the last add confirmed (explicit LAC), if no add has."""
+        self.is_lac_queued = False
+        confirmed = self.core.last_add_confirmed
+        if self.error is not None or confirmed <= self.lac_carried:
+            return
+        self.lac_carried = confirmed
+        body = self.digest.encode_lac(self.ledger_id, confirmed)
+        request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)
+        for index, bookie in enumerate(self.metadata.last_fragment.bookies):
+            if index not in self.core.failed:
+                self._loop.pool.post(bookie, request)
+
+    def _leave(self) -> None:
+        for index in range(len(self.connections)):
+            self.detach(index)
+        self._loop.remove(self)
+        self._sent.clear()
+        for buffer in self._buffers:
+            buffer.clear()
+        self._bytes_pending = 0
