@@ -14,7 +14,13 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
-from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataUnavailable
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
 from ledger.metastore.ledgers import ledger_path
 from ledger.runtime.drive import drive
 from ledger.writer import LedgerWriter
@@ -25,6 +31,7 @@ from stream.core.ownership import (
     EndLedger,
     Event,
     LedgerEnded,
+    LedgerGone,
     LedgerMade,
     MakeLedger,
     ReadStream,
@@ -140,9 +147,12 @@ class StreamLedgers:
                         return StoreUnknown()
                     return Stored(version)
                 case EndLedger(ledger_id, first_sequence):
-                    if end is not None:
-                        return LedgerEnded(await end(action))
-                    return LedgerEnded(await self.recovered_end(ledger_id, first_sequence))
+                    try:
+                        if end is not None:
+                            return LedgerEnded(await end(action))
+                        return LedgerEnded(await self.recovered_end(ledger_id, first_sequence))
+                    except NoSuchLedger as error:
+                        return LedgerGone(error)
                 case MakeLedger():
                     assert make is not None, "a succession that begins a segment needs `make`"
                     return LedgerMade(await make(action))

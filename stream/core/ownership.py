@@ -77,12 +77,19 @@ class LedgerEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerGone:
+    """The ledger to be ended does not exist: deleted by who took over meanwhile, or lost."""
+
+    error: LedgerError
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerMade:
     ledger_id: int
 
 
 Action = ReadStream | StoreStream | EndLedger | MakeLedger
-Event = StreamRead | Stored | StoreConflicted | StoreUnknown | LedgerEnded | LedgerMade
+Event = StreamRead | Stored | StoreConflicted | StoreUnknown | LedgerEnded | LedgerGone | LedgerMade
 
 _EVENTS_REMEMBERED = 64
 
@@ -128,6 +135,7 @@ class Succession:
         self._is_recovery = is_recovery or epoch is None
         self._begins_next = begins_next
         self._old_ledger: int | None = None
+        self._gone: LedgerError | None = None
         self._target: StreamMetadata | None = None
         self._step = _Step.NEW
         self._story: deque[str] = deque(maxlen=_EVENTS_REMEMBERED)
@@ -176,6 +184,9 @@ class Succession:
             case _Step.ENDING, LedgerEnded(end):
                 self.ended = end
                 return self._make()
+            case _Step.ENDING, LedgerGone(error):
+                self._gone = error
+                return self._go(_Step.READING_AGAIN, ReadStream())
             case _Step.MAKING, LedgerMade(ledger_id):
                 self.made = ledger_id
                 return self._store()
@@ -250,4 +261,6 @@ class Succession:
             # Only we change segments at our epoch: our change happened after all.
             assert ledger_id == self.made, self.story()
             return self._go(_Step.DONE)
+        if self._gone is not None:
+            return self._fail(self._gone)
         return self._store()

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.errors import MetadataConflict
+from ledger.errors import MetadataConflict, NoSuchLedger
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.ownership import (
     EndLedger,
     Event,
     LedgerEnded,
+    LedgerGone,
     LedgerMade,
     MakeLedger,
     ReadStream,
@@ -184,3 +185,22 @@ def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
             raise AssertionError(machine.story()) from None
         if machine.finished and machine.failure is None:
             assert machine.result.epoch == machine.epoch
+
+
+def test_a_ledger_that_is_gone_means_another_took_over_if_the_epoch_says_so() -> None:
+    """The other found it empty, and deleted it. Found by seed 1035 of the simulator."""
+    machine = Succession("s", 50)
+    told(machine, StreamRead(OPEN, 3), Stored(4))
+    assert machine.handle(LedgerGone(NoSuchLedger("ledger 70"))) == (ReadStream(),)
+    assert machine.handle(StreamRead(OPEN.taken_over().taken_over(), 5)) == ()
+    with pytest.raises(TakenOver):
+        _ = machine.result
+
+
+def test_a_ledger_that_is_gone_from_under_the_stream_is_an_error() -> None:
+    machine = Succession("s", 50)
+    told(machine, StreamRead(OPEN, 3), Stored(4))
+    machine.handle(LedgerGone(NoSuchLedger("ledger 70")))
+    assert machine.handle(StreamRead(OPEN.taken_over(), 4)) == ()
+    with pytest.raises(NoSuchLedger, match="70"):
+        _ = machine.result
