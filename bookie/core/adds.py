@@ -3,7 +3,7 @@
 Nothing is copied and no object is made per entry: the cache keeps the place of each frame in
 the segment, the journal gets one view of the whole stretch, and the reply needs only runs of
 entry ids. Anything that is not an ordinary add to a known, unfenced ledger with the right key
-ends the stretch; `bookie.server` then looks at that one frame by the ordinary path.
+ends the stretch; `bookie.connection` then looks at that one frame by the ordinary path.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ def take_adds(
     """
     unpack = _FRAME
     place = segment_no << 32
-    ledger = -1
+    ledger = last = -1
     first = 0
-    last = -1
-    last_at = start
     state: LedgerState | None = None
     key = b""
     entries: dict[int, int] = {}
-    p = start
+    p = last_at = start
     while end - p >= FRAME_BYTES_MIN:
         length, head, k, ledger_id, entry_id = unpack(segment, p)
         if head != header or not 56 <= length <= frame_bytes_max:
@@ -63,15 +61,12 @@ def take_adds(
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)
-            state = found
-            key = found.master_key
-            ledger = ledger_id
+            state, key, ledger = found, found.master_key, ledger_id
             held = active.get(ledger_id)
             if held is None:
                 held = active[ledger_id] = {}
             entries = held
-            first = entry_id
-            last = entry_id - 1
+            first, last = entry_id, entry_id - 1
         elif k != key:
             break
         last += 1
