@@ -1,0 +1,128 @@
+"""Recovery in thousands of random histories: writers that live on, faults, several recoverers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ledger.core.metadata import LedgerState
+from ledger.errors import RecoveryIncomplete, Status
+from tests.ledger.recovery_world import Recoverer, World, make_body, make_metadata
+
+SIZES = [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1)]
+
+
+def run_history(seed: int) -> str:
+    """One random history: a writer that may live on, faults, recoverers that may vanish.
+
+    Returns what became of it, for the count at the end of the test.
+    """
+    rng = random.Random(seed)
+    sizes = rng.choice(SIZES)
+    world = World(rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=rng.randrange(3))
+    names = list(world.bookies)
+    world.loss = rng.choice([0.0, 0.0, 0.02, 0.1])
+    world.fence_loss = rng.choice([0.0, 0.3])
+    world.slow = tuple(rng.sample(names, rng.randrange(3))) if len(names) > 1 else ()
+    faults = rng.choice([0.0, 0.0, 0.01])
+    recoverers: list[Recoverer] = []
+    for _ in range(rng.randrange(10, 400)):
+        dice = rng.random()
+        if dice < 0.10:
+            for _ in range(rng.choice([1, 1, 4])):
+                world.writer.append()
+        elif dice < 0.11:
+            world.writer.replace()
+        elif dice < 0.125 and len(recoverers) < 4:
+            recoverers.append(Recoverer(world, rng.choice([1, 2, 16])))
+        elif dice < 0.125 + faults:
+            bookie = world.bookies[rng.choice(names)]
+            bookie.is_down = not bookie.is_down
+        elif dice < 0.125 + 2 * faults:
+            world.bookies[rng.choice(names)].fault = rng.choice(
+                [Status.IO_ERROR, Status.UNKNOWN_LEDGER_STATE, None]
+            )
+        elif dice < 0.126 + 2 * faults and recoverers:
+            # Its requests still arrive; its answers reach nobody.
+            recoverers.pop(0).error = RecoveryIncomplete("crashed")
+        else:
+            world.step()
+    finish(world, recoverers)
+    return f"{len(world.metadata.fragments)} fragments, {world.metadata.last_entry_id >= 0}"
+
+
+def finish(world: World, recoverers: list[Recoverer]) -> None:
+    """Faults stop; somebody closes the ledger; stragglers arrive; then everything must hold."""
+    world.heal()
+    final = Recoverer(world, world.rng.choice([1, 3, 16]))
+    for _ in range(20):
+        world.run(final)
+        if final.result is not None:
+            break
+        # Faults of before may have reached it as late answers; now there are none left.
+        final = Recoverer(world, 16)
+    assert final.result is not None, final.error
+    while world.step():
+        pass
+    world.check()
+    for recoverer in recoverers:
+        if recoverer.result is not None:
+            assert recoverer.result == world.metadata, "two recoverers disagree"
+
+
+def run_duel(seed: int) -> None:
+    """A living writer of one or two entries against one recoverer: short, so that rare orders
+    of few messages come up often. Adds to all but one bookie are slow, fences get lost."""
+    rng = random.Random(seed)
+    sizes = rng.choice([(3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 4, 3)])
+    world = World(rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=0)
+    world.fence_loss = 0.3
+    for _ in range(rng.randrange(1, 3)):
+        world.writer.append()
+    for _ in range(rng.randrange(5)):
+        world.step()
+    recoverers = [Recoverer(world, rng.choice([1, 2]))]
+    world.slow = tuple(rng.sample(list(world.bookies), sizes[0] - 1))
+    while not recoverers[0].is_done and world.step():
+        pass
+    world.slow = ()
+    finish(world, recoverers)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_order_of_few_messages_loses_a_confirmed_entry(block: int) -> None:
+    for seed in range(block * 700, block * 700 + 700):
+        try:
+            run_duel(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_every_history_ends_closed_with_all_that_was_confirmed(block: int) -> None:
+    kinds: dict[str, int] = {}
+    for seed in range(block * 200, block * 200 + 200):
+        try:
+            kind = run_history(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        kinds[kind] = kinds.get(kind, 0) + 1
+    # The histories are worth something: some have entries and ensemble changes.
+    assert len(kinds) >= 3, kinds
+
+
+def test_confirmed_entries_survive_without_the_lac() -> None:
+    """Recovery that hears no LAC at all still finds everything from the last fragment on."""
+    world = World(random.Random(5), make_metadata(state=LedgerState.OPEN))
+    for _ in range(20):
+        world.writer.append()
+    while world.step():
+        pass
+    assert world.writer.confirmed == 19
+    for bookie in world.bookies.values():
+        bookie.entries = {e: make_body(e, -1) for e in bookie.entries}
+    recoverer = Recoverer(world, 4)
+    world.run(recoverer)
+    assert recoverer.result is not None
+    assert (recoverer.result.last_entry_id, recoverer.result.length) == (19, 100)
