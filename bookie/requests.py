@@ -1,31 +1,18 @@
 """What each request means to a bookie: checks, storage calls, status of the answer.
 
-Semantics of Apache BookKeeper (facts 2.4, 4) except where it is less strict than we are:
-a fencing read is answered only once the fence is durable, also when there is nothing to
-read; an entry that is not known to be confirmed is served only once it is durable here; and
-doubt is an I/O error or "unknown", never "no such entry".
+Semantics of Apache BookKeeper (facts 2.4, 4) except where it is less strict than we are.
+Reading is `bookie.reads`. No add is acknowledged before it is durable, and none is taken that
+the ledger's state refuses.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 import struct
 from collections.abc import Awaitable, Callable
 
-import trio
-
-from bookie.core.ledger_state import LedgerState
-from bookie.core.long_polls import LongPoll, LongPolls
+from bookie.reads import MASTER_KEY_BYTES, Reads, Reply
 from bookie.storage.ledger_storage import LedgerStorage
-from ledger.errors import (
-    BookieIoError,
-    LedgerError,
-    NoSuchEntry,
-    NoSuchLedger,
-    Status,
-    UnknownLedgerState,
-)
+from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import (
     AddRequest,
@@ -33,8 +20,6 @@ from ledger.wire.messages import (
     AuthRequest,
     AuthResponse,
     BatchReadRequest,
-    BatchReadResponse,
-    Buffer,
     ForceLedgerRequest,
     ForceLedgerResponse,
     GetBookieInfoRequest,
@@ -42,9 +27,7 @@ from ledger.wire.messages import (
     ListEntriesRequest,
     ListEntriesResponse,
     ReadLacRequest,
-    ReadLacResponse,
     ReadRequest,
-    ReadResponse,
     Request,
     ResponseBody,
     StartTlsRequest,
@@ -53,26 +36,13 @@ from ledger.wire.messages import (
     WriteLacResponse,
 )
 
-_log = logging.getLogger(__name__)
-
-Reply = Callable[[ResponseBody], None]
-
 _ADD_HEAD = struct.Struct(">iI20s").pack
 _LAC = struct.Struct(">q").unpack_from
 _LAC_OFFSET = 16
-_MASTER_KEY_BYTES = 20
-BATCH_READ_BYTES_MAX = 5 * 1024 * 1024 - 64
-LONG_POLL_S_MAX = 3600.0
-_STATUS_OF_ERROR: dict[type[LedgerError], Status] = {
-    NoSuchEntry: Status.NO_SUCH_ENTRY,
-    NoSuchLedger: Status.NO_SUCH_LEDGER,
-    UnknownLedgerState: Status.UNKNOWN_LEDGER_STATE,
-    BookieIoError: Status.IO_ERROR,
-}
 
 
 class Requests:
-    """The operations of one bookie. `run` answers long polls whose time is up."""
+    """The operations of one bookie; `run` lives as long as it does."""
 
     def __init__(
         self,
@@ -85,26 +55,18 @@ class Requests:
         self._storage = storage
         self._journal = storage.journal
         self._space = space
-        self._polls = LongPolls(long_polls_max)
-        self._polls_changed = trio.Event()
-        self._nursery: trio.Nursery | None = None
+        self._reads = Reads(storage, long_polls_max=long_polls_max)
 
     async def run(self) -> None:
-        """The one timer of all long polls, and answers that outlive a chunk."""
-        async with trio.open_nursery() as self._nursery:
-            while True:
-                deadline = self._polls.next_deadline()
-                with trio.move_on_at(math.inf if deadline is None else deadline):
-                    await self._polls_changed.wait()
-                self._polls_changed = trio.Event()
-                self._polls.expire(trio.current_time())
+        """Answers what outlives the chunk it came in; until cancelled."""
+        await self._reads.run()
 
     def answer_nowait(self, request: Request, reply: Reply) -> bool:
         """Answers, or arranges that `reply` is called later; False if a disk must be asked
         first: then the caller awaits `answer`."""
         body = request.body
         if isinstance(body, ReadRequest):
-            return self._read(body, reply)
+            return self._reads.read(body, reply)
         if isinstance(body, AddRequest):
             self._add(body, reply)
         elif isinstance(body, WriteLacRequest):
@@ -128,11 +90,11 @@ class Requests:
         """Answers a request that needs a disk, or may."""
         body = request.body
         if isinstance(body, ReadRequest):
-            reply(await self._read_entry(body, body.entry_id))
+            reply(await self._reads.read_entry(body, body.entry_id))
         elif isinstance(body, BatchReadRequest):
-            reply(await self._read_batch(body))
+            reply(await self._reads.read_batch(body))
         elif isinstance(body, ReadLacRequest):
-            reply(await self._read_lac(body.ledger_id))
+            reply(await self._reads.read_lac(body.ledger_id))
         elif isinstance(body, GetBookieInfoRequest):
             reply(await self._info(body))
 
@@ -170,166 +132,14 @@ class Requests:
         )
         storage.journal.kick()
 
-    # ---- reads
-
-    def _read(self, body: ReadRequest, reply: Reply) -> bool:
-        state = self._storage.state(body.ledger_id) if body.ledger_id >= 0 else None
-        if body.is_fencing:
-            return self._read_fencing(body, state, reply)
-        if state is None or state.is_deleted:
-            reply(ReadResponse(Status.NO_SUCH_LEDGER, body.ledger_id, body.entry_id))
-            return True
-        if body.previous_lac is not None:
-            return self._long_poll(body, state, body.previous_lac, reply)
-        if body.entry_id > state.lac and not self._journal.is_idle:
-            # Perhaps it is only in memory yet, and could be forgotten by a crash.
-            self._journal.when_durable(lambda: self._answer_in_memory_or_later(body, reply))
-            return True
-        return self._answer_from_memory(body, state, body.entry_id, reply)
-
-    def _answer_from_memory(
-        self, body: ReadRequest, state: LedgerState, entry_id: int, reply: Reply
-    ) -> bool:
-        if entry_id < 0:
-            entry_id = self._storage.last_entry_id(state.ledger_id)
-        entry = self._storage.read_cached(state.ledger_id, entry_id)
-        if entry is None:
-            return False
-        reply(ReadResponse(Status.OK, body.ledger_id, body.entry_id, entry, max_lac=state.lac))
-        return True
-
-    def _answer_in_memory_or_later(self, body: ReadRequest, reply: Reply) -> None:
-        state = self._storage.state(body.ledger_id)
-        if state is None or not self._answer_from_memory(body, state, body.entry_id, reply):
-            self._later(self._read_entry, body, reply)
-
-    def _read_fencing(self, body: ReadRequest, state: LedgerState | None, reply: Reply) -> bool:
-        key = body.master_key
-        if key is None or len(key) != _MASTER_KEY_BYTES or body.ledger_id < 0:
-            reply(ReadResponse(Status.UNAUTHORIZED, body.ledger_id, body.entry_id))
-            return True
-        if state is None:
-            state = self._storage.create(body.ledger_id, key)
-        status = state.check_fence(key)
-        if status is not Status.OK:
-            reply(ReadResponse(status, body.ledger_id, body.entry_id))
-            return True
-        self._storage.fence(state, lambda: self._answer_in_memory_or_later(body, reply))
-        return True
-
-    async def _read_entry(self, body: ReadRequest, entry_id: int) -> ResponseBody:
-        """Reads one entry wherever it is; entry id -1 is the last one."""
-        storage, ledger_id = self._storage, body.ledger_id
-        state = storage.state(ledger_id)
-        if state is None or state.is_deleted:
-            return ReadResponse(Status.NO_SUCH_LEDGER, ledger_id, body.entry_id)
-        try:
-            if entry_id < 0:
-                entry_id = storage.last_entry_id(ledger_id)
-                if entry_id < 0:
-                    raise _nothing_held(state)
-            entry = await storage.read(ledger_id, entry_id)
-        except LedgerError as error:
-            return ReadResponse(
-                _status_of(error, ledger_id, entry_id),
-                ledger_id,
-                body.entry_id,
-                max_lac=state.lac,
-            )
-        return ReadResponse(Status.OK, ledger_id, body.entry_id, entry, max_lac=state.lac)
-
-    async def _read_batch(self, body: BatchReadRequest) -> ResponseBody:
-        storage, ledger_id, first = self._storage, body.ledger_id, body.entry_id
-        state = storage.state(ledger_id) if ledger_id >= 0 else None
-        if state is None or state.is_deleted:
-            return BatchReadResponse(Status.NO_SUCH_LEDGER, ledger_id, first)
-        count_max = body.count_max if body.count_max > 0 else 1 << 31
-        if body.is_fencing or first < 0:
-            return BatchReadResponse(Status.BAD_REQUEST, ledger_id, first)
-        if not self._journal.is_idle:
-            if first > state.lac:
-                await self.wait_durable()
-            else:
-                count_max = min(count_max, state.lac - first + 1)
-        try:
-            entries = await storage.read_batch(
-                ledger_id, first, count_max, min(body.size_max, BATCH_READ_BYTES_MAX)
-            )
-        except LedgerError as error:
-            return BatchReadResponse(_status_of(error, ledger_id, first), ledger_id, first)
-        return BatchReadResponse(Status.OK, ledger_id, first, tuple(entries))
-
     async def wait_durable(self) -> None:
         """Returns when all that is queued for the journal now is durable."""
-        done = trio.Event()
-        self._journal.when_durable(done.set)
-        await done.wait()
-
-    # ---- long poll
-
-    def _long_poll(
-        self, body: ReadRequest, state: LedgerState, known_lac: int, reply: Reply
-    ) -> bool:
-        if body.is_piggyback and body.entry_id != -1:
-            reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
-            return True
-        is_news = state.lac > known_lac or state.is_fenced
-        if body.timeout_ms is None or is_news or body.timeout_ms <= 0 or self._polls.is_full:
-            self._answer_poll(body, state, known_lac, reply)
-            return True
-        poll = LongPoll(lambda: self._answer_poll(body, state, known_lac, reply))
-
-        def on_change() -> None:
-            if state.lac > known_lac or state.is_fenced:
-                poll.answer()
-            elif not poll.is_answered:
-                state.watchers.append(on_change)
-
-        state.watchers.append(on_change)
-        timeout_s = min(body.timeout_ms / 1000, LONG_POLL_S_MAX)
-
-        def expire() -> None:
-            state.unwatch(on_change)
-            poll.answer()
-
-        if self._polls.park(LongPoll(expire), trio.current_time() + timeout_s):
-            self._polls_changed.set()
-        return True
-
-    def _answer_poll(
-        self, body: ReadRequest, state: LedgerState, known_lac: int, reply: Reply
-    ) -> None:
-        """Facts 4.5: with piggy-back the next entry comes along if the LAC has passed it."""
-        if not body.is_piggyback:
-            if not self._answer_from_memory(body, state, body.entry_id, reply):
-                self._later(self._read_entry, body, reply)
-            return
-        if state.lac <= known_lac:
-            reply(ReadResponse(Status.OK, body.ledger_id, -1, max_lac=state.lac))
-            return
-        entry = self._storage.read_cached(body.ledger_id, known_lac + 1)
-        if entry is not None:
-            reply(ReadResponse(Status.OK, body.ledger_id, known_lac + 1, entry, max_lac=state.lac))
-            return
-        self._later(self._read_piggyback, body, reply)
-
-    async def _read_piggyback(self, body: ReadRequest, _entry_id: int) -> ResponseBody:
-        assert body.previous_lac is not None
-        entry_id = body.previous_lac + 1
-        found = await self._read_entry(body, entry_id)
-        assert isinstance(found, ReadResponse)
-        state = self._storage.state(body.ledger_id)
-        lac = state.lac if state is not None else None
-        if found.status is Status.OK:
-            return ReadResponse(Status.OK, body.ledger_id, entry_id, found.body, max_lac=lac)
-        if found.status is Status.NO_SUCH_ENTRY:  # another bookie of the ensemble has it
-            return ReadResponse(Status.OK, body.ledger_id, -1, max_lac=lac)
-        return found
+        await self._reads.wait_durable()
 
     # ---- LAC, info
 
     def _write_lac(self, body: WriteLacRequest) -> Status:
-        if body.ledger_id < 0 or len(body.master_key) != _MASTER_KEY_BYTES:
+        if body.ledger_id < 0 or len(body.master_key) != MASTER_KEY_BYTES:
             return Status.BAD_REQUEST
         state = self._storage.state(body.ledger_id)
         if state is None:
@@ -341,21 +151,6 @@ class Requests:
             self._storage.set_explicit_lac(state, body.lac, bytes(body.body), None)
         return status
 
-    async def _read_lac(self, ledger_id: int) -> ResponseBody:
-        state = self._storage.state(ledger_id) if ledger_id >= 0 else None
-        if state is None or state.is_deleted:
-            return ReadLacResponse(Status.NO_SUCH_LEDGER, ledger_id)
-        last: Buffer | None = None
-        last_id = self._storage.last_entry_id(ledger_id)
-        if last_id >= 0:
-            try:
-                last = await self._storage.read(ledger_id, last_id)
-            except LedgerError as error:
-                return ReadLacResponse(_status_of(error, ledger_id, last_id), ledger_id)
-        if last is None and state.explicit_lac is None:
-            return ReadLacResponse(_status_of(_nothing_held(state), ledger_id, -1), ledger_id)
-        return ReadLacResponse(Status.OK, ledger_id, state.explicit_lac, last)
-
     async def _info(self, body: GetBookieInfoRequest) -> ResponseBody:
         try:
             total, free = await self._space()
@@ -366,36 +161,3 @@ class Requests:
             total if body.requested & 1 else None,
             free if body.requested & 2 else None,
         )
-
-    # ---- in the background
-
-    def _later(
-        self,
-        read: Callable[[ReadRequest, int], Awaitable[ResponseBody]],
-        body: ReadRequest,
-        reply: Reply,
-    ) -> None:
-        """Answers by a task of its own: the receive loop that asked has moved on."""
-        if self._nursery is not None:
-            self._nursery.start_soon(self._answer_later, read, body, reply)
-
-    async def _answer_later(
-        self,
-        read: Callable[[ReadRequest, int], Awaitable[ResponseBody]],
-        body: ReadRequest,
-        reply: Reply,
-    ) -> None:
-        reply(await read(body, body.entry_id))
-
-
-def _nothing_held(state: LedgerState) -> LedgerError:
-    if state.is_limbo:
-        return UnknownLedgerState(f"ledger {state.ledger_id} may have lost entries here")
-    return NoSuchEntry(f"ledger {state.ledger_id} has no entry here")
-
-
-def _status_of(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
-    status = _STATUS_OF_ERROR.get(type(error), Status.IO_ERROR)
-    if status is Status.IO_ERROR:
-        _log.error("read failed ledger=%d entry=%d cause=%s", ledger_id, entry_id, error)
-    return status
