@@ -39,6 +39,7 @@ from ledger.quorum_lac import find_confirmed
 from ledger.read_ahead import EntryRange
 from ledger.replica_fetch import ReplicaFetch
 from ledger.runtime.drive import drive
+from ledger.tail import Tail
 from ledger.wire.messages import ReadLacRequest, ReadLacResponse
 
 _POLL_PAUSE_S_MIN = 0.005
@@ -187,7 +188,13 @@ class LedgerReader:
         of it was read."""
         if first < 0:
             raise InvalidArgument(f"entry id {first} is negative")
-        return Tail(self, first)
+        return Tail(
+            self,
+            first,
+            read_range=self._range,
+            on_entry=self._heard_entry,
+            long_poll_s=self._options.long_poll_s,
+        )
 
     def _check_range(self, first: int, last: int) -> None:
         if not 0 <= first <= last:
@@ -373,52 +380,3 @@ class LedgerReader:
                 self._install(metadata)
                 if self.is_closed:
                     return
-
-
-class Tail:
-    """Follows a ledger: what is confirmed by ranges, what comes next by long poll."""
-
-    def __init__(self, reader: LedgerReader, first: int) -> None:
-        self._reader = reader
-        self._next = first
-        self._range: EntryRange | None = None
-
-    def __aiter__(self) -> Tail:
-        return self
-
-    async def __anext__(self) -> list[Entry]:
-        """The next entries, at least one; StopAsyncIteration at the end of a closed ledger."""
-        reader = self._reader
-        while True:
-            entries = await self._confirmed()
-            if entries:
-                self._next += len(entries)
-                reader._heard_entry(entries[-1])
-                return entries
-            if self._next > reader.last_add_confirmed:
-                if reader.is_closed:
-                    raise StopAsyncIteration
-                await reader.wait_lac_after(self._next - 1, reader._options.long_poll_s)
-
-    async def aclose(self) -> None:
-        if self._range is not None:
-            await self._range.aclose()
-
-    async def _confirmed(self) -> list[Entry]:
-        """Entries that are confirmed already; none when all were delivered."""
-        if self._range is not None:
-            try:
-                return await self._range.__anext__()
-            except StopAsyncIteration:
-                self._range = None
-            except LedgerError:
-                self._range = None  # whoever goes on after an error begins where it stopped
-                raise
-        reader = self._reader
-        if self._next > reader.last_add_confirmed:
-            return []
-        entry = reader.take_piggybacked(self._next)
-        if entry is not None:
-            return [entry]
-        self._range = reader._range(self._next, reader.last_add_confirmed)
-        return await self._range.__anext__()
