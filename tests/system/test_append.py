@@ -86,8 +86,6 @@ def test_kill_in_the_middle_of_an_append_loses_nothing_that_was_told(
             cluster.kill_all()
         last = remaining_acks(writer, last)
     cluster.start()
-    # Where the dead writer's last segment ends is known once another writer has taken over.
-    cluster.run("append", "demo/other", stdin=b"x\n")
     before = read_back(cluster, "demo/lines")
     check(before, last)
     cluster.run("append", "demo/lines", stdin=lines(10, first=len(before)))
