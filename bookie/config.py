@@ -123,12 +123,6 @@ class BookieConfig:
         apache="journalMaxSizeMB",
         reason="Size of a journal file; small ones are freed and recycled sooner.",
     )
-    journal_preallocate: bool = setting(
-        True,
-        unit="",
-        apache="journalPreAllocSizeMB",
-        reason="Reserve a journal file at once, so that a sync need not write its size too.",
-    )
     journal_files_recycled: int = setting(
         2,
         unit="files",
@@ -252,7 +246,6 @@ _MAY_BE_ZERO = (
     "journal_group_wait_ms",
     "journal_group_entries_max",
     "journal_flush_when_queue_empty",
-    "journal_preallocate",
     "journal_files_recycled",
     "long_polls_max",
     "read_ahead_bytes",

@@ -327,7 +327,6 @@ def random_config(name: str, chance: random.Random) -> BookieConfig:
         journal_flush_when_queue_empty=choice((True, False)),
         journal_file_bytes_max=frame_bytes_max * choice((2, 4, 16)),
         journal_files_recycled=choice((0, 1, 2)),
-        journal_preallocate=choice((True, False)),
         journal_queue_bytes_max=choice((64 * KIB, MIB)),
         write_cache_bytes=frame_bytes_max * choice((2, 4, 16)),
         entry_log_bytes_max=frame_bytes_max * choice((1, 4, 32)),

@@ -42,13 +42,13 @@ def test_the_environment_is_text_for_every_type() -> None:
         "LEDGERSTREAM_JOURNAL_DIRECTORIES": "/a",
         "LEDGERSTREAM_LEDGER_DIRECTORIES": " /b ,",
         "LEDGERSTREAM_JOURNAL_GROUP_WAIT_MS": "0.5",
-        "LEDGERSTREAM_JOURNAL_PREALLOCATE": "false",
+        "LEDGERSTREAM_JOURNAL_FLUSH_WHEN_QUEUE_EMPTY": "false",
         "LEDGERSTREAM_CLUSTER": "a client's",
     }
     config = load_bookie_config(None, environment, {})
     assert config.ledger_directories == ("/b",)
     assert config.journal_group_wait_ms == 0.5
-    assert config.journal_preallocate is False
+    assert config.journal_flush_when_queue_empty is False
 
 
 def test_an_unknown_key_names_its_source_and_the_nearest_known_one(tmp_path: Path) -> None:
