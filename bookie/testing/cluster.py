@@ -74,6 +74,7 @@ class SimCluster:
         self._nodes: dict[str, _Node] = {}
         self._skews_ms: dict[str, int] = {}
         self._clients = 0
+        self._incarnations = 0
         self._nursery_manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
         for _ in range(bookies):
@@ -213,7 +214,9 @@ class SimCluster:
     ) -> AsyncIterator[LedgerClient]:
         """A client on a node of its own."""
         name = name or self._client_name()
-        chance = self.simulation.chance(f"client/{name}")
+        self._incarnations += 1
+        # Not the chance of the one before: ids drawn from it must be new.
+        chance = self.simulation.chance(f"client/{name}/{self._incarnations}")
         async with LedgerClient(
             self.metadata.connect(name),
             self.network.of(name),

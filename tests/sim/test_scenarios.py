@@ -265,7 +265,6 @@ def test_a_slow_disk_of_one_bookie_does_not_slow_a_writer_down() -> None:
         simulate(story, seed)
 
 
-@pytest.mark.xfail(strict=True, reason="says NoSuchLedger instead of TakenOver")
 def test_a_takeover_overtaken_by_another_one_says_so() -> None:
     async def story(cluster: SimCluster) -> None:
         async with cluster.client("first") as client:
@@ -344,9 +343,6 @@ def test_what_readers_find_behind_a_writer_taken_for_dead_stays() -> None:
         simulate(story, seed, bookies=6)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the second answer about the end may be lower: InvalidArgument"
-)
 def test_reading_to_the_end_survives_that_only_a_lost_bookie_knew_the_end() -> None:
     async def story(cluster: SimCluster) -> None:
         network = cluster.network
