@@ -92,8 +92,10 @@ async def append(settings: Settings, cluster: RunningCluster) -> Measured:
     async with Namespace.connect(cluster.uri, NAMESPACE, options=options) as namespace:
         await namespace.ensure(**settings.replication)
         async with namespace.writer(STREAM, create=True) as writer:
-            warmup = settings.callers * 50 if settings.mode == "callers" else count
-            await run(writer, settings.warmup_count(warmup))
+            # The quick way first, until journal files are recycled, then the way that is measured.
+            await append_many(writer, value, settings.warmup_count())
+            await run(writer, max(settings.callers, int(count * settings.warmup)))
+            await cluster.wait_idle()
             before = writer.statistics()
             phase: Phase
             with cluster.measured() as phase:

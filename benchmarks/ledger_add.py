@@ -59,8 +59,9 @@ async def ledger_add(settings: Settings, cluster: RunningCluster) -> Measured:
         LedgerClient.connect(cluster.uri, options=options) as client,
         client.create_ledger(**settings.replication) as writer,
     ):
-        warmup = settings.warmup_count(count, _FRAME_OVERHEAD_BYTES)
+        warmup = settings.warmup_count(_FRAME_OVERHEAD_BYTES)
         await _append(writer, payload, warmup, LatencySample(writer))
+        await cluster.wait_idle()
         sample = LatencySample(writer)
         with cluster.measured() as phase:
             await _append(writer, payload, count, sample)

@@ -29,8 +29,8 @@ class Settings:
     """Entries or records in the measured phase; each benchmark has its own default."""
 
     warmup: float = 0.1
-    """Size of the phase before it, as a share of the count; more if the journal's files have not
-    been recycled by then."""
+    """Size of the phase before it, as a share of the count. Unless it is 0, some 200 MB are
+    appended before that, so that the journals' files are recycled ones."""
 
     window: int = 2000
     """Entries that may be sent and unconfirmed."""
@@ -62,13 +62,13 @@ class Settings:
     json: Annotated[bool, Parameter(negative="")] = False
     """Print JSON: one object on the last line."""
 
-    def warmup_count(self, count: int, overhead_bytes: int = 0) -> int:
-        """How many entries or records before the measured `count`, each with so many bytes of
-        headers: journal files written for the first time cost more than recycled ones do."""
+    def warmup_count(self, overhead_bytes: int = 0) -> int:
+        """How many entries or records before the measured phase, each with so
+        many bytes of headers: journal files written for the first time cost more than recycled
+        ones do."""
         if not self.warmup:
             return 1
-        until_recycled = _WARMUP_BYTES // (self.size + overhead_bytes)
-        return max(int(count * self.warmup), min(count, until_recycled), 1)
+        return max(1, _WARMUP_BYTES // (self.size + overhead_bytes))
 
     @property
     def replication(self) -> Replication:
