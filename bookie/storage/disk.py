@@ -35,8 +35,11 @@ class File(Protocol):
         """
         ...
 
-    async def sync(self) -> None:
-        """Makes all that was written durable (fdatasync). Not cancellable once begun."""
+    async def sync(self, *, drops_cache: bool = False) -> None:
+        """Makes all that was written durable (fdatasync). Not cancellable once begun.
+
+        `drops_cache`: the system need not keep it in memory; it will be read seldom.
+        """
         ...
 
     def read_nowait(self, offset: int, size: int) -> bytes | None:

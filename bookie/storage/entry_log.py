@@ -150,7 +150,9 @@ class EntryLogs:
         await self._write()
         files, self._unsynced = self._unsynced, []
         for file in files:
-            await file.sync()
+            # What is read soon is in our own caches. Pages taken anew for each log cost more
+            # than the writing itself (docs/adr/0013).
+            await file.sync(drops_cache=True)
         if self._current is not None:
             self._unsynced.append(self._current)
         if self._is_directory_dirty:

@@ -153,9 +153,15 @@ class RealFile:
         await self._call(lambda: _write_all_synced(fd, offset, views), self._write_limiter)
         self._size = max(self._size, offset + sum(map(len, views)))
 
-    async def sync(self) -> None:
+    async def sync(self, *, drops_cache: bool = False) -> None:
         fd = self._fd
-        await self._call(lambda: os.fdatasync(fd), self._write_limiter)
+
+        def do() -> None:
+            os.fdatasync(fd)
+            if drops_cache:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+        await self._call(do, self._write_limiter)
 
     def read_nowait(self, offset: int, size: int) -> bytes | None:
         if self._is_closed:

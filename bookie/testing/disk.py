@@ -171,7 +171,7 @@ class SimFile:
         await self.write_at(offset, views)
         await self.sync()
 
-    async def sync(self) -> None:
+    async def sync(self, *, drops_cache: bool = False) -> None:
         self._check()
         dirty = self._inode.begin_sync()
         self._mounted.disk.syncs += 1

@@ -188,7 +188,7 @@ class MemoryFile:
             self.disk.syncs += 1
             self.inode.synced = bytes(self.inode.data)
 
-    async def sync(self) -> None:
+    async def sync(self, *, drops_cache: bool = False) -> None:
         await trio.lowlevel.checkpoint()
         if self.disk.step("sync"):
             self.disk.lose_power()
