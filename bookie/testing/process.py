@@ -35,15 +35,25 @@ class SimProcess:
         try:
             with self._scope:
                 await body()
+        except BaseExceptionGroup as group:
+            # A cancellation from outside may come together with what it made fail.
+            errors, cancellations = group.split(Exception)
+            if errors is not None:
+                self._failed(errors)
+            if cancellations is not None:
+                raise cancellations from None
         except Exception as error:  # noqa: BLE001 - a process that crashes, not a program's bug
-            if not self.is_dead:
-                self.error = error
+            self._failed(error)
         finally:
             if not self.is_dead:
                 self.is_dead = True
                 self._freeze()
             self.started.set()
             self.finished.set()
+
+    def _failed(self, error: Exception) -> None:
+        if not self.is_dead:
+            self.error = error
 
     def kill(self) -> None:
         """Takes the doors away and cancels all tasks. `await finished.wait()` afterwards."""

@@ -223,19 +223,25 @@ def run_simulated(
         scope.cancel()
 
     async def main() -> ResultT:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, nursery.cancel_scope, name="simulation watchdog")
-            error: Exception | None = None
-            try:
-                result = await async_fn(simulation)
-            except Exception as raised:  # noqa: BLE001 - raised again below, outside the nursery
-                error = raised
-            # Groups of one error come from nurseries of the simulator: nobody asked for them.
-            while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-                error = error.exceptions[0]
-            nursery.cancel_scope.cancel()
+        error: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, nursery.cancel_scope, name="simulation watchdog")
+                try:
+                    result = await async_fn(simulation)
+                except Exception as raised:  # noqa: BLE001 - raised again outside the nursery
+                    error = raised
+                nursery.cancel_scope.cancel()
+        except BaseException as raised:
+            # What dying tasks raise because of a failure must not hide it.
+            if simulation.failure is None:
+                raise
+            error = raised
         if simulation.failure is not None:
             raise simulation.failure from error
+        # Groups of one error come from nurseries of the simulator: nobody asked for them.
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
         if error is not None:
             raise error
         return result
