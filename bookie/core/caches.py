@@ -232,7 +232,9 @@ class Block:
 
     __slots__ = ("data", "ends", "first", "ledger_id")
 
-    def __init__(self, ledger_id: int, first: int, ends: Sequence[int], data: bytes) -> None:
+    def __init__(
+        self, ledger_id: int, first: int, ends: Sequence[int], data: bytes | bytearray
+    ) -> None:
         assert ends
         assert ends[-1] == len(data), f"{len(data)} bytes for entries ending at {ends[-1]}"
         self.ledger_id = ledger_id

@@ -42,12 +42,14 @@ class File(Protocol):
         """
         ...
 
-    def read_nowait(self, offset: int, size: int) -> bytes | None:
+    def read_nowait(
+        self, offset: int, size: int, *, drops_cache: bool = False
+    ) -> bytes | bytearray | None:
         """`size` bytes (fewer at the end of the file), or None if that would wait for a disk."""
         ...
 
-    async def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes, fewer only at the end of the file."""
+    async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
+        """`size` bytes, fewer only at the end of the file. `drops_cache` as for `sync`."""
         ...
 
     async def allocate(self, size: int) -> None:

@@ -159,13 +159,13 @@ class EntryLogs:
             await self._disk.sync_directory(self._directory)
             self._is_directory_dirty = False
 
-    def read_nowait(self, log_id: int, offset: int, size: int) -> bytes | None:
+    def read_nowait(self, log_id: int, offset: int, size: int) -> bytes | bytearray | None:
         """`size` bytes, or None if that would wait (the disk, or opening the log)."""
         file = self._files.get(log_id)
         if file is None:
             return None
         try:
-            data = file.read_nowait(offset, size)
+            data = file.read_nowait(offset, size, drops_cache=True)
         except OSError as error:
             raise self._read_failed(log_id, offset, size, str(error)) from error
         return data if data is not None and len(data) == size else None
@@ -174,7 +174,7 @@ class EntryLogs:
         """Exactly `size` bytes. Raises BookieIoError for anything less."""
         try:
             file = await self._open(log_id)
-            data = await file.read(offset, size)
+            data = await file.read(offset, size, drops_cache=True)
         except OSError as error:
             raise self._read_failed(log_id, offset, size, str(error)) from error
         if len(data) != size:

@@ -91,7 +91,7 @@ class EntryReader:
                 room -= size
                 continue
             try:
-                block = await self._block_with(ledger_id, entry_id)
+                block = await self._block_with(ledger_id, entry_id, room)
                 if block is None:
                     break
                 end = self._end_in_block(block, entry_id, count_max - len(found), room)
@@ -128,8 +128,11 @@ class EntryReader:
                     return held
         return end
 
-    async def _block_with(self, ledger_id: int, entry_id: int) -> Block | None:
-        """A block that holds the entry, read if need be, with what follows it in its run."""
+    async def _block_with(
+        self, ledger_id: int, entry_id: int, wanted_bytes: int = 0
+    ) -> Block | None:
+        """A block that holds the entry, read if need be, with what follows it in its run:
+        `wanted_bytes`, or what is always read ahead."""
         for attempt in range(self._ATTEMPTS_MAX):
             block = self._blocks.find(ledger_id, entry_id)
             if block is not None:
@@ -139,18 +142,22 @@ class EntryReader:
                 return None
             generation = self._blocks.generation
             try:
-                return await self._read_block(run, entry_id, generation)
+                return await self._read_block(run, entry_id, generation, wanted_bytes)
             except BookieIoError:
                 # The place may have changed while the read waited: look it up again.
                 if generation == self._blocks.generation or attempt == self._ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError("unreachable")
 
-    async def _read_block(self, run: PlacedRun, entry_id: int, generation: int) -> Block:
+    async def _read_block(
+        self, run: PlacedRun, entry_id: int, generation: int, wanted_bytes: int
+    ) -> Block:
         skipped = entry_id - run.first
         ends = entry_ends(run.lengths[skipped:])
-        del ends[max(1, bisect_right(ends, self._read_ahead_bytes)) :]
+        bytes_max = max(self._read_ahead_bytes, wanted_bytes)
+        del ends[max(1, bisect_right(ends, bytes_max)) :]
         offset = run.offset + sum(run.lengths[:skipped])
+        data: bytes | bytearray | None
         data = self._logs.read_nowait(run.log_id, offset, ends[-1])
         if data is None:
             self.disk_reads += 1

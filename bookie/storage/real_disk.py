@@ -163,7 +163,9 @@ class RealFile:
 
         await self._call(do, self._write_limiter)
 
-    def read_nowait(self, offset: int, size: int) -> bytes | None:
+    def read_nowait(
+        self, offset: int, size: int, *, drops_cache: bool = False
+    ) -> bytes | bytearray | None:
         if self._is_closed:
             raise OSError(errno.EBADF, "the file is closed", self._path)
         size = min(size, max(self._size - offset, 0))
@@ -181,11 +183,22 @@ class RealFile:
                 raise
             self._reads_nowait = False  # not on this kernel and file system: stop asking
             return None
-        return bytes(data) if done == size else None
+        if done != size:
+            return None
+        if drops_cache:
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+        return data
 
-    async def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         fd = self._fd
-        return await self._call(lambda: _read_all(fd, offset, size), self._read_limiter)
+
+        def do() -> bytes:
+            data = _read_all(fd, offset, size)
+            if drops_cache:
+                os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+            return data
+
+        return await self._call(do, self._read_limiter)
 
     async def allocate(self, size: int) -> None:
         fd = self._fd

@@ -184,13 +184,15 @@ class SimFile:
             raise
         self._inode.finish_sync(dirty)
 
-    def read_nowait(self, offset: int, size: int) -> bytes | None:
+    def read_nowait(
+        self, offset: int, size: int, *, drops_cache: bool = False
+    ) -> bytes | bytearray | None:
         self._check()
         if self._mounted.disk.chance.random() >= self._mounted.options.cached_read_probability:
             return None
         return self._inode.read(offset, size)
 
-    async def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         self._check()
         await self._mounted.operate("read", self._path, self._mounted.options.read_max_s)
         return self._inode.read(offset, size)

@@ -195,10 +195,12 @@ class MemoryFile:
         self.disk.syncs += 1
         self.inode.synced = bytes(self.inode.data)
 
-    def read_nowait(self, offset: int, size: int) -> bytes | None:
+    def read_nowait(
+        self, offset: int, size: int, *, drops_cache: bool = False
+    ) -> bytes | bytearray | None:
         return bytes(self.inode.data[offset : offset + size])
 
-    async def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         await trio.lowlevel.checkpoint()
         return bytes(self.inode.data[offset : offset + size])
 

@@ -348,7 +348,7 @@ async def test_reads_are_right_while_checkpoints_move_entries(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No read may fall between caches and index, or see an entry from before its re-add."""
-    monkeypatch.setattr(MemoryFile, "read_nowait", lambda *_: None)  # every read waits
+    monkeypatch.setattr(MemoryFile, "read_nowait", lambda *_, **__: None)  # every read waits
     rng = random.Random(seed)
     bottle = Bottle()
     reads = 0
