@@ -39,9 +39,6 @@ _RC_AND_ENTRY = struct.Struct(">iqq").unpack_from
 _JOINED_PIECE_BYTES_MAX = 16 * 1024
 _JOINED_BYTES_MAX = 128 * 1024
 _POSTED_CALLS_MAX = 10_000
-_COPIED_FRAME_BYTES_MAX = 64 * 1024
-"""Answers up to this size are copied out of the receive buffer; larger ones keep it."""
-
 
 Resolve = Callable[[str], Awaitable[tuple[str, int]]]
 """Host and port of a bookie id."""
@@ -315,12 +312,9 @@ class BookieConnection:
             frame = buffer.next_frame()
             if frame is None:
                 break
-            # The caller looks at the answer later, when the buffer is being filled again.
-            if len(frame) < _COPIED_FRAME_BYTES_MAX:
-                frame = memoryview(bytes(frame))
-            else:
-                buffer.is_pinned = True
-            self._calls.deliver(frame)
+            # The caller looks at the answer later, when the buffer is being filled again; a
+            # copy is cheaper than a new buffer.
+            self._calls.deliver(memoryview(bytes(frame)))
         for sink in touched.values():
             sink.settle()
 
