@@ -62,13 +62,16 @@ class Reads:
 
     async def run(self) -> None:
         """The one timer of all long polls, and answers that outlive a chunk."""
-        async with trio.open_nursery() as self._nursery:
-            while True:
-                deadline = self._polls.next_deadline()
-                with trio.move_on_at(math.inf if deadline is None else deadline):
-                    await self._polls_changed.wait()
-                self._polls_changed = trio.Event()
-                self._polls.expire(trio.current_time())
+        try:
+            async with trio.open_nursery() as self._nursery:
+                while True:
+                    deadline = self._polls.next_deadline()
+                    with trio.move_on_at(math.inf if deadline is None else deadline):
+                        await self._polls_changed.wait()
+                    self._polls_changed = trio.Event()
+                    self._polls.expire(trio.current_time())
+        finally:
+            self._nursery = None  # the bookie is ending: late answers have nobody to make them
 
     def read(self, body: ReadRequest, reply: Reply) -> bool:
         """Answers, or arranges that `reply` is called later; False if a disk must be asked."""

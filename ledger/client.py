@@ -127,7 +127,6 @@ class LedgerClient:
         self.pool.start(self._nursery)
         self._write_loop.start(self._nursery)
         self._opener.start(self._nursery)
-        self._presence.start(self._nursery)
         return self
 
     async def __aexit__(
@@ -161,7 +160,7 @@ class LedgerClient:
         """
 
         async def create() -> LedgerWriter:
-            await self._presence.announce()
+            client_id = await self._presence.announce()
             bookies = await self._choose(ensemble_size, write_quorum, ack_quorum)
             for _ in range(_CREATE_TRIES_MAX):
                 metadata = LedgerMetadata(
@@ -173,7 +172,7 @@ class LedgerClient:
                     digest_type=digest_type,
                     password=password,
                     created_ms=self.now_ms(),
-                    custom={**custom, CLIENT_TAG: self._presence.client_id.encode()},
+                    custom={**custom, CLIENT_TAG: client_id.encode()},
                     c_token=self.rng.getrandbits(62) + 1,
                 )
                 try:

@@ -24,6 +24,7 @@ from ledger.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
+from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from ledger.write_loop import WriteLoop
 
 _LOOK_AGAIN_S = 0.25
@@ -170,9 +171,13 @@ class EnsembleChange:
                 )
             return stored.with_ensemble(first, ensemble)
 
+        tag = writer.metadata.custom.get(CLIENT_TAG)
+        client = None if tag is None else client_path(tag.decode())
         while True:
             try:
-                metadata = await self._loop.ledgers.update(writer.ledger_id, changed)
+                metadata = await self._loop.ledgers.update(
+                    writer.ledger_id, changed, while_exists=client
+                )
                 break
             except (MetadataUnavailable, MetadataConflict) as error:
                 if trio.current_time() >= give_up_at or self._has_ended():

@@ -279,6 +279,7 @@ class LedgerReader:
 
     async def _look_behind_writer(self) -> None:
         if not self.is_closed and await self._ledgers.is_writer_gone(self.metadata):
+            await self._fetch.refresh()  # the ensemble that will not be changed any more
             await self.find_confirmed()
 
     async def find_confirmed(self) -> int:

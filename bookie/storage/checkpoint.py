@@ -70,6 +70,7 @@ class Checkpointer:
         states: LedgerStates,
     ) -> None:
         self._disk = disk
+        self._directory = directory
         self._mark_path = f"{directory}/lastmark"
         self._journal = journal
         self._cache = cache
@@ -86,6 +87,9 @@ class Checkpointer:
             data = await self._disk.read_file(self._mark_path)
         except FileNotFoundError:
             return BEGINNING
+        # A process killed after the rename may have left the new name in memory only. Journal
+        # files go because of this mark, so it must not come back older after a power loss.
+        await self._disk.sync_directory(self._directory)
         try:
             self.stored = decode_mark(data)
         except ValueError as error:

@@ -21,8 +21,9 @@ from ledger.errors import (
     NodeExists,
     NoSuchLedger,
     NoSuchNode,
+    SessionLost,
 )
-from ledger.metastore.base import ANY_VERSION, MetadataStore, Node
+from ledger.metastore.base import ANY_VERSION, Check, MetadataStore, Node, Put
 
 SHORT_LEDGER_ID_END = 2**31 - 1
 """Ids from here on use the long layout, as in Apache's hybrid manager."""
@@ -114,8 +115,13 @@ class LedgerStore:
         self,
         ledger_id: int,
         transform: Callable[[LedgerMetadata], LedgerMetadata | None],
+        *,
+        while_exists: str | None = None,
     ) -> LedgerMetadata:
         """Reads, transforms and writes until no other process came between.
+
+        `while_exists`: path of a node; once it is gone nothing is written any more, and
+        SessionLost is raised.
 
         `transform` is pure, may be called several times, and returns None (or its argument)
         to leave the metadata as it is; what it raises leaves here. Returns what is now stored.
@@ -127,13 +133,29 @@ class LedgerStore:
                 return present
             assert wanted.ledger_id == ledger_id, f"{wanted.ledger_id} is not ledger {ledger_id}"
             try:
-                await self.compare_and_put(wanted, version)
+                if while_exists is None:
+                    await self.compare_and_put(wanted, version)
+                else:
+                    await self._put_while(wanted, version, while_exists)
             except MetadataConflict:
                 continue
             return wanted
         raise MetadataConflict(
             f"ledger {ledger_id}: others changed the metadata first {UPDATE_TRIES_MAX} times"
         )
+
+    async def _put_while(self, metadata: LedgerMetadata, version: int, path: str) -> None:
+        put = Put(self._path(metadata.ledger_id), encode(metadata), version)
+        try:
+            await self._store.transaction([Check(path, ANY_VERSION), put])
+        except NoSuchNode:
+            if await self.exists(metadata.ledger_id):
+                raise SessionLost(
+                    f"ledger {metadata.ledger_id}: the metadata session of its writer ended, and "
+                    "readers may have counted on the ensemble as it is. Cure: recover it, and "
+                    "go on in a new ledger"
+                ) from None
+            raise _no_such(metadata.ledger_id) from None
 
     async def delete(self, ledger_id: int) -> None:
         """Removes the metadata; bookies collect the entries later. Raises NoSuchLedger."""
@@ -172,8 +194,9 @@ class LedgerStore:
                 yield None if node is None else _decode(ledger_id, node)
 
     async def is_writer_gone(self, metadata: LedgerMetadata) -> bool:
-        """True only if the ledger names the client that writes it, and that client is known
-        to have ended. Doubt, or a ledger of another program, is False."""
+        """True only if the ledger names the client that writes it, and that name is gone: from
+        then on the client can change no ensemble of it (see `update`). Doubt, or a ledger of
+        another program, is False."""
         client_id = metadata.custom.get(CLIENT_TAG)
         if client_id is None:
             return False

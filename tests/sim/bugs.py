@@ -70,7 +70,7 @@ def _entry_log_not_synced(stack: ExitStack) -> None:
     """A checkpoint moves the mark though its entry log is not on the disk yet."""
     sync = SimFile.sync
 
-    async def lazy(self: SimFile) -> None:
+    async def lazy(self: SimFile, *, drops_cache: bool = False) -> None:
         if not self._path.endswith(".log"):
             await sync(self)
 

@@ -130,7 +130,6 @@ def test_killed_in_any_operation_then_without_power(first: int, kind: CrashKind)
             raise AssertionError(f"killed in operation {number}, then {kind.value}") from error
 
 
-@pytest.mark.xfail(strict=True, reason="the mark found at the start is not synced before use")
 def test_a_mark_that_was_renamed_but_not_synced_is_not_relied_on() -> None:
     """Journal files go because the mark has passed them: it must not come back older."""
     seen: list[tuple[str, str]] = []
