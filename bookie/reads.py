@@ -196,22 +196,21 @@ class Reads:
         if body.timeout_ms is None or is_news or body.timeout_ms <= 0 or self._polls.is_full:
             self._answer_poll(body, state, known_lac, reply)
             return True
-        poll = LongPoll(lambda: self._answer_poll(body, state, known_lac, reply))
 
         def on_change() -> None:
             if state.lac > known_lac or state.is_fenced:
                 poll.answer()
-            elif not poll.is_answered:
+            else:
                 state.watchers.append(on_change)
 
+        def answer() -> None:
+            state.unwatch(on_change)
+            self._answer_poll(body, state, known_lac, reply)
+
+        poll = LongPoll(answer)
         state.watchers.append(on_change)
         timeout_s = min(body.timeout_ms / 1000, LONG_POLL_S_MAX)
-
-        def expire() -> None:
-            state.unwatch(on_change)
-            poll.answer()
-
-        if self._polls.park(LongPoll(expire), trio.current_time() + timeout_s):
+        if self._polls.park(poll, trio.current_time() + timeout_s):
             self._polls_changed.set()
         return True
 

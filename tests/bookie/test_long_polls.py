@@ -1,0 +1,32 @@
+"""Deadlines of parked polls."""
+
+from __future__ import annotations
+
+from bookie.core.long_polls import LongPoll, LongPolls
+
+
+def test_polls_are_answered_once_by_whichever_comes_first() -> None:
+    answered: list[str] = []
+    polls = LongPolls(10)
+    early, late = (LongPoll(lambda n=n: answered.append(n)) for n in ("early", "late"))  # type: ignore[misc]
+    assert polls.park(late, 5.0)
+    assert polls.park(early, 3.0)
+    assert polls.next_deadline() == 3.0
+    early.answer()
+    assert polls.next_deadline() == 5.0
+    polls.expire(4.0)
+    assert answered == ["early"]
+    polls.expire(5.0)
+    late.answer()
+    assert answered == ["early", "late"]
+    assert polls.next_deadline() is None
+
+
+def test_answered_polls_make_room() -> None:
+    polls = LongPolls(3)
+    parked = [LongPoll(lambda: None) for _ in range(3)]
+    for deadline, poll in enumerate(parked):
+        polls.park(poll, deadline)
+    assert polls.is_full
+    parked[1].answer()
+    assert not polls.is_full
