@@ -18,6 +18,8 @@ from typing import TypeVar
 import outcome
 import trio
 
+from bookie.storage.direct_read import DIRECT_BYTES_MIN, open_direct, read_direct
+
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
@@ -126,6 +128,8 @@ class RealFile:
         self._calls = 0  # under way
         self._is_closed = False
         self._reads_nowait = bool(_RWF_NOWAIT)
+        self._direct_fd: int | None = None
+        """For reads around the page cache; -1 if there is no such thing here."""
 
     @property
     def size(self) -> int:
@@ -171,7 +175,7 @@ class RealFile:
         size = min(size, max(self._size - offset, 0))
         if size == 0:
             return b""
-        if not self._reads_nowait:
+        if not self._reads_nowait or (drops_cache and size >= DIRECT_BYTES_MIN):
             return None
         data = bytearray(size)
         try:
@@ -192,7 +196,15 @@ class RealFile:
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         fd = self._fd
 
+        if drops_cache and size >= DIRECT_BYTES_MIN and self._direct_fd is None:
+            self._direct_fd = open_direct(self._path)
+        direct = -1 if self._direct_fd is None else self._direct_fd
+
         def do() -> bytes:
+            if drops_cache and direct >= 0 and size >= DIRECT_BYTES_MIN:
+                data = read_direct(direct, offset, size)
+                if data is not None:
+                    return data
             data = _read_all(fd, offset, size)
             if drops_cache:
                 os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
@@ -219,6 +231,9 @@ class RealFile:
         if not self._is_closed or self._calls or self._fd < 0:
             return
         fd, self._fd = self._fd, -1
+        if self._direct_fd is not None and self._direct_fd >= 0:
+            os.close(self._direct_fd)
+            self._direct_fd = -1
         if self._thread is not None:
             self._thread.end()
         os.close(fd)

@@ -245,3 +245,20 @@ async def test_lock_is_for_one_process(tmp_path: Path) -> None:
     assert b"BlockingIOError" in (await run_other()).stderr
     disk.close()
     assert (await run_other()).returncode == 0
+
+
+async def test_reads_around_the_page_cache_give_the_same_bytes(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(3_000_001)
+    disk = RealDisk()
+    file = await disk.open(str(tmp_path / "f"), is_new=True)
+    await file.write_at(0, [data])  # not synced: a direct read must see it all the same
+    for offset, size in [
+        (0, 65_536), (1, 65_536), (4095, 100_002), (12_345, 1 << 20), (0, 3_000_001),
+        (2_900_000, 200_000), (3_000_001, 65_536), (2_999_999, 65_536),
+    ]:  # fmt: skip
+        assert await file.read(offset, size, drops_cache=True) == data[offset : offset + size]
+    await file.write_at(3_000_001, [b"more"])
+    await file.sync(drops_cache=True)
+    assert await file.read(2_950_000, 65_536, drops_cache=True) == (data + b"more")[2_950_000:]
+    file.close()
+    disk.close()
