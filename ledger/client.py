@@ -6,16 +6,17 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType, TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
 from ledger.bookie_pool import BookiePool
 from ledger.core import placement
 from ledger.core.entry import DigestType
-from ledger.core.metadata import Fragment, LedgerMetadata
-from ledger.errors import LedgerExists, NotEnoughBookies
+from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.errors import LedgerClosed, LedgerExists, NotEnoughBookies
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
@@ -29,6 +30,8 @@ from ledger.write_loop import WriteLoop
 from ledger.writer import LedgerWriter
 
 _CREATE_TRIES_MAX = 100
+RESERVED_TAG = "ledgerstream-reserved"
+"""Key in the custom metadata of a ledger that has no writer yet."""
 
 
 class _Handle(Protocol):
@@ -183,6 +186,40 @@ class LedgerClient:
             raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
 
         return Opening(create)
+
+    async def reserve_ledger(self, **settings: Any) -> int:
+        """Makes an empty ledger for somebody else to write, and returns its id.
+
+        Takes and raises what `create_ledger` does. `write_reserved` writes it, once.
+        """
+        custom = {**settings.pop("custom", {}), RESERVED_TAG: b"1"}
+        writer = await self.create_ledger(**settings, custom=custom)
+        writer.abandon()
+        return writer.ledger_id
+
+    def write_reserved(self, ledger_id: int) -> Opening[LedgerWriter]:
+        """The only writer of a ledger that `reserve_ledger` made; no second caller gets one.
+
+        Raises LedgerClosed if the ledger has or had a writer, NoSuchLedger.
+        """
+
+        async def claim() -> LedgerWriter:
+            client_id = await self._presence.announce()
+
+            def claimed(stored: LedgerMetadata) -> LedgerMetadata:
+                if stored.state is not LedgerState.OPEN or RESERVED_TAG not in stored.custom:
+                    raise LedgerClosed(
+                        f"ledger {ledger_id} has or had a writer (state "
+                        f"{stored.state.name.lower()}); a ledger has one for its whole life. "
+                        "Cure: make a new one"
+                    )
+                rest = {name: v for name, v in stored.custom.items() if name != RESERVED_TAG}
+                return replace(stored, custom={**rest, CLIENT_TAG: client_id.encode()})
+
+            metadata = await self.ledgers.update(ledger_id, claimed)
+            return LedgerWriter(metadata, self._write_loop)
+
+        return Opening(claim)
 
     async def _choose(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int

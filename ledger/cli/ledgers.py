@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Literal
 
 import trio
@@ -25,14 +24,13 @@ from ledger.cli.output import (
 )
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType, Entry
-from ledger.core.metadata import LedgerMetadata, LedgerState
-from ledger.errors import InvalidArgument, NoSuchLedger
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import NoSuchLedger
 from ledger.reader import LedgerReader
-from ledger.writer import ENTRY_PAYLOAD_BYTES_MAX, LedgerWriter
+from ledger.writer import ENTRY_PAYLOAD_BYTES_MAX
 
 app = App(name="ledger", help="The layer below streams.")
 
-_UNCLAIMED = "ledgerstream.unclaimed"
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 
@@ -99,34 +97,17 @@ async def create(
 ) -> None:
     """Create an empty ledger and print its id; `ledger append` writes it."""
     async with LedgerClient.connect(cluster.uri) as client:
-        writer = await client.create_ledger(
+        ledger_id = await client.reserve_ledger(
             ensemble_size=ensemble,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             digest_type=DigestType[digest.upper()],
             password=password.encode(),
-            custom={_UNCLAIMED: b"1"},
         )
-        writer.abandon()
     if output.json:
-        print_json({"ledger_id": writer.ledger_id})
+        print_json({"ledger_id": ledger_id})
     else:
-        sys.stdout.write(f"{writer.ledger_id}\n")
-
-
-async def _claim(client: LedgerClient, ledger_id: int) -> LedgerWriter:
-    """The writer of a ledger nobody ever wrote; no second caller can get one."""
-
-    def claimed(stored: LedgerMetadata) -> LedgerMetadata:
-        if stored.state is not LedgerState.OPEN or _UNCLAIMED not in stored.custom:
-            raise InvalidArgument(
-                f"ledger {ledger_id} has or had a writer (state {stored.state.name.lower()}); a "
-                f"ledger has one for its whole life: `ledger create` makes a new one"
-            )
-        rest = {name: value for name, value in stored.custom.items() if name != _UNCLAIMED}
-        return replace(stored, custom=rest)
-
-    return LedgerWriter(await client.ledgers.update(ledger_id, claimed), client._write_loop)
+        sys.stdout.write(f"{ledger_id}\n")
 
 
 @app.command
@@ -143,7 +124,7 @@ async def append(
     async with (
         opened(file) as descriptor,
         LedgerClient.connect(cluster.uri) as client,
-        await _claim(client, ledger_id) as writer,
+        client.write_reserved(ledger_id) as writer,
         aclosing(line_batches(descriptor, ENTRY_PAYLOAD_BYTES_MAX)) as batches,
     ):
         async for lines in batches:

@@ -223,3 +223,14 @@ async def test_a_tail_gets_the_last_entries_of_a_writer_that_dies(tmp_path: Path
             assert reader.last_add_confirmed == 1
         with trio.fail_after(5):
             assert await reader.wait_lac_after(1, 5) == 2
+
+
+async def test_a_reserved_ledger_is_written_once(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
+        ledger_id = await client.reserve_ledger()
+        async with client.write_reserved(ledger_id) as writer:
+            await writer.append(b"0")
+            with pytest.raises(LedgerClosed, match="has or had a writer"):
+                await client.write_reserved(ledger_id)
+        async with client.open_ledger(ledger_id) as reader:
+            assert [e.payload for e in await reader.read(0, 0)] == [b"0"]
