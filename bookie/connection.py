@@ -93,8 +93,11 @@ class Connection:
         """Serves until the peer leaves or breaks the protocol."""
         try:
             async with trio.open_nursery() as self._nursery:
-                await self._receive()
-                self._nursery.cancel_scope.cancel()
+                try:
+                    await self._receive()
+                finally:
+                    # Before the nursery closes: an answer that comes late must find it so.
+                    self.close()
         except* (OSError, trio.ClosedResourceError):
             pass  # the peer is gone: nobody to tell
         except* ProtocolError as errors:
