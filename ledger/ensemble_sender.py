@@ -204,6 +204,8 @@ class EnsembleSender:
         confirmed = self.core.last_add_confirmed
         if self.error is not None or confirmed <= self.lac_carried:
             return
+        if self.core.last_add_pushed > confirmed:
+            return  # not idle: asked again when these are confirmed, unless an add tells it
         self.lac_carried = confirmed
         body = self.digest.encode_lac(self.ledger_id, confirmed)
         request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)
