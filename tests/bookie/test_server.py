@@ -360,8 +360,16 @@ async def test_an_overlong_frame_is_refused_before_it_arrives(tmp_path: Path) ->
         assert server.statistics().protocol_errors == 1
 
 
+class _TasksSpawned(trio.abc.Instrument):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
 async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
-    """Cost budget: per 1,000 adds few syncs and few chunks, and no request of its own."""
+    """Cost budget: per 1,000 adds few syncs, few chunks and sends, and no task of its own."""
     async with (
         real_cluster(tmp_path, 1) as cluster,
         cluster.client() as client,
@@ -375,9 +383,13 @@ async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
         syncs = storage.journal.statistics().syncs
         chunks = server.statistics().chunks
         sends = client.pool.statistics()[cluster.bookies[0].bookie_id, 2].sends
+        spawned = _TasksSpawned()
+        trio.lowlevel.add_instrument(spawned)
         for _ in range(1000):
             writer.append_nowait(bytes(100))
         await writer.flush()
+        trio.lowlevel.remove_instrument(spawned)
+        assert spawned.count <= 4  # none per entry; the tasks of timers that came due meanwhile
         assert storage.journal.statistics().syncs - syncs <= 4
         assert server.statistics().chunks - chunks <= 8
         assert client.pool.statistics()[cluster.bookies[0].bookie_id, 2].sends - sends <= 4
