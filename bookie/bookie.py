@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 COOKIE_FILE = "VERSION"
 LOCK_FILE = "LOCK"
+_NO_DATA = (LOCK_FILE, COOKIE_FILE, f"{COOKIE_FILE}.tmp", "lost+found")
+"""What may lie in the directory of a new bookie: also after a crash, and on a new disk."""
 
 
 class CookieMismatch(FinalError):
@@ -237,7 +239,7 @@ class Bookie:
         """A bookie the cluster does not know must be a new one."""
         for directory in directories:
             names = await self._disk.list_directory(directory)
-            held = [name for name in names if name not in (LOCK_FILE, COOKIE_FILE)]
+            held = [name for name in names if name not in _NO_DATA]
             if held:
                 raise CookieMismatch(
                     f"{directory} holds {', '.join(held[:5])}, but the cluster does not know "

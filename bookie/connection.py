@@ -21,7 +21,7 @@ from bookie.core.adds import FRAME_BYTES_MIN, Run, take_adds
 from bookie.requests import Requests
 from bookie.storage.journal import CommitGroup
 from bookie.storage.ledger_storage import LedgerStorage
-from ledger.errors import ProtocolError, RemoteProtocolError, Status
+from ledger.errors import LedgerError, ProtocolError, RemoteProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
@@ -75,9 +75,11 @@ class Connection:
         self._is_v2 = False
         self._add_header = 0
         self._takes_range_acks = False
+        self._runs_as_ranges = False
         self._group: CommitGroup | None = None
         self._runs: list[Run] = []
         self._replies: list[bytes] = []
+        self._replies_bytes = 0
         self._is_taking = False
         self._outbox: deque[bytes | memoryview] = deque()
         self._outbox_bytes = 0
@@ -100,8 +102,8 @@ class Connection:
                     self.close()
         except* (OSError, trio.ClosedResourceError):
             pass  # the peer is gone: nobody to tell
-        except* ProtocolError as errors:
-            self._counts.protocol_errors += 1
+        except* LedgerError as errors:
+            self._counts.protocol_errors += bool(errors.subgroup(ProtocolError))
             _log.warning(
                 "connection closed peer=%s cause=%s", self._transport.peer, errors.exceptions[0]
             )
@@ -164,13 +166,23 @@ class Connection:
         except RequestRefused as refused:
             self._replies.append(codec.encode_response(refused.response))
             return
-        if not self._requests.answer_nowait(request, partial(self._reply, request)):
+        # Small requests may ask for large answers: beyond the bound they wait their turn.
+        is_over = self._outbox_bytes + self._replies_bytes > _OUTBOX_BYTES_MAX
+        reply = partial(self._reply, request)
+        if is_over or not self._requests.answer_nowait(request, reply, self._is_gone):
             waiting.append(request)
+
+    def _is_gone(self) -> bool:
+        return self._is_closed
 
     async def _answer_waiting(self, waiting: list[Request]) -> None:
         try:
             for request in waiting:
-                await self._requests.answer(request, partial(self._reply, request))
+                while self._outbox_bytes > _OUTBOX_BYTES_MAX and not self._is_closed:
+                    await self._flushed.wait()
+                reply = partial(self._reply, request)
+                if not self._requests.answer_nowait(request, reply, self._is_gone):
+                    await self._requests.answer(request, reply)
         finally:
             self._waiting_chunks -= 1
             self._chunk_done.set()
@@ -243,10 +255,11 @@ class Connection:
 
     def _open_group(self) -> CommitGroup:
         group = self._storage.journal.open_group
-        if group is not self._group:
+        if group is not self._group or self._runs_as_ranges != self._takes_range_acks:
             self._group = group
             self._runs = []
-            group.on_durable.append(partial(self._acknowledge, self._runs))
+            self._runs_as_ranges = self._takes_range_acks
+            group.on_durable.append(partial(self._acknowledge, self._runs, self._runs_as_ranges))
         return group
 
     def _queue(self, group: CommitGroup, frames: memoryview, entries: int) -> None:
@@ -257,11 +270,11 @@ class Connection:
         group.entries += entries
         self._storage.journal.kick()
 
-    def _acknowledge(self, runs: list[Run]) -> None:
+    def _acknowledge(self, runs: list[Run], as_ranges: bool) -> None:
         """The journal has fsynced `runs`: all their replies in one piece."""
         if not runs or self._is_closed:
             return
-        if self._takes_range_acks:
+        if as_ranges:
             self._send(_encode_range_acks(runs))
         else:
             header = v2.ADD_HEADER
@@ -280,13 +293,16 @@ class Connection:
     def _reply(self, request: Request, body: ResponseBody) -> None:
         response = Response(request.version, request.txn_id, body)
         codec = v3 if request.version == 3 else v2
-        self._replies.append(codec.encode_response(response))
+        data = codec.encode_response(response)
+        self._replies.append(data)
+        self._replies_bytes += len(data)
         if not self._is_taking:
             self._send_replies()
 
     def _send_replies(self) -> None:
         if self._replies:
             replies, self._replies = self._replies, []
+            self._replies_bytes = 0
             self._send(replies[0] if len(replies) == 1 else b"".join(replies))
 
     def _send(self, data: bytes) -> None:

@@ -38,6 +38,8 @@ from ledger.wire.messages import (
 _log = logging.getLogger(__name__)
 
 Reply = Callable[[ResponseBody], None]
+IsGone = Callable[[], bool]
+"""Whether the peer that asked has left."""
 
 MASTER_KEY_BYTES = 20
 BATCH_READ_BYTES_MAX = 5 * 1024 * 1024 - 64
@@ -73,7 +75,7 @@ class Reads:
         finally:
             self._nursery = None  # the bookie is ending: late answers have nobody to make them
 
-    def read(self, body: ReadRequest, reply: Reply) -> bool:
+    def read(self, body: ReadRequest, reply: Reply, is_gone: IsGone) -> bool:
         """Answers, or arranges that `reply` is called later; False if a disk must be asked."""
         state = self._storage.state(body.ledger_id) if body.ledger_id >= 0 else None
         if body.is_fencing:
@@ -82,10 +84,14 @@ class Reads:
             reply(ReadResponse(Status.NO_SUCH_LEDGER, body.ledger_id, body.entry_id))
             return True
         if body.previous_lac is not None:
-            return self._long_poll(body, state, body.previous_lac, reply)
+            return self._long_poll(body, state, body.previous_lac, reply, is_gone)
         if body.entry_id > state.lac and not self._journal.is_idle:
-            # Perhaps it is only in memory yet, and could be forgotten by a crash.
-            self._journal.when_durable(lambda: self._answer_in_memory_or_later(body, reply))
+            # Perhaps it is only in memory yet, and could be forgotten by a crash. What is
+            # answered is what is there now: a later entry would not be durable with it.
+            found: list[ResponseBody] = []
+            if not self._answer_from_memory(body, state, body.entry_id, found.append):
+                return False
+            self._journal.when_durable(lambda: reply(found[0]))
             return True
         return self._answer_from_memory(body, state, body.entry_id, reply)
 
@@ -101,9 +107,16 @@ class Reads:
         return True
 
     def _answer_in_memory_or_later(self, body: ReadRequest, reply: Reply) -> None:
-        state = self._storage.state(body.ledger_id)
-        if state is None or not self._answer_from_memory(body, state, body.entry_id, reply):
-            self._later(self.read_entry, body, reply)
+        """Called by the journal: must not raise."""
+        try:
+            state = self._storage.state(body.ledger_id)
+            if state is not None and self._answer_from_memory(body, state, body.entry_id, reply):
+                return
+        except BookieIoError as error:
+            status = status_of(error, body.ledger_id, body.entry_id)
+            reply(ReadResponse(status, body.ledger_id, body.entry_id))
+            return
+        self._later(self.read_entry, body, reply)
 
     def _read_fencing(self, body: ReadRequest, state: LedgerState | None, reply: Reply) -> bool:
         key = body.master_key
@@ -122,10 +135,11 @@ class Reads:
     async def read_entry(self, body: ReadRequest, entry_id: int) -> ResponseBody:
         """Reads one entry wherever it is; entry id -1 is the last one."""
         storage, ledger_id = self._storage, body.ledger_id
-        state = storage.state(ledger_id)
-        if state is None or state.is_deleted:
-            return ReadResponse(Status.NO_SUCH_LEDGER, ledger_id, body.entry_id)
+        state: LedgerState | None = None
         try:
+            state = storage.state(ledger_id)
+            if state is None or state.is_deleted:
+                return ReadResponse(Status.NO_SUCH_LEDGER, ledger_id, body.entry_id)
             if entry_id < 0:
                 entry_id = storage.last_entry_id(ledger_id)
                 if entry_id < 0:
@@ -133,11 +147,13 @@ class Reads:
             entry = await storage.read(ledger_id, entry_id)
         except LedgerError as error:
             return ReadResponse(
-                _status_of(error, ledger_id, entry_id),
+                status_of(error, ledger_id, entry_id),
                 ledger_id,
                 body.entry_id,
-                max_lac=state.lac,
+                max_lac=None if state is None else state.lac,
             )
+        if entry_id > state.lac:
+            await self.wait_durable()  # it may have come while this waited for a disk
         return ReadResponse(Status.OK, ledger_id, body.entry_id, entry, max_lac=state.lac)
 
     async def read_batch(self, body: BatchReadRequest) -> ResponseBody:
@@ -159,7 +175,9 @@ class Reads:
                 ledger_id, first, count_max, min(body.size_max, BATCH_READ_BYTES_MAX)
             )
         except LedgerError as error:
-            return BatchReadResponse(_status_of(error, ledger_id, first), ledger_id, first)
+            return BatchReadResponse(status_of(error, ledger_id, first), ledger_id, first)
+        if first + len(entries) - 1 > state.lac:
+            await self.wait_durable()  # some may have come while we waited or read
         return BatchReadResponse(Status.OK, ledger_id, first, tuple(entries))
 
     async def read_lac(self, ledger_id: int) -> ResponseBody:
@@ -173,9 +191,9 @@ class Reads:
             try:
                 last = await self._storage.read(ledger_id, last_id)
             except LedgerError as error:
-                return ReadLacResponse(_status_of(error, ledger_id, last_id), ledger_id)
+                return ReadLacResponse(status_of(error, ledger_id, last_id), ledger_id)
         if last is None and state.explicit_lac is None:
-            return ReadLacResponse(_status_of(_nothing_held(state), ledger_id, -1), ledger_id)
+            return ReadLacResponse(status_of(_nothing_held(state), ledger_id, -1), ledger_id)
         return ReadLacResponse(Status.OK, ledger_id, state.explicit_lac, last)
 
     async def wait_durable(self) -> None:
@@ -187,7 +205,12 @@ class Reads:
     # ---- long poll
 
     def _long_poll(
-        self, body: ReadRequest, state: LedgerState, known_lac: int, reply: Reply
+        self,
+        body: ReadRequest,
+        state: LedgerState,
+        known_lac: int,
+        reply: Reply,
+        is_gone: IsGone,
     ) -> bool:
         if body.is_piggyback and body.entry_id != -1:
             reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
@@ -207,7 +230,7 @@ class Reads:
             state.unwatch(on_change)
             self._answer_poll(body, state, known_lac, reply)
 
-        poll = LongPoll(answer)
+        poll = LongPoll(answer, is_gone)
         state.watchers.append(on_change)
         timeout_s = min(body.timeout_ms / 1000, LONG_POLL_S_MAX)
         if self._polls.park(poll, trio.current_time() + timeout_s):
@@ -217,7 +240,19 @@ class Reads:
     def _answer_poll(
         self, body: ReadRequest, state: LedgerState, known_lac: int, reply: Reply
     ) -> None:
-        """Facts 4.5: with piggy-back the next entry comes along if the LAC has passed it."""
+        """Facts 4.5: with piggy-back the next entry comes along if the LAC has passed it.
+
+        Called by whoever moves the LAC: must not raise.
+        """
+        try:
+            self._answer_poll_now(body, state, known_lac, reply)
+        except BookieIoError as error:
+            status = status_of(error, body.ledger_id, known_lac + 1)
+            reply(ReadResponse(status, body.ledger_id, body.entry_id))
+
+    def _answer_poll_now(
+        self, body: ReadRequest, state: LedgerState, known_lac: int, reply: Reply
+    ) -> None:
         if not body.is_piggyback:
             if not self._answer_from_memory(body, state, body.entry_id, reply):
                 self._later(self.read_entry, body, reply)
@@ -271,7 +306,7 @@ def _nothing_held(state: LedgerState) -> LedgerError:
     return NoSuchEntry(f"ledger {state.ledger_id} has no entry here")
 
 
-def _status_of(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
+def status_of(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
     status = _STATUS_OF_ERROR.get(type(error), Status.IO_ERROR)
     if status is Status.IO_ERROR:
         _log.error("read failed ledger=%d entry=%d cause=%s", ledger_id, entry_id, error)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable
 
-from bookie.reads import MASTER_KEY_BYTES, Reads, Reply
+from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
+from bookie.reads import MASTER_KEY_BYTES, IsGone, Reads, Reply, status_of
 from bookie.storage.ledger_storage import LedgerStorage
-from ledger.errors import Status
+from ledger.errors import BookieIoError, Status
 from ledger.wire import v2
 from ledger.wire.messages import (
     AddRequest,
@@ -20,6 +21,7 @@ from ledger.wire.messages import (
     AuthRequest,
     AuthResponse,
     BatchReadRequest,
+    BatchReadResponse,
     ForceLedgerRequest,
     ForceLedgerResponse,
     GetBookieInfoRequest,
@@ -27,8 +29,11 @@ from ledger.wire.messages import (
     ListEntriesRequest,
     ListEntriesResponse,
     ReadLacRequest,
+    ReadLacResponse,
     ReadRequest,
+    ReadResponse,
     Request,
+    RequestBody,
     ResponseBody,
     StartTlsRequest,
     StartTlsResponse,
@@ -61,12 +66,18 @@ class Requests:
         """Answers what outlives the chunk it came in; until cancelled."""
         await self._reads.run()
 
-    def answer_nowait(self, request: Request, reply: Reply) -> bool:
+    def answer_nowait(self, request: Request, reply: Reply, is_gone: IsGone) -> bool:
         """Answers, or arranges that `reply` is called later; False if a disk must be asked
-        first: then the caller awaits `answer`."""
-        body = request.body
+        first: then the caller awaits `answer`. `is_gone` says that nobody wants it any more."""
+        try:
+            return self._answer_nowait(request.body, reply, is_gone)
+        except BookieIoError as error:
+            reply(_failed(request.body, error))
+            return True
+
+    def _answer_nowait(self, body: RequestBody, reply: Reply, is_gone: IsGone) -> bool:
         if isinstance(body, ReadRequest):
-            return self._reads.read(body, reply)
+            return self._reads.read(body, reply, is_gone)
         if isinstance(body, AddRequest):
             self._add(body, reply)
         elif isinstance(body, WriteLacRequest):
@@ -89,22 +100,28 @@ class Requests:
     async def answer(self, request: Request, reply: Reply) -> None:
         """Answers a request that needs a disk, or may."""
         body = request.body
-        if isinstance(body, ReadRequest):
-            reply(await self._reads.read_entry(body, body.entry_id))
-        elif isinstance(body, BatchReadRequest):
-            reply(await self._reads.read_batch(body))
-        elif isinstance(body, ReadLacRequest):
-            reply(await self._reads.read_lac(body.ledger_id))
-        elif isinstance(body, GetBookieInfoRequest):
-            reply(await self._info(body))
+        try:
+            if isinstance(body, ReadRequest):
+                reply(await self._reads.read_entry(body, body.entry_id))
+            elif isinstance(body, BatchReadRequest):
+                reply(await self._reads.read_batch(body))
+            elif isinstance(body, ReadLacRequest):
+                reply(await self._reads.read_lac(body.ledger_id))
+            elif isinstance(body, GetBookieInfoRequest):
+                reply(await self._info(body))
+        except BookieIoError as error:
+            reply(_failed(body, error))
 
     # ---- adds
 
     def check_add(self, ledger_id: int, entry_id: int, key: bytes, is_recovery: bool) -> Status:
         """Whether this add may be stored; makes the ledger known if it is new."""
-        if ledger_id < 0 or entry_id < 0:
+        if ledger_id < 0 or not 0 <= entry_id < ENTRY_ID_END:
             return Status.BAD_REQUEST
-        state = self._storage.state(ledger_id)
+        try:
+            state = self._storage.state(ledger_id)
+        except BookieIoError as error:
+            return status_of(error, ledger_id, entry_id)
         if state is None:
             state = self._storage.create(ledger_id, key)
         return state.check_add(key, is_recovery)
@@ -141,6 +158,8 @@ class Requests:
     def _write_lac(self, body: WriteLacRequest) -> Status:
         if body.ledger_id < 0 or len(body.master_key) != MASTER_KEY_BYTES:
             return Status.BAD_REQUEST
+        if len(body.body) > EXPLICIT_LAC_BYTES_MAX:
+            return Status.BAD_REQUEST
         state = self._storage.state(body.ledger_id)
         if state is None:
             state = self._storage.create(body.ledger_id, body.master_key)
@@ -161,3 +180,18 @@ class Requests:
             total if body.requested & 1 else None,
             free if body.requested & 2 else None,
         )
+
+
+def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:
+    """The answer to a request that met damage: an I/O error, whatever was asked."""
+    if isinstance(body, ReadRequest):
+        status = status_of(error, body.ledger_id, body.entry_id)
+        return ReadResponse(status, body.ledger_id, body.entry_id)
+    if isinstance(body, BatchReadRequest):
+        status = status_of(error, body.ledger_id, body.entry_id)
+        return BatchReadResponse(status, body.ledger_id, body.entry_id)
+    if isinstance(body, ReadLacRequest):
+        return ReadLacResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
+    if isinstance(body, WriteLacRequest):
+        return WriteLacResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
+    raise error

@@ -47,6 +47,11 @@ Resolve = Callable[[str], Awaitable[tuple[str, int]]]
 class AckSink(Protocol):
     """A ledger being written, as its connections see it. All calls are synchronous."""
 
+    @property
+    def bytes_pending(self) -> int:
+        """Bytes this writer holds unconfirmed, within its own window."""
+        ...
+
     def acked(self, bookie: str, first: int, last: int) -> None:
         """`bookie` has first..last on disk. `settle` follows at the end of the chunk."""
         ...
@@ -132,7 +137,10 @@ class BookieConnection:
         else:
             self._outbox.append(data)
             self._outbox_bytes += len(data)
-        if self._outbox_bytes > self.outbox_bytes_max:
+        if self._outbox_bytes > self.outbox_bytes_max and self._outbox_bytes > (
+            # What writers hold unconfirmed is bounded by their windows, and no excess.
+            self.outbox_bytes_max + sum(sink.bytes_pending for sink in self.sinks.values())
+        ):
             self._fail(
                 BookieUnavailable(
                     f"bookie {self.bookie} does not keep up: {self._outbox_bytes} bytes wait to "

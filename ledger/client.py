@@ -140,6 +140,7 @@ class LedgerClient:
     ) -> None:
         assert self._nursery is not None
         assert self._nursery_manager is not None
+        self._write_loop.fail_all(LedgerClosed("the client was closed"))
         self.pool.close_all()
         self._nursery.cancel_scope.cancel()
         # The body's own exception goes on by itself, not wrapped in a group of the nursery's.

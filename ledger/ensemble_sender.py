@@ -70,6 +70,11 @@ class EnsembleSender:
         """Every entry up to this id is durable on its ack quorum; -1 for none."""
         return self.core.last_add_confirmed
 
+    @property
+    def bytes_pending(self) -> int:
+        """Bytes of frames held until they are confirmed; the window bounds them."""
+        return self._bytes_pending
+
     def fail(self, error: LedgerError) -> None:
         """The ledger can never be written again by this writer."""
         raise NotImplementedError

@@ -14,6 +14,7 @@ from typing import Protocol
 import trio
 
 from ledger.bookie_pool import BookiePool
+from ledger.errors import LedgerError
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
@@ -30,6 +31,8 @@ class Writing(Protocol):
     def send_lac(self) -> None: ...
 
     def check_progress(self, now: float) -> None: ...
+
+    def fail(self, error: LedgerError) -> None: ...
 
 
 class WriteLoop:
@@ -71,6 +74,11 @@ class WriteLoop:
 
     def remove(self, writer: Writing) -> None:
         self._writers.pop(writer, None)
+
+    def fail_all(self, error: LedgerError) -> None:
+        """The client ends: no writer may outlive it waiting."""
+        for writer in list(self._writers):
+            writer.fail(error)
 
     def kick(self, writer: Writing) -> None:
         """`writer` has gathered something: it is sent at the end of this tick."""

@@ -58,6 +58,8 @@ class LedgerWriter(EnsembleSender):
         self.length = 0
         self.on_confirmed: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
+        self._refuses = False
+        self._frame_overhead = 60 + self.digest.size
         self._frame_heads: dict[int, bytes] = {}
         self._send_at = 0
         self._waiters = EntryWaiters()
@@ -96,8 +98,10 @@ class LedgerWriter(EnsembleSender):
         core = self.core
         entry_id = core.last_add_pushed + 1
         confirmed = core.last_add_confirmed
-        if self.error is not None:
+        if self.error is not None or self._refuses:
             raise self._failure()
+        if payload.__class__ is not bytes:
+            payload = _as_bytes(payload)
         if (
             entry_id - confirmed > self._options.window_entries
             or self._bytes_pending >= self._options.window_bytes
@@ -116,7 +120,7 @@ class LedgerWriter(EnsembleSender):
         buffer = self._buffers[0 if stride == 1 else entry_id % stride]
         buffer.append(head + header)
         buffer.append(payload)
-        pending = self._bytes_pending + size + 64
+        pending = self._bytes_pending + size + self._frame_overhead
         self._bytes_pending = pending
         if not self.is_dirty:
             self._send_at = pending + _SEND_BYTES
@@ -221,7 +225,8 @@ class LedgerWriter(EnsembleSender):
 
     def _failure(self) -> LedgerError:
         """A new exception each time: one instance raised in many tasks mixes tracebacks."""
-        assert self.error is not None
+        if self.error is None:
+            return LedgerClosed(f"ledger {self.ledger_id} is being closed")
         return type(self.error)(*self.error.args)
 
     async def close(self) -> LedgerMetadata:
@@ -234,7 +239,11 @@ class LedgerWriter(EnsembleSender):
         if self.is_closed:
             return self.metadata
         if not self._is_closing:
-            await self.flush()
+            self._refuses = True  # nothing may come after what is flushed here
+            try:
+                await self.flush()
+            finally:
+                self._refuses = False
             if self.error is not None:
                 raise self._failure()
             self._is_closing = True
@@ -278,7 +287,7 @@ class LedgerWriter(EnsembleSender):
         traceback: TracebackType | None,
     ) -> None:
         if kind is None:
-            if not isinstance(self.error, LedgerClosed):
+            if self._is_closing or not isinstance(self.error, LedgerClosed):
                 await self.close()
         else:
             self.abandon()
@@ -295,3 +304,13 @@ class LedgerWriter(EnsembleSender):
 
 
 _ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS).to_bytes(4, "big")
+
+
+def _as_bytes(payload: Buffer) -> memoryview:
+    """Anything else than bytes, counted in bytes. Raises InvalidArgument."""
+    try:
+        return memoryview(payload).cast("B")
+    except TypeError as error:
+        raise InvalidArgument(
+            f"a payload must be bytes or a contiguous buffer, not {type(payload).__name__}: {error}"
+        ) from error

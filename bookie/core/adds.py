@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from bookie.core.ledger_state import LedgerState
+from bookie.core.ledger_state import ENTRY_ID_END, LedgerState
 
 FRAME_BYTES_MIN = 60
 """Length, header, master key and the 32 bytes every entry has."""
@@ -57,7 +57,12 @@ def take_adds(
             break
         if ledger_id != ledger:
             found = states.get(ledger_id)
-            if found is None or found.is_fenced or k != found.master_key or entry_id < 0:
+            if (
+                found is None
+                or found.is_fenced
+                or k != found.master_key
+                or not 0 <= entry_id < ENTRY_ID_END
+            ):
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)
@@ -72,7 +77,7 @@ def take_adds(
         last += 1
         if entry_id != last:
             last -= 1
-            if entry_id < 0:
+            if not 0 <= entry_id < ENTRY_ID_END:
                 break
             assert state is not None
             runs.append((state, first, last))

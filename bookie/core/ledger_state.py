@@ -13,6 +13,10 @@ from ledger.errors import Status
 
 _STORED = struct.Struct(">BBqBH")
 _STORED_VERSION = 1
+ENTRY_ID_END = 2**63 - 1
+"""Entry ids are below this: the index counts one past the last."""
+EXPLICIT_LAC_BYTES_MAX = 64
+"""A LAC packet has 16 bytes and a digest."""
 _FLAG_FENCED = 1
 _FLAG_LIMBO = 2
 
@@ -93,6 +97,8 @@ class LedgerState:
 
     def set_explicit_lac(self, lac: int, packet: bytes | bytearray | memoryview) -> None:
         """Takes the writer's LAC packet, unless one with a higher LAC is here already."""
+        if len(packet) > EXPLICIT_LAC_BYTES_MAX:
+            return  # no packet of ours; from an old journal, or damage
         if lac >= self.explicit_lac_id:
             self.explicit_lac = bytes(packet)
             self.explicit_lac_id = lac

@@ -11,15 +11,21 @@ from collections.abc import Callable
 
 
 class LongPoll:
-    """One parked poll. `answer` is called exactly once, by whichever comes first."""
+    """One parked poll. `answer` is called exactly once, by whichever comes first.
 
-    __slots__ = ("_answer",)
+    `is_gone` says that its peer has left: then its place may be given to another.
+    """
 
-    def __init__(self, answer: Callable[[], None]) -> None:
+    __slots__ = ("_answer", "_is_gone")
+
+    def __init__(self, answer: Callable[[], None], is_gone: Callable[[], bool]) -> None:
         self._answer: Callable[[], None] | None = answer
+        self._is_gone = is_gone
 
     @property
     def is_answered(self) -> bool:
+        if self._answer is not None and self._is_gone():
+            self.answer()  # nobody hears it, and nothing is kept for it any more
         return self._answer is None
 
     def answer(self) -> None:

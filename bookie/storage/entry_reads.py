@@ -80,7 +80,7 @@ class EntryReader:
         room = size_max - BATCH_OVERHEAD_BYTES
         if count_max <= 0:
             count_max = ENTRY_ID_MAX
-        while len(found) < count_max:
+        while len(found) < count_max and first + len(found) < ENTRY_ID_MAX:
             entry_id = first + len(found)
             entry = self._cache.get(ledger_id, entry_id)
             if entry is not None:

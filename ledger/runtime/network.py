@@ -111,7 +111,11 @@ class TcpListener:
             await trio.lowlevel.wait_readable(self._socket)
             try:
                 connected, _ = self._socket.accept()
-                return TcpTransport(connected)
+                try:
+                    return TcpTransport(connected)
+                except OSError:
+                    connected.close()  # reset before we looked at it
+                    continue
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:

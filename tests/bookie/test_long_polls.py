@@ -8,7 +8,8 @@ from bookie.core.long_polls import LongPoll, LongPolls
 def test_polls_are_answered_once_by_whichever_comes_first() -> None:
     answered: list[str] = []
     polls = LongPolls(10)
-    early, late = (LongPoll(lambda n=n: answered.append(n)) for n in ("early", "late"))  # type: ignore[misc]
+    early = LongPoll(lambda: answered.append("early"), lambda: False)
+    late = LongPoll(lambda: answered.append("late"), lambda: False)
     assert polls.park(late, 5.0)
     assert polls.park(early, 3.0)
     assert polls.next_deadline() == 3.0
@@ -24,9 +25,19 @@ def test_polls_are_answered_once_by_whichever_comes_first() -> None:
 
 def test_answered_polls_make_room() -> None:
     polls = LongPolls(3)
-    parked = [LongPoll(lambda: None) for _ in range(3)]
+    parked = [LongPoll(lambda: None, lambda: False) for _ in range(3)]
     for deadline, poll in enumerate(parked):
         polls.park(poll, deadline)
     assert polls.is_full
     parked[1].answer()
+    assert not polls.is_full
+
+
+def test_polls_of_peers_that_left_make_room() -> None:
+    polls = LongPolls(2)
+    gone: list[bool] = []
+    for deadline in range(2):
+        polls.park(LongPoll(lambda: None, lambda: bool(gone)), deadline)
+    assert polls.is_full
+    gone.append(True)
     assert not polls.is_full

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from ledger.core.metadata import LedgerState
-from ledger.errors import LedgerClosed, LedgerFenced, NotEnoughBookies
+from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, NotEnoughBookies
 from tests.real_cluster import SMALL, real_cluster
 
 
@@ -234,3 +236,60 @@ async def test_a_reserved_ledger_is_written_once(tmp_path: Path) -> None:
                 await client.write_reserved(ledger_id)
         async with client.open_ledger(ledger_id) as reader:
             assert [e.payload for e in await reader.read(0, 0)] == [b"0"]
+
+
+async def test_nothing_comes_after_what_close_flushes(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
+        writer = await client.create_ledger()
+        await writer.append(b"x" * 10)
+        refused = trio.Event()
+
+        async def go_on() -> None:
+            while True:
+                try:
+                    writer.append_nowait(b"y" * 1000)
+                except LedgerClosed:
+                    refused.set()
+                    return
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go_on)
+            await trio.lowlevel.checkpoint()
+            closed = await writer.close()
+            await refused.wait()
+        async with client.open_ledger(writer.ledger_id) as reader:
+            entries = await reader.read(0, closed.last_entry_id)
+        assert closed.length == sum(len(entry.payload) for entry in entries)
+
+
+@pytest.mark.parametrize("payload", ["text", 7, None])
+async def test_a_payload_that_is_no_bytes_changes_nothing(tmp_path: Path, payload: Any) -> None:
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        cluster.client() as client,
+        client.create_ledger() as writer,
+    ):
+        with pytest.raises(InvalidArgument, match="must be bytes"):
+            writer.append_nowait(payload)
+        assert await writer.append(b"fine") == 0
+
+
+async def test_buffers_count_in_bytes(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
+        async with client.create_ledger() as writer:
+            numbers = array("i", [1, 2, 3])
+            await writer.append(memoryview(numbers))
+            await writer.append(bytearray(b"more"))
+        async with client.open_ledger(writer.ledger_id) as reader:
+            found = [entry.payload for entry in await reader.read(0, 1)]
+        assert found == [numbers.tobytes(), b"more"]
+
+
+async def test_a_writer_ends_with_its_client(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, **SMALL) as cluster:
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            await writer.append(b"x")
+        with pytest.raises(LedgerClosed, match="client was closed"):
+            await writer.append(b"y")

@@ -22,6 +22,7 @@ REAL_SIDES = {
     "bookie/process.py": "composition root of one bookie process",
     "bookie/supervisor.py": "starts processes",
     "bookie/storage/real_disk.py": "the disk door's real side: files on threads",
+    "bookie/storage/direct_read.py": "part of the same: reads around the page cache",
     "bookie/storage/rocks.py": "the index door's real side",
     "ledger/cli/": "composition root",
     "ledger/metastore/sqlite.py": "the metadata door's real side: SQLite on a thread",
