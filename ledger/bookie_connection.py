@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from ledger.calls import Calls
+from ledger.calls import Calls, OnAnswer
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -211,11 +211,14 @@ class BookieConnection:
             "outcome unknown"
         )
 
-    def post(self, body: RequestBody) -> None:
-        """Sends one request whose answer nobody waits for."""
-        if self.error is None and self._calls.waiting < _POSTED_CALLS_MAX:
-            _, data = self._calls.begin(body)
-            self._send(data)
+    def post(self, body: RequestBody, on_answer: OnAnswer) -> None:
+        """Sends one request; no task waits, `on_answer` gets the answer, or None."""
+        if self.error is not None or self._calls.waiting >= _POSTED_CALLS_MAX:
+            on_answer(None)
+            return
+        call, data = self._calls.begin(body)
+        call.on_answer = on_answer
+        self._send(data)
 
     # ---- receiving
 

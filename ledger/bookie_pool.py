@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from ledger.bookie_connection import BookieConnection, ConnectionStatistics, Resolve
+from ledger.calls import OnAnswer
 from ledger.errors import BookieUnavailable, LedgerClosed
 from ledger.options import ClientOptions
 from ledger.runtime.network import Network
@@ -131,12 +132,15 @@ class BookiePool:
         connection = self.connection(bookie, version_for(body))
         return await connection.call(body, timeout_s)
 
-    def post(self, bookie: str, body: RequestBody) -> None:
-        """Sends a hint: nobody waits for the answer, and a bookie out of reach is skipped."""
+    def post(self, bookie: str, body: RequestBody, on_answer: OnAnswer) -> None:
+        """Sends a request for which no task waits: `on_answer` is called with the answer, or
+        with None if the bookie is out of reach."""
         try:
-            self.connection(bookie, version_for(body)).post(body)
+            connection = self.connection(bookie, version_for(body))
         except BookieUnavailable:
-            return
+            on_answer(None)
+        else:
+            connection.post(body, on_answer)
 
     def close_all(self) -> None:
         """Ends all connections; whoever waits gets BookieUnavailable."""

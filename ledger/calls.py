@@ -7,6 +7,7 @@ ledger and entry, in the order of asking.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 from outcome import Error, Value
@@ -25,15 +26,21 @@ from ledger.wire.messages import (
     ResponseBody,
 )
 
+OnAnswer = Callable[[ResponseBody | None], None]
+
 
 class Call:
-    """One request. `task` waits for the answer; None if nobody does (any more)."""
+    """One request. `task` waits for the answer; None if nobody does (any more).
 
-    __slots__ = ("key", "task")
+    `on_answer` is called with the answer, or with None if there will be none.
+    """
+
+    __slots__ = ("key", "on_answer", "task")
 
     def __init__(self, key: object) -> None:
         self.key = key
         self.task: trio.lowlevel.Task | None = None
+        self.on_answer: OnAnswer | None = None
 
 
 class Calls:
@@ -96,6 +103,8 @@ class Calls:
         if call.task is not None:
             trio.lowlevel.reschedule(call.task, Value(body))
             call.task = None
+        elif call.on_answer is not None:
+            call.on_answer(body)
 
     def fail_all(self, reason: str) -> None:
         """Everybody who waits gets BookieUnavailable."""
@@ -106,6 +115,8 @@ class Calls:
                 if call.task is not None:
                     trio.lowlevel.reschedule(call.task, Error(BookieUnavailable(reason)))
                     call.task = None
+                elif call.on_answer is not None:
+                    call.on_answer(None)
 
     def _key_of(self, request: Request) -> object:
         if self._version == 3:

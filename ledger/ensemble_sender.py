@@ -25,7 +25,7 @@ from ledger.errors import (
     Unauthorized,
     error_of_status,
 )
-from ledger.wire.messages import Buffer, WriteLacRequest
+from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
 from ledger.write_loop import WriteLoop
 
 
@@ -214,9 +214,25 @@ class EnsembleSender:
         self.lac_carried = confirmed
         body = self.digest.encode_lac(self.ledger_id, confirmed)
         request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)
-        for index, bookie in enumerate(self.metadata.last_fragment.bookies):
-            if index not in self.core.failed:
-                self._loop.pool.post(bookie, request)
+        bookies = self.metadata.last_fragment.bookies
+        asked = [b for i, b in enumerate(bookies) if i not in self.core.failed]
+        left, heard = len(asked), 0
+
+        def answered(answer: ResponseBody | None) -> None:
+            nonlocal left, heard
+            left -= 1
+            heard += answer is not None
+            if left == 0 and heard < len(asked):
+                self._tell_lac_again(confirmed)
+
+        for bookie in asked:
+            self._loop.pool.post(bookie, request, answered)
+
+    def _tell_lac_again(self, confirmed: int) -> None:
+        """Some bookie did not hear it, and the tails that poll it would not either."""
+        if self.lac_carried == confirmed == self.core.last_add_confirmed and self.error is None:
+            self.lac_carried = confirmed - 1
+            self._loop.queue_lac_again(self)
 
     def _leave(self) -> None:
         for index in range(len(self.connections)):

@@ -19,6 +19,8 @@ from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
 
+_TELL_AGAIN_S = 0.5
+
 
 class Writing(Protocol):
     """A writer, as the loops see it."""
@@ -110,6 +112,19 @@ class WriteLoop:
         if self._lac_teller is not None:
             task, self._lac_teller = self._lac_teller, None
             trio.lowlevel.reschedule(task)
+
+    def queue_lac_again(self, writer: Writing) -> None:
+        """A bookie did not hear the last one: once more after a while, if still idle."""
+        if self.nursery is not None and not writer.is_lac_queued:
+            writer.is_lac_queued = True
+            try:
+                self.nursery.start_soon(self._tell_later, writer)
+            except RuntimeError:
+                return  # the client is closing
+
+    async def _tell_later(self, writer: Writing) -> None:
+        await trio.sleep(_TELL_AGAIN_S)
+        writer.send_lac()
 
     async def _tell_lacs(self) -> None:
         due = self._lac_due

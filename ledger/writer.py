@@ -22,15 +22,14 @@ from ledger.errors import (
     LedgerError,
     LedgerFenced,
 )
+from ledger.payload import as_bytes, check_size
 from ledger.waiters import EntryWaiters, RoomWaiters
 from ledger.wire import v2
-from ledger.wire.messages import FRAME_BYTES_MAX, Buffer
+from ledger.wire.messages import Buffer
 from ledger.write_loop import WriteLoop
 
 _SEND_BYTES = 128 * 1024
 """A burst of appends is sent in pieces of this size: they stay in the processor's cache."""
-ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
-"""Largest payload of one entry: a frame less its headers (facts section 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class LedgerWriter(EnsembleSender):
         if self.error is not None or self._refuses:
             raise self._failure()
         if payload.__class__ is not bytes:
-            payload = _as_bytes(payload)
+            payload = as_bytes(payload)
         if (
             entry_id - confirmed > self._options.window_entries
             or self._bytes_pending >= self._options.window_bytes
@@ -133,10 +132,7 @@ class LedgerWriter(EnsembleSender):
         return entry_id
 
     def _frame_head(self, size: int) -> bytes:
-        if size > ENTRY_PAYLOAD_BYTES_MAX:
-            raise InvalidArgument(
-                f"an entry of {size} bytes; the largest is {ENTRY_PAYLOAD_BYTES_MAX}"
-            )
+        check_size(size)
         if len(self._frame_heads) > 4096:
             self._frame_heads.clear()
         length = 4 + 20 + 32 + self.digest.size + size
@@ -304,13 +300,3 @@ class LedgerWriter(EnsembleSender):
 
 
 _ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS).to_bytes(4, "big")
-
-
-def _as_bytes(payload: Buffer) -> memoryview:
-    """Anything else than bytes, counted in bytes. Raises InvalidArgument."""
-    try:
-        return memoryview(payload).cast("B")
-    except TypeError as error:
-        raise InvalidArgument(
-            f"a payload must be bytes or a contiguous buffer, not {type(payload).__name__}: {error}"
-        ) from error

@@ -34,11 +34,10 @@ def take_adds(
     states: dict[int, LedgerState],
     runs: list[Run],
 ) -> int:
-    """Takes whole ADD frames from `segment[start:end]`; returns where it stopped.
+    """Takes whole ADD frames from `segment[start:end]`; returns where it stopped: what is before
+    that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    Every frame before that place was put in `active` and belongs to one of `runs`, and must
-    now be journaled. `header` is the packet header all of them must have. LACs that came with
-    the entries are noted, which may wake long polls.
+    `header` is the packet header of all of them. Their LACs are noted, which may wake polls.
     """
     unpack = _FRAME
     place = segment_no << 32
@@ -57,12 +56,9 @@ def take_adds(
             break
         if ledger_id != ledger:
             found = states.get(ledger_id)
-            if (
-                found is None
-                or found.is_fenced
-                or k != found.master_key
-                or not 0 <= entry_id < ENTRY_ID_END
-            ):
+            if found is None or found.is_fenced or k != found.master_key:
+                break
+            if not 0 <= entry_id < ENTRY_ID_END:
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)

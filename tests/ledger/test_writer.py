@@ -10,7 +10,13 @@ import pytest
 import trio
 
 from ledger.core.metadata import LedgerState
-from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, NotEnoughBookies
+from ledger.errors import (
+    BookieUnavailable,
+    InvalidArgument,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+)
 from tests.real_cluster import SMALL, real_cluster
 
 
@@ -293,3 +299,22 @@ async def test_a_writer_ends_with_its_client(tmp_path: Path) -> None:
             await writer.append(b"x")
         with pytest.raises(LedgerClosed, match="client was closed"):
             await writer.append(b"y")
+
+
+async def test_a_lost_explicit_lac_is_told_again(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        cluster.client() as client,
+        cluster.client(long_poll_s=0.2) as other,
+        client.create_ledger() as writer,
+    ):
+        await writer.append(b"0")
+        async with other.open_ledger(writer.ledger_id, recover=False) as reader:
+            assert await reader.wait_lac_after(-1, 5) == 0
+            for bookie in writer.metadata.last_fragment.bookies:
+                # In the pause after this no request leaves for the bookie over v3.
+                client.pool.connection(bookie, 3).close(BookieUnavailable("cut on the way"))
+            await writer.append(b"1")
+            with trio.fail_after(10):
+                while reader.last_add_confirmed < 1:
+                    await reader.wait_lac_after(0, 1)
