@@ -282,14 +282,12 @@ class LedgerWriter(EnsembleSender):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
-            if self._is_closing or not isinstance(self.error, LedgerClosed):
-                await self.close()
-        else:
+        if kind is not None:
             self.abandon()
+        elif self._is_closing or not isinstance(self.error, LedgerClosed):
+            await self.close()
 
     def statistics(self) -> WriterStatistics:
-        """Counters since the writer was made."""
         return WriterStatistics(
             entries=self.core.last_add_confirmed + 1,
             bytes=self.length,

@@ -39,8 +39,7 @@ def take_adds(
 
     `header` is the packet header of all of them. Their LACs are noted, which may wake polls.
     """
-    unpack = _FRAME
-    place = segment_no << 32
+    unpack, place = _FRAME, segment_no << 32
     ledger = last = -1
     first = 0
     state: LedgerState | None = None

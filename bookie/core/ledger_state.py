@@ -13,8 +13,9 @@ from ledger.errors import Status
 
 _STORED = struct.Struct(">BBqBH")
 _STORED_VERSION = 1
-ENTRY_ID_END = 2**63 - 1
-"""Entry ids are below this: the index counts one past the last."""
+ENTRY_ID_END = 2**63 - 2**32
+"""A run of entries begins below this. The distance to the last int64 is more than one chunk can
+hold, so the add path looks at the first entry of a run only, and the index can count on."""
 EXPLICIT_LAC_BYTES_MAX = 64
 """A LAC packet has 16 bytes and a digest."""
 _FLAG_FENCED = 1
