@@ -95,7 +95,6 @@ class BookieConnection:
         self.outbox_bytes_max = outbox_bytes_max
         self.sinks: dict[int, AckSink] = {}
         self.error: LedgerError | None = None
-        self.is_connected = False
         self._transport: Transport | None = None
         self._outbox: deque[bytes | memoryview] = deque()
         self._outbox_bytes = 0
@@ -204,8 +203,12 @@ class BookieConnection:
         self._send(data)
         if self.error is not None:
             raise BookieUnavailable(str(self.error))
+        received = self._bytes_received
         with trio.move_on_after(timeout_s):
             return await self._calls.wait(call)
+        if self._bytes_received == received:
+            # Not a byte in all that time: the peer is gone and nobody told us.
+            self.close(BookieUnavailable(f"bookie {self.bookie} is silent for {timeout_s:g} s"))
         raise OperationTimeout(
             f"no answer from bookie {self.bookie} to {type(body).__name__} in {timeout_s:g} s; "
             "outcome unknown"
@@ -245,13 +248,11 @@ class BookieConnection:
         except (OSError, trio.ClosedResourceError) as error:
             self._fail(BookieUnavailable(f"connection to bookie {self.bookie} broke: {error}"))
         finally:
-            self.is_connected = False
             self._transport = None
             self._fail(BookieUnavailable(f"connection to bookie {self.bookie} was closed"))
 
     async def _serve(self, transport: Transport) -> None:
         self._transport = transport
-        self.is_connected = True
         self._settled.set()
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:

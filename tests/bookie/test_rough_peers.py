@@ -13,7 +13,9 @@ import trio.testing
 
 from bookie.connection import Connection
 from bookie.reads import Reads
-from ledger.errors import Status
+from ledger.bookie_connection import BookieConnection
+from ledger.errors import OperationTimeout, Status
+from ledger.runtime.network import TcpNetwork
 from ledger.wire import v2
 from ledger.wire.messages import (
     AddRequest,
@@ -201,3 +203,21 @@ async def test_a_crash_in_the_first_cookie_write_leaves_a_bookie_that_starts(
     (journal / "VERSION.tmp").write_bytes(b"")
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         assert cluster.bookies
+
+
+async def test_a_silent_bookie_is_given_up_by_reads() -> None:
+    """It takes connections and requests, and never answers: calls must not pile up."""
+    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    host, port = listener[0].socket.getsockname()
+
+    async def resolve(_: str) -> tuple[str, int]:
+        return host, port
+
+    connection = BookieConnection("silent", 2, outbox_bytes_max=1 << 20)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run, TcpNetwork(), resolve, 5.0)
+        with pytest.raises(OperationTimeout):
+            await connection.call(ReadRequest(7, 0), 0.05)
+        assert connection.error is not None
+        assert connection.statistics().calls_waiting == 0
+    await listener[0].aclose()
