@@ -11,15 +11,19 @@ from collections import deque
 
 import trio
 
+_CANCELLED_MAX = 1000
+"""Empty places kept before the heap is cleaned: a stalled writer may be asked with time-outs."""
+
 
 class EntryWaiters:
     """Waiting for numbers that are reached in order."""
 
-    __slots__ = ("_count", "_heap")
+    __slots__ = ("_cancelled", "_count", "_heap")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, list[trio.lowlevel.Task | None]]] = []
         self._count = 0
+        self._cancelled = 0
 
     async def wait(self, number: int) -> None:
         """Returns after `wake` with this number or a higher one, or after `wake_all`."""
@@ -29,6 +33,11 @@ class EntryWaiters:
 
         def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
             slot[0] = None
+            self._cancelled += 1
+            if self._cancelled > _CANCELLED_MAX and 2 * self._cancelled > len(self._heap):
+                self._heap = [item for item in self._heap if item[2][0] is not None]
+                heapq.heapify(self._heap)
+                self._cancelled = 0
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(forget)

@@ -7,6 +7,7 @@ behind the same protocol (`bookie.testing.network`). Why not trio's Stream: docs
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Protocol
 
@@ -67,6 +68,8 @@ class Network(Protocol):
 
 
 _SOCKET_BUFFER_BYTES = 1 << 20
+_LISTENER_IS_GONE = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+_ACCEPT_PAUSE_S = 0.1
 
 
 class TcpTransport:
@@ -119,10 +122,10 @@ class TcpListener:
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:
-                if error.errno in (23, 24):  # out of descriptors: wait for one, keep serving
-                    await trio.sleep(0.1)
-                    continue
-                raise
+                if error.errno in _LISTENER_IS_GONE:
+                    raise
+                # Out of descriptors or buffers, or the trouble of one peer: keep serving.
+                await trio.sleep(_ACCEPT_PAUSE_S)
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
