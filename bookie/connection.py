@@ -73,6 +73,7 @@ class Connection:
         self._buffer = ReceiveBuffer(frame_bytes_max, new_segment=self._cache.take_segment)
         self._segment_no = -1
         self._is_v2 = False
+        self._is_refusal_told = False
         self._add_header = 0
         self._takes_range_acks = False
         self._runs_as_ranges = False
@@ -164,6 +165,9 @@ class Connection:
                     return
             request = codec.decode_request(frame)
         except RequestRefused as refused:
+            if not self._is_refusal_told:
+                self._is_refusal_told = True  # once per connection: a flood is not logged
+                _log.warning("request refused peer=%s cause=%s", self._transport.peer, refused)
             self._replies.append(codec.encode_response(refused.response))
             return
         # Small requests may ask for large answers: beyond the bound they wait their turn.

@@ -221,3 +221,25 @@ async def test_a_silent_bookie_is_given_up_by_reads() -> None:
         assert connection.error is not None
         assert connection.statistics().calls_waiting == 0
     await listener[0].aclose()
+
+
+async def test_refused_requests_are_logged_once_per_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad_version = struct.pack(">iIqq", 20, 1 << 24 | 2 << 16, 7, 0)  # a read of version 1: fine
+    bad = bytearray(v2.encode_request(Request(2, 0, ReadRequest(7, 0))))
+    bad[4] = 0
+    bad[5:8] = (9).to_bytes(3, "big")  # operation 9 of version 0: nobody knows it
+    async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
+        for _ in range(3):
+            stream = await trio.open_tcp_stream(*cluster.bookies[0].address)
+            await stream.send_all(bad_version + bytes(bad) * 20)
+            stream_ended = False
+            with trio.move_on_after(1):
+                while await stream.receive_some(4096):
+                    pass
+                stream_ended = True
+            await stream.aclose()
+            assert stream_ended, "an unknown operation ends the connection"
+    told = [r for r in caplog.records if "cause=" in r.getMessage() and "peer=" in r.getMessage()]
+    assert len(told) == 3
