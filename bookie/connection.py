@@ -31,8 +31,8 @@ from ledger.wire.refusal import RequestRefused
 _log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">I").unpack_from
-_ACK = struct.Struct(">iIiqq").pack
-_RANGE_ACK = struct.Struct(">iIiqqq").pack
+_ACK = v2.ADD_REPLY.pack
+_RANGE_ACK = v2.RANGE_ACK.pack
 _ADD_FRAME = struct.Struct(">iI20sqq").unpack_from
 _LAC = struct.Struct(">q").unpack_from
 
@@ -362,7 +362,7 @@ class Connection:
 
 def _encode_range_acks(runs: list[Run]) -> bytes:
     """Neighbouring runs of one ledger become one range ack (docs/wire.md)."""
-    header = v2.ADD_HEADER | v2.RANGE_ACKS
+    header = v2.RANGE_ACK_HEADER
     out: list[bytes] = []
     state, first, last = runs[0]
     for next_state, next_first, next_last in runs[1:]:

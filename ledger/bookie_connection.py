@@ -27,11 +27,11 @@ from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import RequestBody, ResponseBody
 
-_ACK = struct.Struct(">iIiqq")
-_ACK_BYTES = 28
-_RANGE_ACK_BYTES = 36
-_ACK_HEADER = 0x02010000
-_RANGE_ACK_HEADER = 0x02014000
+_ACK = v2.ADD_REPLY
+_ACK_BYTES = _ACK.size
+_RANGE_ACK_BYTES = v2.RANGE_ACK.size
+_ACK_HEADER = v2.ADD_HEADER
+_RANGE_ACK_HEADER = v2.RANGE_ACK_HEADER
 _LENGTH_AND_HEADER = struct.Struct(">iI").unpack_from
 _RC_AND_RANGE = struct.Struct(">iqqq").unpack_from
 _RC_AND_ENTRY = struct.Struct(">iqq").unpack_from

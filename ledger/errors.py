@@ -7,10 +7,6 @@ Three questions shape the tree: can the caller retry (`RetryableError`), is it g
 from __future__ import annotations
 
 import enum
-from typing import NewType
-
-LedgerId = NewType("LedgerId", int)
-EntryId = NewType("EntryId", int)
 
 INVALID_ENTRY_ID = -1
 """Entry id that means "none yet", and in a read "the last one you hold"."""

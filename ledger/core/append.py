@@ -13,7 +13,8 @@ its ack quorum in the ensemble that is stored.
 
 from __future__ import annotations
 
-from ledger.errors import InvalidArgument, RemoteProtocolError
+from ledger.core.quorum import check_sizes, stripe_step, write_set
+from ledger.errors import RemoteProtocolError
 
 
 class AppendCore:
@@ -39,15 +40,11 @@ class AppendCore:
     )
 
     def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        if not ensemble_size >= write_quorum >= ack_quorum >= 1:
-            raise InvalidArgument(
-                f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
-                f"{ack_quorum} >= 1 must hold"
-            )
+        check_sizes(ensemble_size, write_quorum, ack_quorum)
         self.ensemble_size = ensemble_size
         self.write_quorum = write_quorum
         self.ack_quorum = ack_quorum
-        self.stride = 1 if write_quorum == ensemble_size else ensemble_size
+        self.stride = stripe_step(ensemble_size, write_quorum)
         self.last_add_pushed = -1
         self.last_add_confirmed = -1
         self.failed: dict[int, None] = {}
@@ -60,8 +57,7 @@ class AppendCore:
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """Indices of the bookies that get this entry."""
-        size = self.ensemble_size
-        return tuple((entry_id + w) % size for w in range(self.write_quorum))
+        return write_set(entry_id, self.ensemble_size, self.write_quorum)
 
     def acked(self, index: int, first: int, last: int) -> None:
         """Bookie `index` has entries first..last on disk (those of them that are its own).
