@@ -1,0 +1,116 @@
+"""A real ZooKeeper server out of the jars that PySpark ships: how to find and start one.
+
+For a cluster on one machine and for tests. Answers for the command line and the configuration
+file; whoever starts the process owns it. At scale an ensemble of ZooKeeper's own is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.errors import InvalidArgument
+
+MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_JARS = (
+    "zookeeper-*.jar",
+    "netty-*.jar",
+    "slf4j-api-*.jar",
+    "log4j-slf4j2-impl-*.jar",
+    "log4j-api-*.jar",
+    "log4j-core-*.jar",
+    "metrics-core-*.jar",
+    "snappy-java-*.jar",
+    "jline-*.jar",
+    "commons-io-*.jar",
+    "commons-cli-*.jar",
+)
+
+
+class ZooKeeperMissing(InvalidArgument):
+    """This machine has no Java, or no jars of a ZooKeeper server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperServer:
+    """One server: it keeps its data in `directory` and listens on `host`:`port`."""
+
+    directory: Path
+    port: int
+    host: str = "127.0.0.1"
+    tick_ms: int = 500
+    heap_mb: int = 256
+
+    def command(self) -> list[str]:
+        """What to execute; writes the configuration. Raises ZooKeeperMissing."""
+        java, jars = find_java(), find_jars()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        configuration = self.directory / "zoo.cfg"
+        configuration.write_text(
+            f"dataDir={self.directory / 'data'}\n"
+            f"clientPortAddress={self.host}\n"
+            f"clientPort={self.port}\n"
+            f"tickTime={self.tick_ms}\n"
+            # A session may be as short as a test wants and as long as a slow machine needs.
+            f"minSessionTimeout={self.tick_ms * 2}\n"
+            "maxSessionTimeout=60000\n"
+            "maxClientCnxns=0\n"
+            "admin.enableServer=false\n"
+            "4lw.commands.whitelist=srvr,ruok,cons,dump,mntr\n"
+            "autopurge.purgeInterval=1\n"
+        )
+        logging = self.directory / "log4j2.properties"
+        logging.write_text(
+            "appenders = out\n"
+            "appender.out.type = Console\n"
+            "appender.out.name = out\n"
+            "appender.out.layout.type = PatternLayout\n"
+            "appender.out.layout.pattern = %d{ISO8601} %p %c{1} %m%n\n"
+            "rootLogger.level = warn\n"
+            "rootLogger.appenderRefs = out\n"
+            "rootLogger.appenderRef.out.ref = out\n"
+        )
+        return [
+            java,
+            f"-Xmx{self.heap_mb}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dzookeeper.jmx.log4j.disable=true",
+            f"-Dlog4j2.configurationFile={logging}",
+            "-cp",
+            os.pathsep.join(map(str, jars)),
+            MAIN_CLASS,
+            str(configuration),
+        ]
+
+
+def find_java() -> str:
+    """Path of the `java` command: of JAVA_HOME, else of PATH. Raises ZooKeeperMissing."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    java = shutil.which("java")
+    if java is None:
+        raise ZooKeeperMissing(
+            "ZooKeeper needs Java, and there is no `java` in PATH or JAVA_HOME. Cure: install "
+            "Java 17 or newer, or keep the metadata in SQLite (the default)"
+        )
+    return java
+
+
+def find_jars() -> list[Path]:
+    """The jars of a ZooKeeper server among those of PySpark. Raises ZooKeeperMissing."""
+    spec = importlib.util.find_spec("pyspark")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for place in places:
+        found = [jar for pattern in _JARS for jar in sorted(Path(place, "jars").glob(pattern))]
+        if any(jar.name.startswith("zookeeper-jute") for jar in found):
+            return found
+    raise ZooKeeperMissing(
+        "the ZooKeeper server comes with PySpark, which is not installed. Cure: "
+        "pip install 'ledgerstream[spark]', or give --metadata zk://HOST:2181/ledgers of a "
+        "ZooKeeper that runs already"
+    )

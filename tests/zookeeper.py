@@ -1,0 +1,87 @@
+"""A real ZooKeeper server for tests, which they may kill, restart, pause and resume.
+
+Tests that need it carry the marker `zookeeper` and take the fixture `zookeeper_server`; they are
+skipped, with the reason, where there is no Java.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bookie.zookeeper_server import ZooKeeperServer
+
+_START_TIMEOUT_S = 60.0
+
+
+class RunningZooKeeper:
+    """`address` stays the same over restarts, and so does the data."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.server = ZooKeeperServer(directory, port)
+        self.address = f"{self.server.host}:{port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"zk://{self.address}/ledgers"
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        assert self._process is None
+        command = self.server.command()
+        log = self.server.directory / "server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while not self.is_answering():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                self.kill()
+                raise AssertionError(f"ZooKeeper did not start:\n{log.read_text()[-4000:]}")
+            time.sleep(0.05)  # the server has no way to tell us
+
+    def is_answering(self) -> bool:
+        try:
+            with socket.create_connection((self.server.host, self.server.port), 1) as connection:
+                connection.settimeout(1)
+                connection.sendall(b"srvr")
+                return b"Mode: standalone" in connection.recv(4096)
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """kill -9; nothing is flushed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """The process stands still, its sockets stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def running_zookeeper(directory: Path) -> Iterator[RunningZooKeeper]:
+    """A new server on a free port. Raises ZooKeeperMissing."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    server = RunningZooKeeper(directory, port)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
