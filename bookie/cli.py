@@ -33,7 +33,7 @@ async def standalone(
     bookies: Annotated[
         int | None, Parameter(validator=validators.Number(gte=1, lte=BOOKIES_MAX))
     ] = None,
-    metadata: str = "sqlite",
+    metadata: str | None = None,
     restart: bool = True,
     janitor_interval_s: float = 60.0,
 ) -> None:
@@ -49,9 +49,10 @@ async def standalone(
     bookies
         How many (default 3); fixed when the directory is made.
     metadata
-        "sqlite" (a file in the directory) or a metadata URI that processes can share.
+        "sqlite" (the default: a file in the directory), "zookeeper" (a server of its own; needs
+        Java and PySpark), or the address of a store, like zk://host:2181/ledgers. Kept.
     restart
-        Start a bookie again that died.
+        Start a process again that died.
     janitor_interval_s
         How often retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     """

@@ -1,8 +1,8 @@
 """A cluster on one machine: one process per bookie, watched over by a small supervisor.
 
-Answers for the directory's layout and for which processes there are; `bookie.supervisor` starts,
-restarts and stops them. It never touches a bookie's data, and imports nothing heavy, so that a
-cluster is ready soon.
+Answers for the directory's layout and for which processes there are, a ZooKeeper server of its
+own among them if wanted; `bookie.supervisor` starts, restarts and stops them. It never touches
+their data, and imports nothing heavy, so that a cluster is ready soon.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import fcntl
 import random
 import socket
 import tomllib
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,13 @@ from typing import Self
 import trio
 
 from bookie.supervisor import Child, ClusterStartFailed
+from bookie.zookeeper_server import require_zookeeper
 from ledger.errors import InvalidArgument
 
 HOST = "127.0.0.1"
 BOOKIES_MAX = 64
+SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
+"""What --metadata may be, other than an address."""
 # Below Linux's range for outgoing connections: a client that tries a dead bookie's port can
 # then never be given the same port as its own, and so never connects to itself.
 _PORTS = range(20_000, 32_000)
@@ -39,46 +42,69 @@ class Layout:
     directory: Path
     ports: tuple[int, ...]
     metadata: str
+    zookeeper_port: int | None = None
+    """Of a ZooKeeper server that is this cluster's own."""
 
     @classmethod
-    def open(cls, directory: Path, bookies: int | None, metadata: str = "sqlite") -> Self:
+    def open(cls, directory: Path, bookies: int | None, metadata: str | None = None) -> Self:
         """Reads the layout of `directory`, or makes one for `bookies` (default 3).
 
-        Raises InvalidArgument if the directory holds a cluster of another size.
+        `metadata`: "sqlite" (default), "zookeeper", or the address of a store that exists.
+        Raises InvalidArgument if the directory holds another cluster, ZooKeeperMissing.
         """
         directory = directory.resolve()
         kept = directory / "standalone.toml"
         if kept.exists():
             with kept.open("rb") as file:
                 stored = tomllib.load(file)
-            layout = cls(directory, tuple(stored["ports"]), stored["metadata"])
-            if bookies is not None and bookies != len(layout.ports):
-                raise InvalidArgument(
-                    f"{directory} holds a cluster of {len(layout.ports)} bookies, not {bookies}: "
-                    f"leave --bookies out, or choose another directory"
-                )
+            layout = cls(
+                directory,
+                tuple(stored["ports"]),
+                stored["metadata"],
+                stored.get("zookeeper_port"),
+            )
+            layout._check_is(bookies, metadata)
             return layout
         count = 3 if bookies is None else bookies
         if not 1 <= count <= BOOKIES_MAX:
             raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
-        if metadata == "sqlite":
-            metadata = f"sqlite://{directory / 'cluster.db'}"
-        if not metadata.startswith("sqlite://"):
-            raise InvalidArgument(
-                f"--metadata is {metadata!r}: several processes need a store they can share, "
-                f"'sqlite' or sqlite:///path/cluster.db"
-            )
+        if metadata == ZOOKEEPER:
+            require_zookeeper()  # nothing is made where it cannot run
+            *ports, port = _free_ports(count + 1)
+            layout = cls(directory, tuple(ports), f"zk://{HOST}:{port}/ledgers", port)
+        else:
+            if metadata in (None, SQLITE):
+                metadata = f"sqlite://{directory / 'cluster.db'}"
+            layout = cls(directory, _free_ports(count), _shareable(metadata))
         directory.mkdir(parents=True, exist_ok=True)
-        layout = cls(directory, _free_ports(count), metadata)
         layout._keep(kept)
         return layout
 
+    def _check_is(self, bookies: int | None, metadata: str | None) -> None:
+        if bookies is not None and bookies != len(self.ports):
+            raise InvalidArgument(
+                f"{self.directory} holds a cluster of {len(self.ports)} bookies, not {bookies}: "
+                f"leave --bookies out, or choose another directory"
+            )
+        kind = SQLITE if self.metadata == f"sqlite://{self.directory / 'cluster.db'}" else None
+        kind = ZOOKEEPER if self.zookeeper_port is not None else kind
+        if metadata not in (None, kind, self.metadata):
+            raise InvalidArgument(
+                f"{self.directory} holds a cluster with its metadata in {self.metadata}, not "
+                f"{metadata}: leave --metadata out, or choose another directory"
+            )
+
     def _keep(self, path: Path) -> None:
         new = path.with_suffix(".new")
-        new.write_text(
-            f'metadata = "{self.metadata}"\nports = [{", ".join(map(str, self.ports))}]\n'
-        )
+        text = f'metadata = "{self.metadata}"\nports = [{", ".join(map(str, self.ports))}]\n'
+        if self.zookeeper_port is not None:
+            text += f"zookeeper_port = {self.zookeeper_port}\n"
+        new.write_text(text)
         new.replace(path)
+
+    @property
+    def zookeeper_directory(self) -> Path:
+        return self.directory / "zookeeper"
 
     def bookie_directory(self, number: int) -> Path:
         """`number` counts from 1."""
@@ -99,6 +125,17 @@ class Layout:
                 f'ledger_directories = ["{directory / "ledgers"}"]\n'
             )
         return path
+
+
+def _shareable(metadata: str) -> str:
+    if metadata.startswith("sqlite://"):
+        return metadata
+    if metadata.startswith(("zk://", "zk+")):
+        return metadata
+    raise InvalidArgument(
+        f"--metadata is {metadata!r}: several processes need a store they can share, "
+        f"'{SQLITE}', '{ZOOKEEPER}', sqlite:///path/cluster.db or zk://host:2181/ledgers"
+    )
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
@@ -126,6 +163,17 @@ def _bookie_child(layout: Layout, number: int, say: Callable[[str], None]) -> Ch
     )
 
 
+def _zookeeper_child(layout: Layout, say: Callable[[str], None]) -> Child:
+    directory = layout.zookeeper_directory
+    directory.mkdir(exist_ok=True)
+    return Child(
+        f"ZooKeeper ({HOST}:{layout.zookeeper_port})",
+        ["bookie.zookeeper_process", str(directory), str(layout.zookeeper_port)],
+        directory / "zookeeper",
+        say,
+    )
+
+
 def _janitor_child(layout: Layout, interval_s: float, say: Callable[[str], None]) -> Child:
     # By name, as a command of its own: this package never imports streams.
     command = ["stream.cli", "janitor", "--child", "--cluster", layout.metadata]
@@ -142,33 +190,61 @@ async def run_local_cluster(
     say: Callable[[str], None],
     when_ready: Callable[[], Awaitable[None]],
 ) -> None:
-    """Runs all bookies of `layout` until cancelled, and leaves none behind.
+    """Runs all processes of `layout` until cancelled, and leaves none behind.
 
-    `when_ready` is awaited once, when all of them serve; the cluster stops when it returns. A
+    `when_ready` is awaited once, when all bookies serve; the cluster stops when it returns. A
     janitor that applies retention begins a little later, unless its interval is 0. `say` gets a
-    line for a human on each change. Raises ClusterStartFailed.
+    line for a human on each change. Raises ClusterStartFailed, ZooKeeperMissing.
     """
     bookies = [_bookie_child(layout, n + 1, say) for n in range(len(layout.ports))]
     with _sole_owner(layout.directory):
-        async with trio.open_nursery() as nursery:
+        async with _metadata_served(layout, is_restarted, say), trio.open_nursery() as nursery:
             for bookie in bookies:
                 nursery.start_soon(partial(bookie.supervise, is_restarted=is_restarted))
-            await _wait_ready(layout, bookies)
+            await _wait_ready(bookies)
             if janitor_interval_s > 0:
                 nursery.start_soon(_janitor_child(layout, janitor_interval_s, say).begin_later)
             await when_ready()
             nursery.cancel_scope.cancel()
 
 
-async def _wait_ready(layout: Layout, bookies: list[Child]) -> None:
-    with trio.move_on_after(_START_TIMEOUT_S):
-        for bookie in bookies:
-            await bookie.is_ready.wait()
+@asynccontextmanager
+async def _metadata_served(
+    layout: Layout, is_restarted: bool, say: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """A ZooKeeper server around the block, if the cluster has one of its own.
+
+    It outlives a cancelled block: bookies that stop want to leave the registry.
+    """
+    if layout.zookeeper_port is None:
+        yield
         return
-    late = [bookie.name for bookie in bookies if not bookie.is_ready.is_set()]
+    require_zookeeper()
+    zookeeper = _zookeeper_child(layout, say)
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope(shield=True)
+
+        async def supervise() -> None:
+            with scope:
+                await zookeeper.supervise(is_restarted=is_restarted)
+
+        nursery.start_soon(supervise)
+        try:
+            await _wait_ready([zookeeper])
+            yield
+        finally:
+            scope.cancel()
+
+
+async def _wait_ready(children: list[Child]) -> None:
+    with trio.move_on_after(_START_TIMEOUT_S):
+        for child in children:
+            await child.is_ready.wait()
+        return
+    late = [child for child in children if not child.is_ready.is_set()]
     raise ClusterStartFailed(
-        f"not ready after {_START_TIMEOUT_S:.0f} s: {', '.join(late)}; see bookie.log in "
-        f"{layout.directory}"
+        f"not ready after {_START_TIMEOUT_S:.0f} s: {', '.join(child.name for child in late)}; "
+        f"the first said last: {late[0].last_words()} (see {late[0].log})"
     )
 
 

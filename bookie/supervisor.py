@@ -46,7 +46,7 @@ class Child:
         self.name = name
         self.is_ready = trio.Event()
         self._arguments = arguments
-        self._log = files.with_name(f"{files.name}.log")
+        self.log = files.with_name(f"{files.name}.log")
         self._pid_file = files.with_name(f"{files.name}.pid")
         self._say = say
 
@@ -69,20 +69,20 @@ class Child:
             ended = f"{self.name} ended with {_ending(code)}"
             if not self.is_ready.is_set() and attempts >= _START_ATTEMPTS:
                 raise ClusterStartFailed(
-                    f"{ended} before it was ready: {self._last_words()} (see {self._log})"
+                    f"{ended} before it was ready: {self.last_words()} (see {self.log})"
                 )
             if not is_restarted and self.is_ready.is_set():
                 self._say(f"{ended}; it stays down (--no-restart)")
                 await trio.sleep_forever()
             if trio.current_time() - started_s > _STABLE_S:
                 backoff_s = _BACKOFF_FIRST_S
-            self._say(f"{ended}; started again in {backoff_s:.1f} s (see {self._log})")
+            self._say(f"{ended}; started again in {backoff_s:.1f} s (see {self.log})")
             await trio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
     async def _run_once(self) -> int:
         """Starts the process and waits for its end. Stops it when cancelled."""
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-P", "-m", *self._arguments],
                 stdin=subprocess.PIPE,
@@ -111,11 +111,15 @@ class Child:
                 self.is_ready.set()
                 return
 
-    def _last_words(self) -> str:
-        with self._log.open("rb") as log:
-            log.seek(max(0, self._log.stat().st_size - 4096))
+    def last_words(self) -> str:
+        """The last line of the log, for a message."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - 4096))
             lines = log.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        for line in reversed(lines):
+            if line.strip() and not line.startswith("\tat "):  # of a Java stack trace
+                return line.strip()
+        return "it said nothing"
 
 
 async def _stop(process: trio.Process) -> None:

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server out of the jars that PySpark ships: how to find and start one.
+"""A real ZooKeeper server out of the jars that PySpark ships: how to find, start and ask one.
 
 For a cluster on one machine and for tests. Answers for the command line and the configuration
 file; whoever starts the process owns it. At scale an ensemble of ZooKeeper's own is used.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,13 +45,34 @@ class ZooKeeperServer:
     tick_ms: int = 500
     heap_mb: int = 256
 
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def is_answering(self, timeout_s: float = 1.0) -> bool:
+        """Whether *this* server, with its own data, serves: another one may have the port."""
+        try:
+            with socket.create_connection((self.host, self.port), timeout_s) as connection:
+                connection.settimeout(timeout_s)
+                connection.sendall(b"conf")
+                answer = b""
+                while chunk := connection.recv(4096):
+                    answer += chunk
+        except OSError:
+            return False
+        return f"dataDir={self._data_directory}/".encode() in answer
+
+    @property
+    def _data_directory(self) -> Path:
+        return self.directory / "data"
+
     def command(self) -> list[str]:
         """What to execute; writes the configuration. Raises ZooKeeperMissing."""
         java, jars = find_java(), find_jars()
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "zoo.cfg"
         configuration.write_text(
-            f"dataDir={self.directory / 'data'}\n"
+            f"dataDir={self._data_directory}\n"
             f"clientPortAddress={self.host}\n"
             f"clientPort={self.port}\n"
             f"tickTime={self.tick_ms}\n"
@@ -59,7 +81,7 @@ class ZooKeeperServer:
             "maxSessionTimeout=60000\n"
             "maxClientCnxns=0\n"
             "admin.enableServer=false\n"
-            "4lw.commands.whitelist=srvr,ruok,cons,dump,mntr\n"
+            "4lw.commands.whitelist=srvr,ruok,conf,cons,dump,mntr\n"
             "autopurge.purgeInterval=1\n"
         )
         logging = self.directory / "log4j2.properties"
@@ -85,6 +107,12 @@ class ZooKeeperServer:
             MAIN_CLASS,
             str(configuration),
         ]
+
+
+def require_zookeeper() -> None:
+    """Raises ZooKeeperMissing, with the cure, where no server can be started."""
+    find_java()
+    find_jars()
 
 
 def find_java() -> str:

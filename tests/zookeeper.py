@@ -24,7 +24,7 @@ class RunningZooKeeper:
 
     def __init__(self, directory: Path, port: int) -> None:
         self.server = ZooKeeperServer(directory, port)
-        self.address = f"{self.server.host}:{port}"
+        self.address = self.server.address
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,16 +48,10 @@ class RunningZooKeeper:
             time.sleep(0.05)  # the server has no way to tell us
 
     def is_answering(self) -> bool:
-        try:
-            with socket.create_connection((self.server.host, self.server.port), 1) as connection:
-                connection.settimeout(1)
-                connection.sendall(b"srvr")
-                return b"Mode: standalone" in connection.recv(4096)
-        except OSError:
-            return False
+        return self.server.is_answering()
 
     def kill(self) -> None:
-        """kill -9; nothing is flushed."""
+        """kill -9; nothing is flushed. Also of one that is paused."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
