@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -22,19 +25,23 @@ from bookie.storage.index import KeyValue
 from bookie.storage.journal import Journal
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.settings import StorageOptions, StorageStatistics
-from ledger.errors import FinalError, MetadataUnavailable
+from ledger.errors import FinalError, MetadataUnavailable, NoSuchNode
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
+from ledger.metastore.layout import layout_of_uri
 from ledger.metastore.ledgers import LedgerStore
 from ledger.runtime.network import Listener, Network
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 COOKIE_FILE = "VERSION"
 LOCK_FILE = "LOCK"
 _NO_DATA = (LOCK_FILE, COOKIE_FILE, f"{COOKIE_FILE}.tmp", "lost+found")
 """What may lie in the directory of a new bookie: also after a crash, and on a new disk."""
+_METADATA_RETRY_S = 1.0
 
 
 class CookieMismatch(FinalError):
@@ -71,7 +78,8 @@ class Bookie:
     ) -> None:
         self.config = config
         self.registry = BookieRegistry(store, config.metadata_root)
-        self.ledgers = LedgerStore(store, config.metadata_root)
+        self._layout = layout_of_uri(config.metadata_uri)
+        self.ledgers = LedgerStore(store, config.metadata_root, layout=self._layout)
         self._network = network
         self._disk = disk
         self._key_value = key_value
@@ -79,6 +87,7 @@ class Bookie:
         self._rng = rng
         self.bookie_id = config.bookie_id
         self.address = ("", 0)
+        self.instance_id = ""
         self.storage: LedgerStorage | None = None
         self.server: Server | None = None
 
@@ -97,8 +106,7 @@ class Bookie:
         try:
             self.address = config.address(listener.address[1])
             self.bookie_id = config.id_of(listener.address[1])
-            await self.registry.init_cluster(self._rng)
-            await self._check_cookie()
+            await self._insist("joining the cluster", self._join_cluster)
             storage = await self._open_storage()
             try:
                 await self._serve(storage, listener, task_status)
@@ -106,6 +114,20 @@ class Bookie:
                 storage.close()
         finally:
             listener.close()
+
+    async def _join_cluster(self) -> None:
+        await self.registry.init_cluster(self._rng, self._layout)
+        self.instance_id = await self.registry.instance_id()
+        await self._check_cookie()
+
+    async def _insist(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Until the metadata store answers. A bookie serves without it, so it waits for it."""
+        while True:
+            try:
+                return await attempt()
+            except MetadataUnavailable as error:
+                _log.warning("%s put off bookie=%s cause=%s", what, self.bookie_id, error)
+            await trio.sleep(_METADATA_RETRY_S)
 
     async def _open_storage(self) -> LedgerStorage:
         config = self.config
@@ -171,17 +193,26 @@ class Bookie:
             nursery.start_soon(requests.run)
             nursery.start_soon(self.server.run, listener)
             nursery.start_soon(self._collect_garbage, storage)
-            async with self.registry.register(self.bookie_id, BookieInfo(*self.address)):
+            async with AsyncExitStack() as stack:
+                await self._insist("registration", partial(self._register, stack))
                 _log.info("serving bookie=%s address=%s:%d", self.bookie_id, *self.address)
                 task_status.started(self.bookie_id)
                 await trio.sleep_forever()
+
+    async def _register(self, stack: AsyncExitStack) -> None:
+        registered = self.registry.register(self.bookie_id, BookieInfo(*self.address))
+        await stack.enter_async_context(registered)
 
     async def _collect_garbage(self, storage: LedgerStorage) -> None:
         """Asks metadata, for each ledger that might be dead, whether it is; a failed question
         means "alive"."""
 
         async def is_deleted(ledger_id: int) -> bool:
-            return not await self.ledgers.exists(ledger_id)
+            if await self.ledgers.exists(ledger_id):
+                return False
+            # A metadata store that was emptied, or is another's, must not empty the disks too.
+            await self._check_cluster()
+            return True
 
         while True:
             await trio.sleep(self.config.garbage_interval_ms / 1000)
@@ -189,6 +220,17 @@ class Bookie:
                 await storage.collect_garbage(is_deleted)
             except MetadataUnavailable as error:
                 _log.warning("garbage collection put off bookie=%s cause=%s", self.bookie_id, error)
+
+    async def _check_cluster(self) -> None:
+        try:
+            instance_id = await self.registry.instance_id()
+        except NoSuchNode:
+            instance_id = "none"
+        if instance_id != self.instance_id:
+            raise MetadataUnavailable(
+                f"the metadata store holds cluster {instance_id}, this bookie belongs to "
+                f"{self.instance_id}. Cure: bring back the metadata it was started with"
+            )
 
     # ---- cookie
 
@@ -199,7 +241,7 @@ class Bookie:
             bookie_id=self.bookie_id,
             journal_directories=tuple(config.journal_directories),
             ledger_directories=tuple(config.ledger_directories),
-            instance_id=await self.registry.instance_id(),
+            instance_id=self.instance_id,
         )
         directories = dict.fromkeys((*config.journal_directories, *config.ledger_directories))
         on_disk = {d: await self._cookie_of(d) for d in directories}

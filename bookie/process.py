@@ -15,6 +15,8 @@ import random
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import trio
@@ -24,13 +26,14 @@ from bookie.config import BookieConfig, load_bookie_config
 from bookie.storage.real_disk import RealDisk
 from bookie.storage.rocks import RocksKeyValue
 from ledger.cli.supervised import wait_starter_gone
-from ledger.errors import LedgerError
-from ledger.metastore import open_store
+from ledger.errors import LedgerError, MetadataUnavailable
+from ledger.metastore import MetadataStore, open_store
 from ledger.runtime.network import TcpNetwork
 
 _log = logging.getLogger(__name__)
 
 _EXIT_ERROR = 1
+_STORE_RETRY_S = 1.0
 _SWITCH_INTERVAL_S = 0.001
 _GC_THRESHOLDS = (50_000, 50, 100)
 # glibc's names for: give memory back late, ask for much at once, map only what is huge.
@@ -69,33 +72,49 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 async def _serve(config: BookieConfig, is_child: bool) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with (
-            open_store(config.metadata_uri, session_timeout_ms=config.session_timeout_ms) as store,
-            trio.open_nursery() as nursery,
-        ):
+        async with trio.open_nursery() as nursery:
             if is_child:
                 nursery.start_soon(_die_with_supervisor)
-            nursery.start_soon(_stop_when_told, signals, nursery.cancel_scope)
-            bookie = Bookie(
-                config,
-                network=TcpNetwork(),
-                disk=RealDisk(),
-                key_value=RocksKeyValue,
-                store=store,
-                now_ms=lambda: time.time_ns() // 1_000_000,
-                rng=random.SystemRandom(),
-            )
-            bookie_id = await nursery.start(bookie.run)
-            gc.collect()
-            gc.freeze()
-            sys.stdout.write(f"ready {bookie_id}\n")
-            sys.stdout.flush()
+            stopped = [nursery.cancel_scope]
+            nursery.start_soon(_stop_when_told, signals, stopped)
+            async with _patient_store(config) as store, trio.open_nursery() as serving:
+                stopped.append(serving.cancel_scope)  # the store is still there for leaving
+                bookie = Bookie(
+                    config,
+                    network=TcpNetwork(),
+                    disk=RealDisk(),
+                    key_value=RocksKeyValue,
+                    store=store,
+                    now_ms=lambda: time.time_ns() // 1_000_000,
+                    rng=random.SystemRandom(),
+                )
+                bookie_id = await serving.start(bookie.run)
+                gc.collect()
+                gc.freeze()
+                sys.stdout.write(f"ready {bookie_id}\n")
+                sys.stdout.flush()
+            nursery.cancel_scope.cancel()
 
 
-async def _stop_when_told(signals: object, scope: trio.CancelScope) -> None:
-    async for number in signals:  # type: ignore[attr-defined]
+@asynccontextmanager
+async def _patient_store(config: BookieConfig) -> AsyncIterator[MetadataStore]:
+    """Waits for a metadata store that is not there yet: giving up would help nobody."""
+    async with AsyncExitStack() as stack:
+        while True:
+            opened = open_store(config.metadata_uri, session_timeout_ms=config.session_timeout_ms)
+            try:
+                store = await stack.enter_async_context(opened)
+                break
+            except MetadataUnavailable as error:
+                _log.warning("bookie waits for its metadata store cause=%s", error)
+            await trio.sleep(_STORE_RETRY_S)
+        yield store
+
+
+async def _stop_when_told(signals: AsyncIterator[int], stopped: list[trio.CancelScope]) -> None:
+    async for number in signals:
         _log.info("bookie stops signal=%s", signal.Signals(number).name)
-        scope.cancel()
+        stopped[-1].cancel()
         return
 
 
