@@ -1,4 +1,4 @@
-# The commands of this repository. `make check` and `make test` are what CI runs.
+# The commands of this repository. `make check`, `make test` and `make interop` are what CI runs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 
-.PHONY: help install demo test test-all check format docs sim bench clean
+.PHONY: help install demo test test-all interop check format docs sim bench clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
-	@echo "make test     the tests, without the slow ones (make test-all: with them)"
+	@echo "make test     the tests, without the slow ones (make test-all: with them, and interop)"
+	@echo "make interop  against released Apache BookKeeper; needs Java and Maven"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    all benchmarks, one JSON object each"
@@ -32,10 +33,13 @@ demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" --durations=10
+	$(BIN)/python -m pytest -m "not slow and not interop" --durations=10
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
+
+interop: $(STAMP)
+	$(BIN)/python -m pytest -m interop --durations=10
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
