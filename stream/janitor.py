@@ -13,7 +13,6 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataConflict, NoSuchLedger
-from ledger.metastore.ledgers import ledger_path
 from stream.core.policy import NamespaceMetadata, what_to_truncate
 from stream.errors import NoSuchStream
 from stream.reclaim import delete_ledgers, purge_stream, reclaim_stream
@@ -140,6 +139,6 @@ class Janitor:
             return await delete_ledgers(self._client, [ledger_id])
         if ledger_id in stream.ledgers():
             return 0
-        path = ledger_path(self._client.ledgers.root, ledger_id)
+        path = await self._client.ledgers.path(ledger_id)
         await self._store.delete_orphan(self._namespace, name, version, path)
         return 1

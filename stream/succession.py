@@ -21,7 +21,6 @@ from ledger.errors import (
     MetadataUnavailable,
     NoSuchLedger,
 )
-from ledger.metastore.ledgers import ledger_path
 from ledger.runtime.drive import drive
 from ledger.writer import LedgerWriter
 from stream.core.entry_format import read_header
@@ -67,9 +66,9 @@ class StreamLedgers:
     def tag(self) -> bytes:
         return f"{self.namespace}/{self.stream}".encode()
 
-    def ledger_path(self, ledger_id: int) -> str:
+    async def ledger_path(self, ledger_id: int) -> str:
         """Where the ledger's metadata lies in the metadata store."""
-        return ledger_path(self.client.ledgers.root, ledger_id)
+        return await self.client.ledgers.path(ledger_id)
 
     async def make(self, policy: NamespaceMetadata) -> LedgerWriter:
         """A new ledger as the policy wants it. Raises NotEnoughBookies, MetadataUnavailable."""
@@ -92,7 +91,7 @@ class StreamLedgers:
                 # Publishing it may have happened without our knowing: look first.
                 stream, version = await self.store.read_stream(self.namespace, self.stream)
                 if ledger.ledger_id not in stream.ledgers():
-                    path = self.ledger_path(ledger.ledger_id)
+                    path = await self.ledger_path(ledger.ledger_id)
                     await self.store.delete_orphan(self.namespace, self.stream, version, path)
             except LedgerError as error:
                 _log.info("ledger=%d: not deleted now: %s", ledger.ledger_id, error)
@@ -137,7 +136,9 @@ class StreamLedgers:
                     return StreamRead(*await self.store.read_stream(self.namespace, self.stream))
                 case StoreStream(stream, version):
                     try:
-                        made = None if machine.made is None else self.ledger_path(machine.made)
+                        made = None
+                        if machine.made is not None:
+                            made = await self.ledger_path(machine.made)
                         version = await self.store.put_stream(
                             self.namespace, stream, version, ledger_path=made
                         )

@@ -24,14 +24,12 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, MetadataStore
 from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
+from ledger.metastore.layout import Layout, decode_layout, encode_layout
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.metastore.tasks import open_background
 from ledger.proto.data_formats_pb2 import BookieServiceInfoFormat
 
 log = logging.getLogger(__name__)
-
-LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
-"""Layout format, and the Java class whose paths `ledgers.ledger_path` follows."""
 
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:\-_.]+\Z")
 _READ_ONLY = "readonly"
@@ -163,18 +161,24 @@ class BookieRegistry:
 
     # The cluster.
 
-    async def init_cluster(self, rng: random.Random) -> str:
+    async def init_cluster(self, rng: random.Random, layout: Layout | None = None) -> str:
         """Makes what a cluster needs, where it is missing; returns the instance id.
 
-        May be called any number of times, by several at once. Raises InvalidArgument if the
-        cluster exists with another layout than ours.
+        May be called any number of times, by several at once; a cluster that Apache's
+        `initnewcluster` made is complete. `layout` is what the address asks for, None takes what
+        is there or the default. Raises InvalidArgument if the cluster has another one,
+        MetadataCorrupt if it has one that is not known; then nothing was written.
         """
-        await self._create_if_missing(self._read_only, b"")
-        layout = await self._create_if_missing(f"{self.root}/LAYOUT", LAYOUT)
-        if layout.strip() != LAYOUT:
+        wanted = encode_layout(layout or Layout.HIERARCHICAL)
+        # First of all: whoever loses a race for it must not have changed anything.
+        found = decode_layout(await self._create_if_missing(f"{self.root}/LAYOUT", wanted))
+        if layout not in (None, found):
+            assert layout is not None
             raise InvalidArgument(
-                f"{self.root} has the layout {layout!r}; only {LAYOUT!r} is supported"
+                f"the cluster at {self.root} has the layout {found.value}, and its address asks "
+                f"for {layout.value}. Cure: zk:// or zk+null:// takes what is there"
             )
+        await self._create_if_missing(self._read_only, b"")
         fresh = _random_uuid(rng).encode()
         stored = await self._create_if_missing(f"{self.root}/INSTANCEID", fresh)
         return stored.decode()

@@ -1,7 +1,8 @@
-"""Ledger metadata in the metadata store: where it lies, and the only ways to change it.
+"""Ledger metadata in the metadata store: the only ways to find and to change it.
 
-Paths are Apache BookKeeper's (hierarchical layout), so both see the same ledgers. Every change
-compares versions. Absence is reported only when the store said so: doubt raises.
+Paths are those of the cluster's layout (`ledger.metastore.layout`), so Apache's programs see the
+same ledgers. Every change compares versions. Absence is reported only when the store said so:
+doubt raises.
 """
 
 from __future__ import annotations
@@ -24,29 +25,14 @@ from ledger.errors import (
     SessionLost,
 )
 from ledger.metastore.base import ANY_VERSION, Check, MetadataStore, Node, Put
+from ledger.metastore.layout import Layout, decode_layout
+from ledger.metastore.ledger_ids import LedgerIds
 
-SHORT_LEDGER_ID_END = 2**31 - 1
-"""Ids from here on use the long layout, as in Apache's hybrid manager."""
-
-LEDGER_ID_MAX = 2**63 - 1
 UPDATE_TRIES_MAX = 100
 """Each lost try means that another process changed the ledger; more than a few are a bug."""
 
 _BRANCH = re.compile(r"[0-9]{4}\Z")
 _LEAF = re.compile(r"L[0-9]{4}\Z")
-_TOP_SHORT = re.compile(r"[0-9]{2}\Z")
-_TOP_LONG = re.compile(r"[0-9]{3}\Z")
-
-
-def ledger_path(root: str, ledger_id: int) -> str:
-    """Path of a ledger's metadata: `%010d` split 2-4-4, or `%019d` split 3-4-4-4-4."""
-    if not 0 <= ledger_id <= LEDGER_ID_MAX:
-        raise InvalidArgument(f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX}")
-    if ledger_id < SHORT_LEDGER_ID_END:
-        digits = f"{ledger_id:010d}"
-        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
-    digits = f"{ledger_id:019d}"
-    return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
 
 
 CLIENT_TAG = "ledgerstream-client"
@@ -59,15 +45,37 @@ def client_path(client_id: str) -> str:
 
 
 class LedgerStore:
-    """Ledger metadata below `root`. Stateless: any number may share one store."""
+    """Ledger metadata below `root`. Any number may share one store.
 
-    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+    All it remembers is the layout, which never changes while there is a cluster. Every call
+    raises MetadataCorrupt if the cluster has a layout that is not known.
+
+    Args:
+        layout: what the cluster address asks for; another one found raises InvalidArgument.
+    """
+
+    def __init__(
+        self, store: MetadataStore, root: str = "/ledgers", *, layout: Layout | None = None
+    ) -> None:
         self._store = store
         self.root = root
+        self._wanted_layout = layout
+        self._layout: Layout | None = None
+        self._ids = LedgerIds(store, root)
+
+    async def layout(self) -> Layout:
+        """How the ledgers are laid out. Where nothing says it, as Apache's default, which
+        Pulsar's driver takes for granted."""
+        return await self._find_layout() or self._wanted_layout or Layout.HIERARCHICAL
+
+    async def path(self, ledger_id: int) -> str:
+        """Where the metadata of a ledger lies, whether it exists or not."""
+        layout = self._layout or await self.layout()
+        return layout.path(self.root, ledger_id)
 
     async def next_ledger_id(self) -> int:
         """An id no generator call returned before. A ledger with a chosen id may have it."""
-        return await self._store.next_id(f"{self.root}/idgen/ID-")
+        return await self._ids.next_id(await self.layout())
 
     async def create(self, metadata: LedgerMetadata) -> None:
         """Writes the first metadata of a ledger. Raises LedgerExists.
@@ -75,7 +83,7 @@ class LedgerStore:
         A retry of a create whose answer was lost succeeds: it finds its own `c_token`.
         """
         try:
-            await self._store.create(self._path(metadata.ledger_id), encode(metadata))
+            await self._store.create(await self.path(metadata.ledger_id), encode(metadata))
         except NodeExists:
             if metadata.c_token and await self._has_token(metadata):
                 return
@@ -84,7 +92,7 @@ class LedgerStore:
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """Metadata and its version. Raises NoSuchLedger, MetadataCorrupt."""
         try:
-            node = await self._store.get(self._path(ledger_id))
+            node = await self._store.get(await self.path(ledger_id))
         except NoSuchNode:
             raise _no_such(ledger_id) from None
         return _decode(ledger_id, node), node.version
@@ -94,8 +102,13 @@ class LedgerStore:
 
         Garbage collection deletes entries on this answer. Unreadable metadata still exists.
         """
+        if self._layout is None and await self._find_layout() is None:
+            raise MetadataUnavailable(
+                f"{self.root} has no LAYOUT: this is no cluster, or it is being made or removed, "
+                f"and nobody can say whether it has ledger {ledger_id}"
+            )
         try:
-            await self._store.get(self._path(ledger_id))
+            await self._store.get(await self.path(ledger_id))
         except NoSuchNode:
             return False
         return True
@@ -107,7 +120,8 @@ class LedgerStore:
         """
         assert version != ANY_VERSION, "ledger metadata is never overwritten blindly"
         try:
-            return await self._store.put(self._path(metadata.ledger_id), encode(metadata), version)
+            path = await self.path(metadata.ledger_id)
+            return await self._store.put(path, encode(metadata), version)
         except NoSuchNode:
             raise _no_such(metadata.ledger_id) from None
 
@@ -145,7 +159,7 @@ class LedgerStore:
         )
 
     async def _put_while(self, metadata: LedgerMetadata, version: int, path: str) -> None:
-        put = Put(self._path(metadata.ledger_id), encode(metadata), version)
+        put = Put(await self.path(metadata.ledger_id), encode(metadata), version)
         try:
             await self._store.transaction([Check(path, ANY_VERSION), put])
         except NoSuchNode:
@@ -159,7 +173,7 @@ class LedgerStore:
 
     async def delete(self, ledger_id: int) -> None:
         """Removes the metadata; bookies collect the entries later. Raises NoSuchLedger."""
-        path = self._path(ledger_id)
+        path = await self.path(ledger_id)
         try:
             await self._store.delete(path)
         except NoSuchNode:
@@ -173,15 +187,14 @@ class LedgerStore:
 
     async def list(self) -> builtins.list[int]:
         """All ledger ids, ascending. Not a snapshot: the tree may change meanwhile."""
+        layout = await self.layout()
         found: builtins.list[int] = []
-        for top in await self._store.children(self.root):
-            if _TOP_SHORT.match(top):
-                depth = 1
-            elif _TOP_LONG.match(top):
-                depth = 3
-            else:
-                continue  # LAYOUT, available, cookies, idgen, ...: other people's names
-            found += await _list_below(self._store, f"{self.root}/{top}", top, depth)
+        for name in await self._store.children(self.root):
+            depth = layout.depth_below(name)
+            if depth == 0:
+                found.append(int(name[1:]))
+            elif depth is not None:  # else LAYOUT, available, cookies, idgen, ...
+                found += await _list_below(self._store, f"{self.root}/{name}", name, depth)
         return sorted(found)
 
     async def watch(self, ledger_id: int) -> AsyncGenerator[LedgerMetadata | None, None]:
@@ -189,7 +202,8 @@ class LedgerStore:
 
         Close it: `async with aclosing(ledgers.watch(i)) as versions`.
         """
-        async with aclosing(self._store.watch(self._path(ledger_id))) as nodes:
+        path = await self.path(ledger_id)
+        async with aclosing(self._store.watch(path)) as nodes:
             async for node in nodes:
                 yield None if node is None else _decode(ledger_id, node)
 
@@ -215,8 +229,23 @@ class LedgerStore:
             return False
         return present.c_token == metadata.c_token
 
-    def _path(self, ledger_id: int) -> str:
-        return ledger_path(self.root, ledger_id)
+    async def _find_layout(self) -> Layout | None:
+        """None while there is no LAYOUT; that is not remembered."""
+        if self._layout is None:
+            try:
+                node = await self._store.get(f"{self.root}/LAYOUT")
+            except NoSuchNode:
+                return None
+            layout = decode_layout(node.data)
+            if self._wanted_layout not in (None, layout):
+                assert self._wanted_layout is not None
+                raise InvalidArgument(
+                    f"the cluster at {self.root} has the layout {layout.value}, and its address "
+                    f"asks for {self._wanted_layout.value}. Cure: zk:// or zk+null:// takes "
+                    "what is there"
+                )
+            self._layout = layout
+        return self._layout
 
 
 def _decode(ledger_id: int, node: Node) -> LedgerMetadata:
@@ -228,9 +257,10 @@ def _no_such(ledger_id: int) -> NoSuchLedger:
 
 
 async def _list_below(store: MetadataStore, path: str, digits: str, depth: int) -> list[int]:
+    """`depth` levels of directories from `path` on, itself counted."""
     found: list[int] = []
     for name in await store.children(path):
-        if depth == 0:
+        if depth == 1:
             if _LEAF.match(name):
                 found.append(int(digits + name[1:]))
         elif _BRANCH.match(name):

@@ -27,6 +27,7 @@ from ledger.metastore.bookies import (
     encode_info,
 )
 from ledger.metastore.cookie import Cookie
+from ledger.metastore.layout import Layout
 from ledger.metastore.memory import MemoryStore, MemoryTree
 
 from .conftest import OpenSession
@@ -276,9 +277,20 @@ async def test_a_cluster_is_made_once(open_session: OpenSession) -> None:
         assert layout == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 
 
-async def test_a_cluster_of_another_layout_is_refused() -> None:
+async def test_the_layout_of_a_cluster_is_the_first_ones() -> None:
     async with MemoryStore(MemoryTree(), now_ms) as store:
+        registry = BookieRegistry(store)
+        instance_id = await registry.init_cluster(random.Random(0), Layout.FLAT)
         flat = b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1"
-        await store.create("/ledgers/LAYOUT", flat)
-        with pytest.raises(InvalidArgument, match="FlatLedgerManagerFactory"):
+        assert (await store.get("/ledgers/LAYOUT")).data == flat
+        assert await registry.init_cluster(random.Random(1)) == instance_id
+        with pytest.raises(InvalidArgument, match=r"layout flat.*asks for hierarchical"):
+            await registry.init_cluster(random.Random(1), Layout.HIERARCHICAL)
+
+
+async def test_in_a_cluster_of_an_unknown_layout_nothing_is_made() -> None:
+    async with MemoryStore(MemoryTree(), now_ms) as store:
+        await store.create("/ledgers/LAYOUT", b"2\norg.example.NewLedgerManagerFactory:1")
+        with pytest.raises(MetadataCorrupt, match="NewLedgerManagerFactory"):
             await BookieRegistry(store).init_cluster(random.Random(0))
+        assert await store.children("/ledgers") == ["LAYOUT"]

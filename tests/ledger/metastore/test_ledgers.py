@@ -24,12 +24,8 @@ from ledger.errors import (
 )
 from ledger.metastore import ledgers as ledgers_module
 from ledger.metastore.base import Change
-from ledger.metastore.ledgers import (
-    LEDGER_ID_MAX,
-    SHORT_LEDGER_ID_END,
-    LedgerStore,
-    ledger_path,
-)
+from ledger.metastore.layout import LEDGER_ID_MAX, SHORT_LEDGER_ID_END, Layout, encode_layout
+from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
 
 
@@ -55,41 +51,26 @@ def new_ledger(ledger_id: int, c_token: int = 0) -> LedgerMetadata:
     )
 
 
-@pytest.mark.parametrize(
-    ("ledger_id", "path"),
-    [
-        (0, "/ledgers/00/0000/L0000"),
-        (1, "/ledgers/00/0000/L0001"),
-        (1234567890, "/ledgers/12/3456/L7890"),
-        (SHORT_LEDGER_ID_END - 1, "/ledgers/21/4748/L3646"),
-        (SHORT_LEDGER_ID_END, "/ledgers/000/0000/0021/4748/L3647"),
-        (LEDGER_ID_MAX, "/ledgers/922/3372/0368/5477/L5807"),
-    ],
-)
-def test_paths_are_those_of_apache(ledger_id: int, path: str) -> None:
-    assert ledger_path("/ledgers", ledger_id) == path
+IDS = st.sets(st.integers(0, LEDGER_ID_MAX) | st.integers(0, 30_000), max_size=20)
 
 
-@pytest.mark.parametrize("ledger_id", [-1, LEDGER_ID_MAX + 1])
-def test_impossible_ids_are_refused(ledger_id: int) -> None:
-    with pytest.raises(InvalidArgument, match=str(ledger_id)):
-        ledger_path("/ledgers", ledger_id)
-
-
-@given(st.sets(st.integers(0, LEDGER_ID_MAX) | st.integers(0, 30_000), max_size=20))
-def test_listing_gives_exactly_the_ledgers(ids: set[int]) -> None:
+@given(st.sampled_from(Layout), IDS)
+def test_listing_gives_exactly_the_ledgers(layout: Layout, ids: set[int]) -> None:
     async def list_them() -> list[int]:
         async with MemoryStore(MemoryTree(), now_ms) as store:
             ledgers = LedgerStore(store)
-            for name in ("LAYOUT", "INSTANCEID", "available/x", "cookies/y", "idgen/ID-1"):
+            await store.create("/ledgers/LAYOUT", encode_layout(layout))
+            for name in ("INSTANCEID", "available/x", "cookies/y", "idgen/ID-1"):
                 await store.create(f"/ledgers/{name}", b"")
             for name in ("underreplication/ledgers/0000", "ID-7", "disableHealthCheck"):
                 await store.create(f"/ledgers/{name}", b"")
-            await store.create("/ledgers/00/0000/lock", b"")
+            for name in ("00/0000/lock", "00/x", "000/0000/0000/0000/lock", "idgen-long/HOB-1"):
+                await store.create(f"/ledgers/{name}", b"")
             for ledger_id in ids:
                 await ledgers.create(new_ledger(ledger_id))
             return await ledgers.list()
 
+    ids = {ledger_id for ledger_id in ids if ledger_id <= layout.ledger_id_max}
     assert trio.run(list_them) == sorted(ids)
 
 
@@ -129,6 +110,7 @@ async def test_missing_ledgers_are_reported_by_every_call(store: MemoryStore) ->
         await ledgers.update(5, lambda metadata: metadata.in_recovery())
     with pytest.raises(NoSuchLedger):
         await ledgers.delete(5)
+    await store.create("/ledgers/LAYOUT", encode_layout(Layout.HIERARCHICAL))
     assert not await ledgers.exists(5)
 
 
@@ -146,14 +128,14 @@ async def test_update_starts_again_when_another_came_first(store: MemoryStore) -
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(1))
     seen: list[int] = []
-    node = await store.get(ledger_path("/ledgers", 1))
+    node = await store.get(Layout.HIERARCHICAL.path("/ledgers", 1))
 
     class Interfering(MemoryStore):
         """Lets another process change the ledger before our first put."""
 
         async def transaction(self, changes: Sequence[Change]) -> None:
             if len(seen) == 1:
-                await store.put(ledger_path("/ledgers", 1), node.data)
+                await store.put(Layout.HIERARCHICAL.path("/ledgers", 1), node.data)
             await super().transaction(changes)
 
     def close(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -173,7 +155,7 @@ async def test_update_gives_up_when_it_always_loses(
 ) -> None:
     monkeypatch.setattr(ledgers_module, "UPDATE_TRIES_MAX", 3)
     await LedgerStore(store).create(new_ledger(1))
-    path = ledger_path("/ledgers", 1)
+    path = Layout.HIERARCHICAL.path("/ledgers", 1)
 
     class AlwaysLosing(MemoryStore):
         async def transaction(self, changes: Sequence[Change]) -> None:
@@ -216,7 +198,10 @@ async def test_deleting_removes_empty_parents_and_no_others(store: MemoryStore) 
 
 async def test_existence_is_never_denied_in_doubt(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
-    await store.create(ledger_path("/ledgers", 3), b"not metadata")
+    with pytest.raises(MetadataUnavailable, match="no LAYOUT"):
+        await ledgers.exists(3)  # whoever wiped the tree has not deleted the ledger
+    await store.create("/ledgers/LAYOUT", encode_layout(Layout.HIERARCHICAL))
+    await store.create(Layout.HIERARCHICAL.path("/ledgers", 3), b"not metadata")
     assert await ledgers.exists(3)
     assert await ledgers.list() == [3]
     with pytest.raises(MetadataCorrupt):
@@ -241,3 +226,54 @@ async def test_a_watch_follows_a_ledger_from_nothing_to_nothing(store: MemorySto
             assert (closed.is_closed, closed.last_entry_id) == (True, 4)
             await ledgers.delete(1)
             assert await anext(versions) is None
+
+
+@pytest.mark.parametrize("layout", Layout)
+async def test_ledgers_lie_where_the_cluster_has_them(store: MemoryStore, layout: Layout) -> None:
+    await store.create("/ledgers/LAYOUT", encode_layout(layout))
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(7))
+    assert await ledgers.path(7) == layout.path("/ledgers", 7)
+    assert (await store.get(layout.path("/ledgers", 7))).data
+    await ledgers.update(7, lambda metadata: metadata.closed(1, 5))
+    async with aclosing(ledgers.watch(7)) as versions:
+        closed = await anext(versions)
+        assert closed is not None
+        assert closed.is_closed
+    before = await store.children("/ledgers")
+    await ledgers.delete(7)
+    assert await store.children("/ledgers") == ["LAYOUT"] != before
+
+
+async def test_the_layout_is_read_once(store: MemoryStore) -> None:
+    await store.create("/ledgers/LAYOUT", encode_layout(Layout.FLAT))
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(7))
+    await store.delete("/ledgers/LAYOUT")
+    assert await ledgers.layout() is Layout.FLAT
+    assert await ledgers.exists(7)
+
+
+async def test_without_a_layout_the_address_or_the_default_counts(store: MemoryStore) -> None:
+    assert await LedgerStore(store).layout() is Layout.HIERARCHICAL
+    asked = LedgerStore(store, layout=Layout.FLAT)
+    assert await asked.layout() is Layout.FLAT
+    await store.create("/ledgers/LAYOUT", encode_layout(Layout.LONG_HIERARCHICAL))
+    with pytest.raises(InvalidArgument, match=r"longhierarchical.*asks for flat"):
+        await asked.read(1)
+    assert await LedgerStore(store).layout() is Layout.LONG_HIERARCHICAL
+
+
+async def test_with_an_unknown_layout_nothing_is_read_or_written(store: MemoryStore) -> None:
+    await store.create("/ledgers/LAYOUT", b"2\norg.example.NewLedgerManagerFactory:1")
+    ledgers = LedgerStore(store)
+    for attempt in (
+        lambda: ledgers.create(new_ledger(1)),
+        lambda: ledgers.exists(1),
+        lambda: ledgers.list(),
+        lambda: ledgers.next_ledger_id(),
+        lambda: ledgers.delete(1),
+    ):
+        with pytest.raises(MetadataCorrupt, match=r"org\.example\.NewLedgerManagerFactory"):
+            await attempt()
+    assert await store.children("/ledgers") == ["LAYOUT"]

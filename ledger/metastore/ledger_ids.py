@@ -1,0 +1,100 @@
+"""New ledger ids, counted where Apache's clients count theirs, so that no two are the same.
+
+Short ids come from the counter `idgen/ID-`. Once they are used up, or somebody else found them
+so, the node `idgen-long` exists for ever, and ids are the number of its newest child
+`HOB-<ten digits>` above 31 bits counted there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchNode
+from ledger.metastore.base import MetadataStore
+from ledger.metastore.layout import SHORT_LEDGER_ID_END, Layout
+
+HIGH_BITS_MAX = 2**31 - 1
+_COUNTER = "ID-"
+_HIGH_BITS = re.compile(r"HOB-([0-9]{1,10})\Z")
+_TRIES_MAX = 10
+"""Each lost try means that 2^31 ids were used up meanwhile."""
+
+
+class LedgerIds:
+    """The counters below `root`."""
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._root = root
+        self._long_path = f"{root}/idgen-long"
+        self._is_long = False
+
+    async def next_id(self, layout: Layout) -> int:
+        """An id no call returned before, in this process or another.
+
+        Raises InvalidArgument when the layout has no ids left.
+        """
+        if layout is Layout.FLAT:
+            return self._short(layout, await self._store.next_id(f"{self._root}/{_COUNTER}"))
+        if layout is Layout.LEGACY_HIERARCHICAL:
+            return self._short(layout, await self._next_short())
+        if not self._is_long:
+            # Short ids that others go on to take are no harm: they are never long ones.
+            self._is_long = await self._exists(self._long_path)
+        if not self._is_long:
+            counted = await self._next_short()
+            if _is_below_end(counted):
+                return counted
+            await self._make(self._long_path)
+            self._is_long = True
+        return await self._next_long()
+
+    async def _next_short(self) -> int:
+        return await self._store.next_id(f"{self._root}/idgen/{_COUNTER}")
+
+    @staticmethod
+    def _short(layout: Layout, counted: int) -> int:
+        if not _is_below_end(counted):
+            raise InvalidArgument(
+                f"the {SHORT_LEDGER_ID_END} ledger ids of the layout {layout.value} are used up"
+                ". Cure: choose ids yourself, or start a cluster with the layout hierarchical"
+            )
+        return counted
+
+    async def _next_long(self) -> int:
+        for _ in range(_TRIES_MAX):
+            high_bits = await self._newest_high_bits()
+            path = f"{self._long_path}/HOB-{high_bits:010d}"
+            if high_bits:
+                counted = await self._store.next_id(f"{path}/{_COUNTER}")
+                if _is_below_end(counted):
+                    return high_bits << 32 | counted
+                if high_bits == HIGH_BITS_MAX:
+                    raise InvalidArgument(f"all ledger ids below {self._long_path} are used up")
+            # Used up nodes stay: to delete one, as others do, would start its counter again.
+            await self._make(f"{self._long_path}/HOB-{high_bits + 1:010d}")
+        raise MetadataConflict(f"no ledger id below {self._long_path} in {_TRIES_MAX} tries")
+
+    async def _newest_high_bits(self) -> int:
+        """0 if there is none yet. Never remembered: to count below an older one that was
+        deleted meanwhile would make it anew and give its ids again."""
+        names = await self._store.children(self._long_path)
+        found = (match for name in names if (match := _HIGH_BITS.match(name)))
+        return max((int(match[1]) for match in found), default=0)
+
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self._store.get(path)
+        except NoSuchNode:
+            return False
+        return True
+
+    async def _make(self, path: str) -> None:
+        try:
+            await self._store.create(path, b"")
+        except NodeExists:
+            pass  # another came first
+
+
+def _is_below_end(counted: int) -> bool:
+    return 0 <= counted < SHORT_LEDGER_ID_END
