@@ -1,0 +1,133 @@
+"""The table of docs/interoperability.md as text, and back: what is written can be read again.
+
+Knows nothing of tests and results; `tests.interop.results` fills it, and
+`tests.tidy.test_interoperability` reads it where no Java is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+BEGIN = "<!-- interop table: begin (generated: python -m tests.interop.results --write) -->"
+END = "<!-- interop table: end -->"
+WORDS = ("yes", "no", "n.a.", "not run")
+_CELL = re.compile(r"(yes|no|n\.a\.|not run)(?: \((\d+)\))?")
+_FOOTNOTE = re.compile(r"\((\d+)\) (.+)")
+_AREAS = (
+    "Java client, our bookies",
+    "our client, Apache's bookies",
+    "mixed ensembles",
+    "takeover",
+    "metadata",
+    "tools",
+    "wire",
+)
+"""Areas in the order of the table; others follow."""
+
+
+class Row(NamedTuple):
+    area: str
+    feature: str
+    wire: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`word` is one of WORDS; `reason` says why, or with what limits."""
+
+    word: str
+    reason: str = ""
+
+
+Table = dict[Row, dict[str, Cell]]
+"""The cells of each row, by column: a version of BookKeeper, or another program."""
+
+
+def format_table(table: Table, versions: Sequence[str]) -> str:
+    """Markdown: first the rows about versions, then those about other programs."""
+    footnotes: dict[str, int] = {}
+    lines = _head(("Area", "Feature", "Wire", *versions))
+    programs = _head(("Program", "Feature", "Wire", "Works"))
+    heads = len(programs)
+    for row in sorted(table, key=_place):
+        cells = {column: _format_cell(cell, footnotes) for column, cell in table[row].items()}
+        if set(cells) & set(versions):
+            lines.append(_line(*row, *(cells.pop(version, "-") for version in versions)))
+        for program, cell in cells.items():
+            programs.append(_line(program, f"{row.area}: {row.feature}", row.wire, cell))
+    if len(programs) > heads:
+        lines += ["", *programs]
+    if footnotes:
+        lines += ["", *(f"({number}) {reason}  " for reason, number in footnotes.items())]
+    return "\n".join(lines) + "\n"
+
+
+def parse_table(text: str) -> Table:
+    """The table in a document. Raises ValueError if it is not well-formed."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"the document must have the lines {BEGIN} and {END} once")
+    lines = text.partition(BEGIN)[2].partition(END)[0].splitlines()
+    notes = {m[1]: m[2].strip() for line in lines if (m := _FOOTNOTE.fullmatch(line))}
+    table: Table = {}
+    used: set[str] = set()
+    columns: list[str] = []
+    for line in lines:
+        if not line.startswith("|"):
+            columns = []
+        elif not columns:
+            columns = _split(line)[3:]
+        elif not line.startswith("|---"):
+            row, cells = _parse_line(line, columns, notes, used)
+            if table.setdefault(row, {}).keys() & cells.keys():
+                raise ValueError(f"twice: {line}")
+            table[row].update(cells)
+    if used != set(notes):
+        raise ValueError(f"footnotes nobody refers to: {sorted(set(notes) - used)}")
+    return table
+
+
+def _parse_line(
+    line: str, columns: list[str], notes: dict[str, str], used: set[str]
+) -> tuple[Row, dict[str, Cell]]:
+    fields = _split(line)
+    if len(fields) != 3 + len(columns):
+        raise ValueError(f"{len(fields)} fields, not {3 + len(columns)}: {line}")
+    row = Row(*fields[:3])
+    if columns == ["Works"]:
+        columns, (area, _, feature) = [row.area], row.feature.partition(": ")
+        row = Row(area, feature, row.wire)
+    cells: dict[str, Cell] = {}
+    for column, text in zip(columns, fields[3:], strict=True):
+        if text == "-":
+            continue
+        match = _CELL.fullmatch(text)
+        if match is None or (match[2] and match[2] not in notes):
+            raise ValueError(f"a cell is {text!r}: {line}")
+        used.update({match[2]} - {None})
+        cells[column] = Cell(match[1], notes[match[2]] if match[2] else "")
+    return row, cells
+
+
+def _place(row: Row) -> tuple[int, Row]:
+    return (_AREAS.index(row.area) if row.area in _AREAS else len(_AREAS), row)
+
+
+def _format_cell(cell: Cell, footnotes: dict[str, int]) -> str:
+    if not cell.reason:
+        return cell.word
+    return f"{cell.word} ({footnotes.setdefault(cell.reason, len(footnotes) + 1)})"
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [_line(*names), "|" + "---|" * len(names)]
+
+
+def _line(*fields: str) -> str:
+    return "| " + " | ".join(fields) + " |"
+
+
+def _split(line: str) -> list[str]:
+    return [field.strip() for field in line.strip().strip("|").split("|")]

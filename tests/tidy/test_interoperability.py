@@ -1,0 +1,159 @@
+"""The table of what works with Apache's programs is sound, and comes from tests that ran."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interop.results import differences, load, table_of, with_written
+from tests.interop.table import BEGIN, END, Cell, Row, format_table, parse_table
+from tests.interop.versions import VERSIONS
+from tests.tidy.checkout import ROOT
+
+TABLE = parse_table((ROOT / "docs" / "interoperability.md").read_text(encoding="utf-8"))
+APPEND = Row("Java client, our bookies", "append", "v2")
+PULSAR = Row("Pulsar", "managed ledger", "v2")
+
+
+def in_document(text: str) -> str:
+    return f"# Words\n\n{BEGIN}\n\n{text}\n{END}\n\nMore words.\n"
+
+
+def test_every_row_says_something_of_each_version() -> None:
+    for row, cells in TABLE.items():
+        about_versions = set(cells) & set(VERSIONS)
+        assert not about_versions or set(cells) >= set(VERSIONS), row
+
+
+def test_nothing_in_the_table_fails_or_was_not_tried() -> None:
+    bad = [
+        f"{row.area} / {row.feature} / {row.wire} / {column}: {cell.word}"
+        for row, cells in TABLE.items()
+        for column, cell in cells.items()
+        if cell.word not in ("yes", "n.a.")
+    ]
+    assert not bad
+
+
+def test_what_does_not_apply_says_why() -> None:
+    cells = [cell for cells in TABLE.values() for cell in cells.values()]
+    assert all(cell.reason for cell in cells if cell.word == "n.a.")
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    table = {
+        APPEND: {"4.16.6": Cell("yes"), "4.17.3": Cell("n.a.", "came later"), "4.18.0": Cell("no")},
+        PULSAR: {"Pulsar 4.0": Cell("yes", "with a limit")},
+    }
+    assert parse_table(in_document(format_table(table, VERSIONS))) == table
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| Area | Feature | Wire | 4.16.6 |\n|---|---|---|---|\n| a | b | v2 | maybe |",
+        "| Area | Feature | Wire | 4.16.6 |\n|---|---|---|---|\n| a | b | v2 | n.a. (1) |",
+        "| Area | Feature | Wire | 4.16.6 |\n|---|---|---|---|\n| a | b | v2 |",
+        "| Area | Feature | Wire | 4.16.6 |\n|---|---|---|---|\n| a | b | - | yes |\n"
+        "| a | b | - | yes |",
+        "(1) a footnote without a use",
+    ],
+)
+def test_a_table_that_is_not_well_formed_is_noticed(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_table(in_document(text))
+
+
+SUITE = """
+import pytest
+from tests.interop.results import not_supported
+
+pytestmark = pytest.mark.parametrize("version", ["4.16.6", "4.18.0"])
+
+@pytest.mark.interop_result(area="a", feature="adds", wire=None)
+@pytest.mark.parametrize("wire", ["v2", "v3"])
+def test_adds(version, wire):
+    if wire == "v3" and version == "4.16.6":
+        not_supported("came with 4.17")
+
+@pytest.mark.interop_result(area="a", feature="reads", wire="v2, v3")
+def test_reads(version):
+    pass
+
+@pytest.mark.interop_result(area="a", feature="reads", wire="v2, v3", note="up to 5 MiB")
+@pytest.mark.slow
+def test_reads_much(version):
+    pass
+
+@pytest.mark.interop_result(area="a", feature="reads", wire="v2, v3")
+def test_reads_again(version):
+    assert version != "4.18.0"
+
+@pytest.mark.interop_result(area="b", feature="broker", program="Pulsar 4.0")
+def test_broker(version):
+    pytest.skip("no Java")
+"""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """What a run of SUITE without its slow test left behind."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: not now\n")
+    (tmp_path / "conftest.py").write_text(
+        "from pathlib import Path\n"
+        "from tests.interop import results\n"
+        "from tests.interop.results import pytest_collection_modifyitems, pytest_configure\n"
+        "from tests.interop.results import pytest_runtest_makereport, pytest_sessionfinish\n"
+        f"results.RESULTS = Path({str(tmp_path / 'kept' / 'results.json')!r})\n"
+    )
+    command = [sys.executable, "-m", "pytest", "--strict-markers", "-m", "not slow"]
+    ran = subprocess.run(
+        [*command, "-c", str(tmp_path / "pytest.ini"), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    return tmp_path / "kept" / "results.json"
+
+
+def test_outcomes_of_tests_become_cells(results: Path) -> None:
+    table = table_of(load(results).values())
+    left_out = Cell("not run", "was left out")
+    assert table == {
+        Row("a", "adds", "v2"): {"4.16.6": Cell("yes"), "4.18.0": Cell("yes")},
+        Row("a", "adds", "v3"): {"4.16.6": Cell("n.a.", "came with 4.17"), "4.18.0": Cell("yes")},
+        Row("a", "reads", "v2, v3"): {"4.16.6": Cell("yes"), "4.18.0": Cell("no")},
+        Row("a", "reads; up to 5 MiB", "v2, v3"): {"4.16.6": left_out, "4.18.0": left_out},
+        Row("b", "broker", "-"): {"Pulsar 4.0": Cell("not run", "no Java")},
+    }
+    assert parse_table(in_document(format_table(table, VERSIONS))) == table
+
+
+def test_the_document_is_compared_with_the_results() -> None:
+    written = {APPEND: {"4.16.6": Cell("yes"), "4.17.3": Cell("yes"), "4.18.0": Cell("yes")}}
+    assert not differences(written, written)
+    failed = {APPEND: {**written[APPEND], "4.17.3": Cell("no")}}
+    assert differences(failed, written) == [
+        "Java client, our bookies / append / v2 / 4.17.3: document yes, results no"
+    ]
+    assert differences({}, written) == [
+        "Java client, our bookies / append / v2: only in the document"
+    ]
+    assert differences({**written, PULSAR: {}}, written) == [
+        "Pulsar / managed ledger / v2: only in the results"
+    ]
+
+
+def test_what_was_left_out_on_purpose_keeps_what_is_written() -> None:
+    written = {PULSAR: {"Pulsar 4.0": Cell("yes")}}
+    found = {PULSAR: {"Pulsar 4.0": Cell("not run", "was left out")}}
+    assert not differences(found, written)
+    assert with_written(found, written) == written
+    assert with_written(found, {}) == found
