@@ -15,6 +15,7 @@ import trio
 from ledger.errors import (
     LedgerError,
     MetadataConflict,
+    MetadataUnavailable,
     NodeExists,
     NoSuchNode,
     RetryableError,
@@ -104,17 +105,24 @@ class Registration:
                     await trio.sleep(RETRY_INTERVAL_S)
 
     async def _claim(self, path: str) -> None:
+        is_anothers = False
         with trio.move_on_after(self._takeover_timeout_s):
             while True:
+                is_anothers = False
                 try:
                     await self._store.create(path, self._data, is_ephemeral=True)
                 except NodeExists:
-                    if not await self._take_over(path):
-                        await self._wait_gone(path)
-                    else:
+                    if await self._take_over(path):
                         return
+                    is_anothers = True
+                    await self._wait_gone(path)
                 else:
                     return
+        if not is_anothers:
+            # A store that hangs says nothing about who has the id: nobody need end for it.
+            raise MetadataUnavailable(
+                f"{path}: no answer of the metadata store in {self._takeover_timeout_s} s"
+            )
         raise MetadataConflict(
             f"{path} is registered by another process, still so after"
             f" {self._takeover_timeout_s} s: are two bookies configured with one id?"

@@ -1,0 +1,49 @@
+"""A metadata store that hangs is no reason for a bookie to end: it registers when it can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import trio
+import trio.testing
+
+from ledger.metastore.base import Change
+from ledger.metastore.bookies import BookieInfo, BookieRegistry
+from ledger.metastore.memory import MemoryStore, MemoryTree
+from ledger.metastore.registration import TAKEOVER_TIMEOUT_S
+
+INFO = BookieInfo("10.0.0.1", 3181)
+
+
+def now_ms() -> int:
+    return 1_700_000_000_000
+
+
+class HangingStore(MemoryStore):
+    """Changes wait while `flows` is not set, as those of a store that is paused."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree, now_ms)
+        self.flows = trio.Event()
+        self.flows.set()
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        await self.flows.wait()
+        await super().transaction(changes)
+
+
+async def test_a_session_lost_before_a_long_pause(autojump_clock: trio.testing.MockClock) -> None:
+    tree = MemoryTree()
+    store, seen = HangingStore(tree), BookieRegistry(MemoryStore(tree, now_ms))
+    async with BookieRegistry(store).register("b1", INFO):
+        store.flows = trio.Event()
+        store.expire_session()
+        await trio.sleep(3 * TAKEOVER_TIMEOUT_S)
+        assert await seen.available() == {}
+        store.flows.set()
+        with trio.fail_after(1):
+            async with aclosing(seen.watch_available()) as changes:
+                async for bookies in changes:
+                    if bookies == {"b1": INFO}:
+                        return
