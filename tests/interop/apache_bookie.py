@@ -1,0 +1,256 @@
+"""A released Apache bookie as a process of its own, which a test may kill and start again.
+
+It has its own directories and port, loopback allowed, small heap and caches, and the storage that
+Pulsar uses unless told otherwise. `AutoRecovery` is Apache's auditor and replication worker.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.interop.build import build
+from tests.interop.java_client import java_uri
+
+DB_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
+SORTED_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
+_SERVER = "org.apache.bookkeeper.server.Main"
+_AUTO_RECOVERY = "org.apache.bookkeeper.replication.AutoRecoveryMain"
+_START_TIMEOUT_S = 120.0
+# A v2 read (opcode 2) of entry 0 of a ledger nobody has: answered once the bookie serves.
+_PROBE = struct.pack(">iiqq", 20, 2 << 24 | 2 << 16, (1 << 62) + 1, 0)
+
+SMALL: dict[str, object] = {
+    "allowLoopback": True,
+    "advertisedAddress": "127.0.0.1",
+    "httpServerEnabled": False,
+    "dbStorage_writeCacheMaxSizeMb": 16,
+    "dbStorage_readAheadCacheMaxSizeMb": 8,
+    "dbStorage_rocksDB_blockCacheSize": 4 << 20,
+    "dbStorage_rocksDB_writeBufferSizeMB": 4,
+    "skipListSizeLimit": 8 << 20,
+    "entryLogFilePreallocationEnabled": False,
+    "logSizeLimit": 64 << 20,
+    "journalMaxSizeMB": 64,
+    "journalPreAllocSizeMB": 4,
+    "journalMaxBackups": 0,
+    "diskUsageThreshold": 0.99,
+    "diskUsageWarnThreshold": 0.98,
+    "minUsableSizeForEntryLogCreation": 1,
+    "minUsableSizeForIndexFileCreation": 1,
+    "serverNumIOThreads": 1,
+    "numAddWorkerThreads": 1,
+    "numReadWorkerThreads": 1,
+    "numLongPollWorkerThreads": 1,
+    "numHighPriorityWorkerThreads": 1,
+    "numJournalCallbackThreads": 1,
+    "flushInterval": 2000,
+    "zkTimeout": 5_000,
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def write_settings(file: Path, settings: dict[str, object]) -> None:
+    """A properties file as Apache's commands read it."""
+    lines = []
+    for name, value in settings.items():
+        lines.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}\n")
+    file.write_text("".join(lines))
+
+
+class JavaProgram:
+    """A Java main class with a configuration file; its output goes to a log."""
+
+    def __init__(
+        self, version: str, directory: Path, main_class: str, settings: dict[str, object]
+    ) -> None:
+        self.version = version
+        self.directory = directory
+        self.log = directory / "java.log"
+        self.settings = settings
+        self._main_class = main_class
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def configuration(self) -> Path:
+        return self.directory / "server.conf"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def begin(self) -> None:
+        """Starts the process and does not wait."""
+        assert not self.is_running
+        write_settings(self.configuration, self.settings)
+        command = build(self.version).command(
+            self._main_class, "--conf", str(self.configuration), heap_mb=160
+        )
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def kill(self) -> None:
+        """kill -9; returns when it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Asks it to end, and insists after `timeout_s`."""
+        self._end(signal.SIGTERM, timeout_s)
+
+    def _end(self, how: signal.Signals, timeout_s: float | None = None) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def pause(self) -> None:
+        """The process stands still, its sockets stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+
+class ApacheBookie(JavaProgram):
+    """One bookie; `bookie_id` and data stay the same over restarts.
+
+    Args:
+        version: of Apache BookKeeper.
+        directory: of its own; journal, ledgers, configuration and log go there.
+        zookeeper_uri: `zk://host:port/path/ledgers` of an initialised cluster.
+        storage: class of the ledger storage.
+        settings: more of Apache's ServerConfiguration, by its names.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        directory: Path,
+        zookeeper_uri: str,
+        *,
+        storage: str = DB_LEDGER_STORAGE,
+        port: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self.port = free_port() if port is None else port
+        super().__init__(
+            version,
+            directory,
+            _SERVER,
+            bookie_settings(directory, zookeeper_uri, self.port, storage, settings),
+        )
+
+    @property
+    def bookie_id(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when it is registered and serves."""
+        self.begin()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while not self.is_answering():
+            if not self.is_running or time.monotonic() > deadline_s:
+                self.kill()
+                raise AssertionError(f"bookie {self.bookie_id} did not start:\n{self.said()}")
+            time.sleep(0.05)  # it has no way to tell us
+
+    def is_answering(self) -> bool:
+        """Whether it answers a read; it accepts connections before that, and closes them."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.settimeout(1)
+                connection.sendall(_PROBE)
+                return len(connection.recv(4)) == 4
+        except OSError:
+            return False
+
+
+class AutoRecovery(JavaProgram):
+    """Apache's auditor and replication worker in a process."""
+
+    def __init__(self, version: str, directory: Path, zookeeper_uri: str, **settings: Any) -> None:
+        super().__init__(
+            version,
+            directory,
+            _AUTO_RECOVERY,
+            {
+                **bookie_settings(directory, zookeeper_uri, free_port(), DB_LEDGER_STORAGE, {}),
+                "lostBookieRecoveryDelay": 0,
+                "rwRereplicateBackoffMs": 500,
+                "openLedgerRereplicationGracePeriod": 1000,
+                "auditorPeriodicBookieCheckInterval": 5,
+                "auditorPeriodicCheckInterval": 0,
+                **settings,
+            },
+        )
+
+    def start(self) -> None:
+        self.begin()
+
+
+def bookie_settings(
+    directory: Path,
+    zookeeper_uri: str,
+    port: int,
+    storage: str = DB_LEDGER_STORAGE,
+    more: dict[str, object] | None = None,
+) -> dict[str, object]:
+    """A ServerConfiguration, by Apache's names."""
+    return {
+        "metadataServiceUri": java_uri(zookeeper_uri),
+        "bookiePort": port,
+        "journalDirectories": directory / "journal",
+        "ledgerDirectories": directory / "ledgers",
+        "ledgerStorageClass": storage,
+        **SMALL,
+        **(more or {}),
+    }
+
+
+def start_all(bookies: list[ApacheBookie]) -> None:
+    """Starts them side by side."""
+    for bookie in bookies:
+        bookie.begin()
+    for bookie in bookies:
+        bookie.wait_ready()
+
+
+def start_autorecovery(
+    version: str, directory: Path, zookeeper_uri: str, **settings: Any
+) -> AutoRecovery:
+    program = AutoRecovery(version, directory, zookeeper_uri, **settings)
+    program.start()
+    return program

@@ -1,0 +1,145 @@
+"""The Java side of the interop suite: fetched and compiled once per Apache version.
+
+Maven resolves the classpath and compiles our driver into `.interop/<version>/`, which is reused
+until pom or sources change. Several test processes may ask at once: one builds, the others wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bookie.zookeeper_server import ZooKeeperMissing, find_jars, find_java
+from tests.tidy.checkout import ROOT
+
+VERSIONS = ("4.16.6", "4.17.3", "4.18.0")
+"""The released versions the suite runs against, oldest first."""
+
+OUTPUT = ROOT / ".interop"
+_SOURCES = Path(__file__).resolve().parent / "java"
+_BUILD_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One version's classpath, our driver first."""
+
+    version: str
+    classpath: str
+
+    def command(self, main_class: str, *arguments: str, heap_mb: int = 192) -> list[str]:
+        """What to execute to run a class in a JVM that starts fast and stays small."""
+        return [
+            find_java(),
+            f"-Xmx{heap_mb}m",
+            "-Xss512k",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:MaxDirectMemorySize=192m",
+            "-Xshare:auto",
+            "-Dio.netty.eventLoopThreads=2",
+            "-Dio.netty.allocator.numDirectArenas=2",
+            "-Dio.netty.allocator.numHeapArenas=1",
+            "-Dzookeeper.disableAutoWatchReset=false",
+            "-Djava.net.preferIPv4Stack=true",
+            "-Dlog4j2.disableJmx=true",
+            "-cp",
+            self.classpath,
+            main_class,
+            *arguments,
+        ]
+
+
+def missing_tools() -> str | None:
+    """Why the suite cannot run on this machine, or None."""
+    try:
+        find_java()
+        find_jars()
+    except ZooKeeperMissing as error:
+        return str(error)
+    for tool in ("mvn", "javac"):
+        if shutil.which(tool) is None:
+            return (
+                f"the interop suite needs Maven and a JDK, and there is no `{tool}` in PATH. "
+                "Cure: install Maven and a JDK 17 or newer"
+            )
+    return None
+
+
+def require_tools() -> None:
+    """Skips the test where Java or Maven is missing; in CI that is a failure."""
+    reason = missing_tools()
+    if reason is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@cache
+def build(version: str) -> Build:
+    """The version's classpath; fetches and compiles if need be. Skips the test without Maven."""
+    require_tools()
+    directory = OUTPUT / version
+    wanted = _fingerprint(version)
+    with _lock(version):
+        stamp = directory / "built"
+        if not stamp.exists() or stamp.read_text() != wanted:
+            stamp.unlink(missing_ok=True)
+            _compile(version, directory)
+            stamp.write_text(wanted)
+    resolved = (directory / "classpath").read_text().strip()
+    return Build(version, os.pathsep.join([str(directory / "classes"), resolved]))
+
+
+def _fingerprint(version: str) -> str:
+    digest = hashlib.sha256(version.encode())
+    for path in sorted(
+        p for p in _SOURCES.rglob("*") if p.suffix in {".java", ".xml", ".properties"}
+    ):
+        digest.update(path.relative_to(_SOURCES).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _compile(version: str, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory / "classes", ignore_errors=True)
+    done = subprocess.run(
+        [
+            "mvn",
+            "--batch-mode",
+            "--quiet",
+            f"--file={_SOURCES / 'pom.xml'}",
+            f"-Dbookkeeper.version={version}",
+            f"-Ddriver.output={directory}",
+            "compile",
+            "dependency:build-classpath",
+            f"-Dmdep.outputFile={directory / 'classpath'}",
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_BUILD_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        pytest.fail(f"Maven failed for {version}:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+
+
+@contextmanager
+def _lock(version: str) -> Iterator[None]:
+    OUTPUT.mkdir(exist_ok=True)
+    with (OUTPUT / f"{version}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

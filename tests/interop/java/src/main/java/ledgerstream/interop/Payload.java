@@ -1,0 +1,30 @@
+package ledgerstream.interop;
+
+import java.nio.ByteBuffer;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+
+/** The bytes of an entry as a function of seed and number: the twin of `payload` in java_client.py. */
+final class Payload {
+    private Payload() {}
+
+    /** SHA-256 of (seed, number), each as a big-endian long, repeated up to {@code size} bytes. */
+    static byte[] of(long seed, long number, int size) {
+        byte[] block;
+        try {
+            ByteBuffer key = ByteBuffer.allocate(16).putLong(seed).putLong(number);
+            block = MessageDigest.getInstance("SHA-256").digest(key.array());
+        } catch (NoSuchAlgorithmException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+        byte[] payload = new byte[size];
+        int filled = Math.min(size, block.length);
+        System.arraycopy(block, 0, payload, 0, filled);
+        while (filled < size) {
+            int more = Math.min(filled, size - filled);
+            System.arraycopy(payload, 0, payload, filled, more);
+            filled += more;
+        }
+        return payload;
+    }
+}
