@@ -1,0 +1,175 @@
+"""Plays one takeover with real processes, and tells what everybody saw.
+
+The clients outlive the plays, a ledger does not. A bookie that the play kills is started again,
+with its data and port, at the latest when the play is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+
+from ledger.metastore.base import MetadataStore
+from tests.interop.java_client import payload
+from tests.interop.mixed import read_replicas, replica_faults
+from tests.interop.sides import PacedWriter, PythonSide, RecoveryFailed, Side
+from tests.interop.stage import Stage
+from tests.interop.takeover import (
+    End,
+    Kill,
+    KillMoment,
+    Language,
+    Moment,
+    Plan,
+    Recovery,
+    Story,
+    faults,
+)
+
+PLAY_TIMEOUT_S = 90.0
+_RECOVERY_TRIES = 40
+_RETRY_PAUSE_S = 0.25
+
+MakeSide = Callable[[Plan, tuple[str, ...]], AbstractAsyncContextManager[Side]]
+"""The other language's client for a play: (plan, ids of its bookies)."""
+
+
+class TakeoverFaulty(AssertionError):
+    """What must hold did not; the text repeats the play."""
+
+
+class Play:
+    """One interleaving on a stage.
+
+    Args:
+        make_java: the Java client of a plan's version and wire version; a test of the play
+            itself may give our own client instead.
+    """
+
+    def __init__(self, plan: Plan, stage: Stage, store: MetadataStore, make_java: MakeSide) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._store = store
+        self._make_java = make_java
+        self._sides: dict[Language, Side] = {}
+
+    async def run(self) -> Story:
+        """Raises TakeoverFaulty with everything that is wrong."""
+        plan, stage = self._plan, self._stage
+        await stage.wait_serving(plan.bookies)
+        story: Story | None = None
+        try:
+            with trio.fail_after(PLAY_TIMEOUT_S):
+                async with self._cast() as python:
+                    story = await self._act(python)
+        except Exception as error:
+            seen = "" if story is None else f"\n{story}"
+            raise TakeoverFaulty(f"{plan.title()}: {error!r}{seen}") from error
+        found = faults(story, expected_payloads(plan, story.writer.pushed))
+        if found:
+            raise TakeoverFaulty(
+                f"{plan.title()}, ledger {story.ledger_id}:\n  " + "\n  ".join(found)
+            )
+        return story
+
+    @asynccontextmanager
+    async def _cast(self) -> AsyncIterator[PythonSide]:
+        plan = self._plan
+        ids = self._stage.ids(plan.bookies)
+        async with (
+            trio.open_nursery() as nursery,
+            PythonSide(self._store, nursery, ids, plan.seed + plan.number) as python,
+            self._make_java(plan, ids) as java,
+        ):
+            self._sides = {Language.PYTHON: python, Language.JAVA: java}
+            yield python
+            nursery.cancel_scope.cancel()
+
+    async def _act(self, python: PythonSide) -> Story:
+        plan = self._plan
+        writer = await self._sides[plan.writer].begin(plan.shape, plan.password, plan.pace)
+        story = Story(plan, writer.ledger_id)
+        await self._wait_moment(writer)
+        async with trio.open_nursery() as nursery:
+            if plan.kill is not None and plan.kill.moment is KillMoment.DURING:
+                nursery.start_soon(self._kill_during, plan.kill)
+            for number, recovery in enumerate(plan.recoveries):
+                nursery.start_soon(self._recover, number, recovery, story)
+        if plan.kill is not None and plan.kill.moment is KillMoment.AFTER:
+            await self._kill(plan.kill)
+        story.writer = await writer.finish()
+        await self._read(python, story)
+        self._restart_victim()
+        return story
+
+    async def _wait_moment(self, writer: PacedWriter) -> None:
+        """Returns when the takeover is to begin."""
+        plan = self._plan
+        if plan.moment is not Moment.IN_FLIGHT:
+            await writer.wait_acked(plan.acks)
+        if plan.kill is not None and plan.kill.moment is KillMoment.BEFORE:
+            await self._kill(plan.kill)
+        if plan.moment is Moment.CLOSING:
+            await writer.begin_close()
+        if plan.moment is not Moment.AFTER_ACKS:
+            await trio.sleep(plan.delay_ms / 1000)
+
+    async def _kill(self, kill: Kill) -> None:
+        victim = self._plan.bookies[kill.index]
+        await self._stage.kill(victim)
+        if kill.restarts_at_once:
+            self._stage.begin_start(victim)
+
+    async def _kill_during(self, kill: Kill) -> None:
+        await trio.sleep(self._plan.delay_ms / 2000)
+        await self._kill(kill)
+
+    def _restart_victim(self) -> None:
+        kill = self._plan.kill
+        if kill is not None and not kill.restarts_at_once:
+            self._stage.begin_start(self._plan.bookies[kill.index])
+
+    async def _recover(self, number: int, recovery: Recovery, story: Story) -> None:
+        plan = self._plan
+        side = self._sides[recovery.language]
+        what = (story.ledger_id, plan.shape, plan.password)
+        await trio.sleep(recovery.begins_ms / 1000)
+        if recovery.gives_up_ms is not None:
+            await side.recover_and_stop(*what, recovery.gives_up_ms)
+            return
+        for attempt in range(_RECOVERY_TRIES):
+            try:
+                end = await side.recover(*what)
+            except RecoveryFailed as error:
+                story.retries.append(f"{side.name} try {attempt + 1}: {error}")
+                await trio.sleep(_RETRY_PAUSE_S)
+                continue
+            story.recovered[f"{side.name} {number}"] = end
+            return
+        raise RecoveryFailed(f"{side.name}: gave up after {story.retries[-1]}")
+
+    async def _read(self, python: PythonSide, story: Story) -> None:
+        """What both languages read from the closed ledger, and what its bookies hold."""
+        plan = self._plan
+        metadata = await python.metadata(story.ledger_id)
+        if not metadata.is_closed:
+            return
+        story.metadata = End(metadata.last_entry_id, metadata.length)
+        for side in self._sides.values():
+            end, payloads = await side.read_closed(story.ledger_id, plan.shape, plan.password)
+            story.told[side.name] = end
+            story.read[side.name] = payloads
+        down = {
+            self._stage.ids([name])[0] for name in plan.bookies if not self._stage.is_serving(name)
+        }
+        async with python.client() as client:
+            replicas = await read_replicas(client.pool, metadata, without=down)
+        story.replica_faults = replica_faults(metadata, replicas, recovered_from=0)
+
+
+def expected_payloads(plan: Plan, count: int) -> list[bytes]:
+    """What the writer gave for its first `count` entries."""
+    sizes = plan.pace.sizes
+    return [payload(plan.pace.seed, i, sizes[i] if i < len(sizes) else 1) for i in range(count)]
