@@ -3,7 +3,8 @@
 While a change is under way the core confirms nothing: an entry must reach its ack quorum in
 the ensemble that is stored. Where no replacement exists but every write set still has an ack
 quorum, the writer goes on with what works and keeps looking (docs/adr/0010): so a cluster of
-three survives the loss of one, and takes it back when it returns.
+three survives the loss of one, and takes it back when it returns. A metadata store that is out of
+reach is waited for: who could be a replacement is unknown then, not settled.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from ledger.write_loop import WriteLoop
 
 _LOOK_AGAIN_S = 0.25
+_OUTAGE_S_MAX = 120.0
+"""How long a writer that needs the metadata store waits for one that is out of reach."""
 
 
 class ChangingWriter(Protocol):
@@ -57,6 +60,7 @@ class EnsembleChange:
         self._loop = loop
         self._reasons: dict[str, str] = {}
         self._is_running = False
+        self._outage = ""
         self.count = 0
 
     def begin(self, index: int, error: LedgerError) -> None:
@@ -71,6 +75,7 @@ class EnsembleChange:
         core = self._writer.core
         try:
             give_up_at = self._deadline()
+            outage_end = trio.current_time() + _OUTAGE_S_MAX
             while core.failed and not self._has_ended():
                 if core.can_go_on_without_failed():
                     # Acks of the others go on counting while a replacement is looked for.
@@ -81,11 +86,17 @@ class EnsembleChange:
                 elif trio.current_time() >= give_up_at:
                     self._writer.fail(self._not_enough())
                     return
-                change = await self._replacements()
+                try:
+                    change = await self._replacements()
+                    outage_end, self._outage = trio.current_time() + _OUTAGE_S_MAX, ""
+                except MetadataUnavailable as error:
+                    change = None
+                    self._outage = f"; the metadata store is out of reach: {error}"
+                    give_up_at = max(give_up_at, min(self._deadline(), outage_end))
                 if self._has_ended():
                     return
                 if change is not None:
-                    await self._store(*change, give_up_at)
+                    await self._store(*change)
                 else:
                     await trio.sleep(_LOOK_AGAIN_S)
         except LedgerError as error:
@@ -102,15 +113,13 @@ class EnsembleChange:
     async def _replacements(self) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
         """A new ensemble and the indices that are new in it; None if nothing can be replaced.
 
-        A failed bookie that is back is its own replacement of last resort.
+        A failed bookie that is back is its own replacement of last resort. Raises
+        MetadataUnavailable.
         """
         writer = self._writer
         ensemble = writer.metadata.last_fragment.bookies
         replaced: list[int] = []
-        try:
-            available = await self._loop.bookies.available()
-        except MetadataUnavailable:
-            return None
+        available = await self._loop.bookies.available()
         hosts = {bookie: info.host for bookie, info in available.items()}
         for index in list(writer.core.failed):
             bookie = await self._reachable(ensemble, index, hosts)
@@ -142,9 +151,7 @@ class EnsembleChange:
             return False
         return True
 
-    async def _store(
-        self, ensemble: tuple[str, ...], replaced: tuple[int, ...], give_up_at: float
-    ) -> None:
+    async def _store(self, ensemble: tuple[str, ...], replaced: tuple[int, ...]) -> None:
         """Stores the ensemble from the first unconfirmed entry on, then resends to it.
 
         Once the store was asked, confirmation stays held until the outcome is known: an
@@ -173,6 +180,7 @@ class EnsembleChange:
 
         tag = writer.metadata.custom.get(CLIENT_TAG)
         client = None if tag is None else client_path(tag.decode())
+        give_up_at = trio.current_time() + _OUTAGE_S_MAX
         while True:
             try:
                 metadata = await self._loop.ledgers.update(
@@ -207,6 +215,6 @@ class EnsembleChange:
         return NotEnoughBookies(
             f"ledger {self._writer.ledger_id}: needed {core.ack_quorum} of {core.write_quorum} "
             f"acks; failed: {failed}; no replacement found in "
-            f"{self._loop.options.ensemble_change_timeout_s:g} s; entries after "
+            f"{self._loop.options.ensemble_change_timeout_s:g} s{self._outage}; entries after "
             f"{core.last_add_confirmed} are unknown, recover the ledger to learn their fate"
         )
