@@ -23,7 +23,8 @@ FORMAT_VERSION_MAX = 3
 """Version of the stored bytes; a rewrite keeps the version it was read with."""
 
 
-_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:\-_.]+")
+_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
+"""As Apache checks it; `:-_` is a range of ASCII there too."""
 
 
 class LedgerState(enum.IntEnum):
@@ -48,7 +49,9 @@ class LedgerMetadata:
     E different bookies each; only a closed ledger has a last entry and a length.
 
     `length` is the payload bytes of a closed ledger. `created_ms` is wall clock, -1 if unknown.
+    `stores_created_ms`: the bytes say it themselves; otherwise the age of their node tells it.
     `c_token` marks one's own create; it does not survive a rewrite by Apache's client.
+    `unknown_fields`: what a later release wrote into version 3, kept as it is on a rewrite.
     Construction raises InvalidArgument for anything else.
     """
 
@@ -63,8 +66,10 @@ class LedgerMetadata:
     last_entry_id: int = -1
     length: int = 0
     created_ms: int = -1
+    stores_created_ms: bool = True
     custom: Mapping[str, bytes] = field(default_factory=dict, hash=False)
     c_token: int = 0
+    unknown_fields: bytes = field(default=b"", repr=False)
     format_version: int = FORMAT_VERSION_MAX
 
     def __post_init__(self) -> None:
@@ -101,7 +106,7 @@ class LedgerMetadata:
                     f"{fragment.first_entry_id}"
                 )
             before = fragment.first_entry_id
-            _check_ensemble(self.ledger_id, self.ensemble_size, fragment.bookies)
+            _check_ensemble(self, fragment.bookies)
 
     @property
     def is_closed(self) -> bool:
@@ -190,15 +195,18 @@ def _first_entry_id(fragment: Fragment) -> int:
     return fragment.first_entry_id
 
 
-def _check_ensemble(ledger_id: int, ensemble_size: int, bookies: tuple[str, ...]) -> None:
+def _check_ensemble(metadata: LedgerMetadata, bookies: tuple[str, ...]) -> None:
+    ledger_id, ensemble_size = metadata.ledger_id, metadata.ensemble_size
     if len(bookies) != ensemble_size:
         raise InvalidArgument(
             f"ensemble of ledger {ledger_id} has {len(bookies)} bookies, must have {ensemble_size}"
         )
-    if len(set(bookies)) != ensemble_size:
+    # Tools have written such ensembles. To read one is safe; its answers must not be counted.
+    if len(set(bookies)) != ensemble_size and not metadata.is_closed:
         raise InvalidArgument(f"ensemble of ledger {ledger_id} names a bookie twice: {bookies}")
     for bookie in bookies:
         if _BOOKIE_ID.fullmatch(bookie) is None:
             raise InvalidArgument(
-                f"bookie id {bookie!r} in ledger {ledger_id}: allowed are a-z A-Z 0-9 : - _ ."
+                f"bookie id {bookie!r} in ledger {ledger_id}: allowed are a-z A-Z 0-9 . - _ : ; "
+                "< = > ? @ [ \\ ] ^"
             )

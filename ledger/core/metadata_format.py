@@ -36,8 +36,8 @@ def encode(metadata: LedgerMetadata) -> bytes:
     """The bytes to store, in the version the metadata names.
 
     Version 1 cannot say digest type, password, ack quorum, creation time or custom metadata:
-    they are lost. Version 2 loses the create token. Raises InvalidArgument for a number too
-    large for the format.
+    they are lost. Version 2 loses the create token and unknown fields. Raises InvalidArgument
+    for a number too large for the format.
     """
     head = _VERSION_KEY + b"%d\n" % metadata.format_version
     if metadata.format_version == 1:
@@ -48,7 +48,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
         raise InvalidArgument(f"metadata of ledger {metadata.ledger_id}: {error}") from error
     if metadata.format_version == 2:
         return head + text_format.MessageToString(message).encode()
-    body = message.SerializeToString(deterministic=True)
+    body = message.SerializeToString(deterministic=True) + metadata.unknown_fields
     return head + _varint(len(body)) + body
 
 
@@ -58,8 +58,8 @@ def decode(ledger_id: int, data: bytes, node_created_ms: int = -1) -> LedgerMeta
     Args:
         node_created_ms: creation time of the node, used if the bytes do not say one.
 
-    Unknown fields are ignored and a missing ack quorum is the write quorum, as old clients
-    meant it. Raises MetadataCorrupt for everything that is not sound metadata.
+    A missing ack quorum is the write quorum, as old clients meant it. Raises MetadataCorrupt for
+    everything that is not sound metadata.
     """
     try:
         return _decode(ledger_id, data, node_created_ms)
@@ -108,7 +108,7 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
     if metadata.digest_type is not None:
         message.digestType = LedgerMetadataFormat.DigestType.ValueType(metadata.digest_type)
         message.password = metadata.password
-    if metadata.created_ms >= 0:
+    if metadata.stores_created_ms and metadata.created_ms >= 0:
         message.ctime = metadata.created_ms
     for key in sorted(metadata.custom):
         message.customMetadata.add(key=key, value=metadata.custom[key])
@@ -125,6 +125,9 @@ def _from_message(
     unknown: Any = UnknownFieldSet(message)
     if any(field.field_number == _DIGEST_TYPE_FIELD for field in unknown):
         raise _Malformed("digest type is none of those this release knows")
+    digest_type: DigestType | None = None
+    if message.HasField("digestType") or message.HasField("password"):
+        digest_type = DigestType(message.digestType)  # the default is what Apache takes it for
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
     if is_closed and not message.HasField("lastEntryId"):
@@ -141,16 +144,27 @@ def _from_message(
             Fragment(segment.firstEntryId, tuple(map(_text, segment.ensembleMember)))
             for segment in message.segment
         ),
-        digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
+        digest_type=digest_type,
         password=message.password,
         # Meaningless before the ledger is closed, whatever a writer put there.
         last_entry_id=message.lastEntryId if is_closed else -1,
         length=message.length if is_closed else 0,
         created_ms=message.ctime if message.HasField("ctime") else node_created_ms,
+        stores_created_ms=message.HasField("ctime"),
         custom={_text(pair.key): pair.value for pair in message.customMetadata},
         c_token=message.cToken,
+        unknown_fields=_without_known_fields(message) if unknown else b"",
         format_version=version,
     )
+
+
+def _without_known_fields(message: LedgerMetadataFormat) -> bytes:
+    rest = LedgerMetadataFormat()
+    rest.CopyFrom(message)
+    for known in message.DESCRIPTOR.fields_by_name:
+        rest.ClearField(known)  # type: ignore[arg-type]
+    encoded: bytes = rest.SerializePartialToString()
+    return encoded
 
 
 def _text(value: object) -> str:
@@ -235,6 +249,7 @@ def _decode_lines(ledger_id: int, body: bytes, node_created_ms: int) -> LedgerMe
         last_entry_id=last_entry_id,
         length=length if state is LedgerState.CLOSED else 0,
         created_ms=node_created_ms,
+        stores_created_ms=False,
         format_version=1,
     )
 

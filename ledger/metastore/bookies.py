@@ -31,7 +31,8 @@ from ledger.proto.data_formats_pb2 import BookieServiceInfoFormat
 
 log = logging.getLogger(__name__)
 
-_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:\-_.]+\Z")
+_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+\Z")
+"""As Apache checks it; `:-_` is a range of ASCII there too."""
 _READ_ONLY = "readonly"
 
 
@@ -49,7 +50,11 @@ class BookieInfo:
 
 
 class BookieRegistry:
-    """The registry below `root`. Stateless: any number may share one store."""
+    """The registry below `root`. Any number may share one store.
+
+    What a bookie published is read once and remembered while it is listed, so that choosing
+    bookies costs one question; `address` always asks.
+    """
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
         self._store = store
@@ -57,6 +62,7 @@ class BookieRegistry:
         self._available = f"{root}/available"
         self._read_only = f"{root}/available/{_READ_ONLY}"
         self._cookies = f"{root}/cookies"
+        self._listed: dict[str, dict[str, BookieInfo]] = {}
 
     # Who is there.
 
@@ -200,19 +206,22 @@ class BookieRegistry:
         return data
 
     async def _infos(self, parent: str, names: Iterable[str]) -> dict[str, BookieInfo]:
-        found: dict[str, BookieInfo] = {}
+        before, found = self._listed.get(parent, {}), dict[str, BookieInfo]()
         for name in names:
             if name == _READ_ONLY:
                 continue
             try:
-                node = await self._store.get(f"{parent}/{name}")
-                found[name] = decode_info(name, node.data)
+                found[name] = before.get(name) or await self._info(parent, name)
             except NoSuchNode:
                 continue  # left between the listing and now
             except MetadataCorrupt as error:
                 # One broken registration must not hide the other bookies.
                 log.warning("bookie_ignored bookie=%s error=%r", name, str(error))
-        return found
+        self._listed[parent] = found
+        return dict(found)
+
+    async def _info(self, parent: str, name: str) -> BookieInfo:
+        return decode_info(name, (await self._store.get(f"{parent}/{name}")).data)
 
     def _cookie_path(self, bookie_id: str) -> str:
         return f"{self._cookies}/{check_bookie_id(bookie_id)}"
@@ -220,10 +229,10 @@ class BookieRegistry:
 
 def check_bookie_id(bookie_id: str) -> str:
     """Returns the id, or raises InvalidArgument."""
-    if not _BOOKIE_ID.match(bookie_id) or bookie_id in (_READ_ONLY, ".", ".."):
+    if not _BOOKIE_ID.match(bookie_id) or bookie_id.lower() in (_READ_ONLY, ".", ".."):
         raise InvalidArgument(
-            f"bookie id {bookie_id!r} must consist of letters, digits, ':', '-', '_' and '.',"
-            f" and may not be {_READ_ONLY!r}"
+            f"bookie id {bookie_id!r} must consist of letters, digits and . - _ : ; < = > ? @ [ \\"
+            f" ] ^ and may not be {_READ_ONLY!r}"
         )
     return bookie_id
 

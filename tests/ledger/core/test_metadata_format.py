@@ -34,7 +34,7 @@ def any_metadata(draw: st.DrawFn) -> LedgerMetadata:
     ensemble_size = draw(st.integers(1, 4))
     write_quorum = draw(st.integers(1, ensemble_size))
     bookies = st.lists(
-        st.from_regex(r"[a-zA-Z0-9:\-_.]{1,12}", fullmatch=True),
+        st.from_regex(r"[a-zA-Z0-9:-_.\-]{1,12}", fullmatch=True),
         min_size=ensemble_size,
         max_size=ensemble_size,
         unique=True,
@@ -55,6 +55,7 @@ def any_metadata(draw: st.DrawFn) -> LedgerMetadata:
         last_entry_id=draw(st.integers(-1, 2**63 - 1)) if is_closed else -1,
         length=draw(INT63) if is_closed else 0,
         created_ms=draw(st.just(-1) | INT63),
+        stores_created_ms=draw(st.booleans()),
         custom=draw(st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=3)),
         c_token=draw(st.integers(-(2**63), 2**63 - 1)),
         format_version=draw(st.integers(1, 3)),
@@ -63,6 +64,8 @@ def any_metadata(draw: st.DrawFn) -> LedgerMetadata:
 
 def storable(metadata: LedgerMetadata) -> LedgerMetadata:
     """What is left after the format has dropped what it cannot say."""
+    if not metadata.stores_created_ms or metadata.created_ms < 0:
+        metadata = replace(metadata, created_ms=-1, stores_created_ms=False)
     if metadata.format_version == 2:
         return replace(metadata, c_token=0)
     if metadata.format_version == 1:
@@ -72,6 +75,7 @@ def storable(metadata: LedgerMetadata) -> LedgerMetadata:
             digest_type=None,
             password=b"",
             created_ms=-1,
+            stores_created_ms=False,
             custom={},
             c_token=0,
         )
@@ -157,17 +161,48 @@ def test_the_creation_time_of_the_node_is_used_if_there_is_no_other() -> None:
     assert decode(1, encode(replace(OPEN, format_version=1)), 77).created_ms == 77
 
 
-def test_unknown_fields_are_ignored() -> None:
-    assert decode(1, stored(message_of(OPEN).SerializeToString() + b"\xf8\x07\x01")) == OPEN
+def test_the_creation_time_of_the_node_is_not_written_into_it() -> None:
+    for version in (1, 2, 3):
+        data = encode(replace(OPEN, format_version=version))
+        assert encode(decode(1, data, 77)) == data
+
+
+LATER = b"\xf8\x07\x01" + b"\xa2\x06\x05hello"
+"""Field 127 is 1, field 100 is "hello": what a later release might write."""
+
+
+def test_unknown_fields_survive_a_rewrite() -> None:
+    read = decode(1, stored(message_of(OPEN).SerializeToString() + LATER))
+    assert read == replace(storable(OPEN), unknown_fields=read.unknown_fields)
+    assert sorted(read.unknown_fields) == sorted(LATER)
+    rewritten = encode(read.in_recovery().closed(9, 50))
+    assert decode(1, rewritten) == read.in_recovery().closed(9, 50)
+    assert rewritten.endswith(read.unknown_fields)
+
+
+def test_unknown_fields_of_version_2_are_ignored() -> None:
     text = encode(replace(OPEN, format_version=2)) + b"newField: 3\n"
-    assert decode(1, text) == replace(OPEN, format_version=2, c_token=0)
+    assert decode(1, text) == storable(replace(OPEN, format_version=2))
+
+
+def test_a_password_without_digest_type_means_the_first_one() -> None:
+    message = message_of(OPEN)
+    message.ClearField("digestType")
+    assert decode(1, stored(message.SerializeToString())).digest_type is DigestType.CRC32
+
+
+def test_an_ensemble_that_names_a_bookie_twice_can_be_read_once_it_is_closed() -> None:
+    data = encode(OPEN.closed(9, 50)).replace(b"10.0.0.2", b"10.0.0.1")
+    assert decode(1, data).last_fragment.bookies == (BOOKIES[0], BOOKIES[0], BOOKIES[2])
+    with pytest.raises(MetadataCorrupt, match="twice"):
+        decode(1, encode(OPEN).replace(b"10.0.0.2", b"10.0.0.1"))
 
 
 def test_end_and_length_of_a_ledger_that_is_not_closed_are_ignored() -> None:
     message = message_of(OPEN)
     message.lastEntryId = 12
     message.length = 900
-    assert decode(1, stored(message.SerializeToString())) == OPEN
+    assert decode(1, stored(message.SerializeToString())) == storable(OPEN)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ledger.errors import (
     NodeExists,
     NoSuchNode,
 )
+from ledger.metastore.base import Node
 from ledger.metastore.bookies import (
     BookieInfo,
     BookieRegistry,
@@ -63,6 +64,28 @@ async def test_a_bookie_is_visible_while_it_is_registered(open_session: OpenSess
             assert await seen.address("a1") == ("10.0.0.1", 3181)
         assert await seen.available() == {}
         assert await seen.read_only() == {}
+
+
+async def test_a_registration_is_read_once_while_it_is_there() -> None:
+    tree = MemoryTree()
+    gets: list[str] = []
+
+    class Counting(MemoryStore):
+        async def get(self, path: str) -> Node:
+            gets.append(path)
+            return await super().get(path)
+
+    async with MemoryStore(tree, now_ms) as theirs, Counting(tree, now_ms) as mine:
+        registry = BookieRegistry(mine)
+        async with BookieRegistry(theirs).register("b1", INFO):
+            for _ in range(3):
+                assert await registry.available() == {"b1": INFO}
+            assert gets == ["/ledgers/available/b1"]
+        assert await registry.available() == {}
+        moved = BookieInfo("10.0.0.9", 3181)
+        async with BookieRegistry(theirs).register("b1", moved):
+            assert await registry.available() == {"b1": moved}
+            assert await registry.read_only() == {}
 
 
 async def test_watchers_see_bookies_come_and_go(open_session: OpenSession) -> None:

@@ -31,8 +31,9 @@ class CountedFar(MemoryStore):
 
 @pytest.fixture
 async def store() -> AsyncIterator[CountedFar]:
-    async with CountedFar(MemoryTree(), lambda: 0) as opened:
-        opened.ahead = {}
+    opened = CountedFar(MemoryTree(), lambda: 0)
+    opened.ahead = {}
+    async with opened:
         yield opened
 
 
