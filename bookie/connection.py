@@ -21,7 +21,7 @@ from bookie.core.adds import FRAME_BYTES_MIN, Run, take_adds
 from bookie.requests import Requests
 from bookie.storage.journal import CommitGroup
 from bookie.storage.ledger_storage import LedgerStorage
-from ledger.errors import LedgerError, ProtocolError, RemoteProtocolError, Status
+from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
@@ -227,8 +227,6 @@ class Connection:
     def _take_one_add(self, frame: memoryview, at: int, header: int) -> None:
         """An add that the hot loop left: the first of a ledger, a recovery add, or a bad one."""
         request = v2.decode_request(frame)
-        if len(frame) < FRAME_BYTES_MIN - 4:
-            raise RemoteProtocolError(f"an add of {len(frame)} bytes has no whole entry header")
         _, _, key, ledger_id, entry_id = _ADD_FRAME(self._buffer.segment, at)
         is_recovery = bool(header & v2.RECOVERY_ADD)
         self._takes_range_acks = bool(header & v2.RANGE_ACKS)

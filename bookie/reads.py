@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -29,6 +31,7 @@ from ledger.wire.messages import (
     BatchReadRequest,
     BatchReadResponse,
     Buffer,
+    ListEntriesResponse,
     ReadLacResponse,
     ReadRequest,
     ReadResponse,
@@ -42,6 +45,8 @@ IsGone = Callable[[], bool]
 """Whether the peer that asked has left."""
 
 MASTER_KEY_BYTES = 20
+LAST_ENTRY = -1
+"""As the id in a read: the last entry the bookie holds."""
 BATCH_READ_BYTES_MAX = 5 * 1024 * 1024 - 64
 LONG_POLL_S_MAX = 3600.0
 _STATUS_OF_ERROR: dict[type[LedgerError], Status] = {
@@ -85,6 +90,9 @@ class Reads:
             return True
         if body.previous_lac is not None:
             return self._long_poll(body, state, body.previous_lac, reply, is_gone)
+        if body.entry_id < LAST_ENTRY:
+            reply(ReadResponse(_status_of_absent(state), body.ledger_id, body.entry_id))
+            return True
         if body.entry_id > state.lac and not self._journal.is_idle:
             # Perhaps it is only in memory yet, and could be forgotten by a crash. What is
             # answered is what is there now: a later entry would not be durable with it.
@@ -98,12 +106,12 @@ class Reads:
     def _answer_from_memory(
         self, body: ReadRequest, state: LedgerState, entry_id: int, reply: Reply
     ) -> bool:
-        if entry_id < 0:
+        if entry_id == LAST_ENTRY:
             entry_id = self._storage.last_entry_id(state.ledger_id)
         entry = self._storage.read_cached(state.ledger_id, entry_id)
         if entry is None:
             return False
-        reply(ReadResponse(Status.OK, body.ledger_id, body.entry_id, entry, max_lac=state.lac))
+        reply(_found(body, state, entry))
         return True
 
     def _answer_in_memory_or_later(self, body: ReadRequest, reply: Reply) -> None:
@@ -116,54 +124,65 @@ class Reads:
             status = status_of(error, body.ledger_id, body.entry_id)
             reply(ReadResponse(status, body.ledger_id, body.entry_id))
             return
-        self._later(self.read_entry, body, reply)
+        self._later(partial(self.read_entry, body, body.entry_id), reply)
 
     def _read_fencing(self, body: ReadRequest, state: LedgerState | None, reply: Reply) -> bool:
+        fenced = self._fenceable(body, state)
+        if isinstance(fenced, Status):
+            reply(ReadResponse(fenced, body.ledger_id, body.entry_id))
+        else:
+            self._storage.fence(fenced, lambda: self._answer_in_memory_or_later(body, reply))
+        return True
+
+    def _fenceable(
+        self, body: ReadRequest | BatchReadRequest, state: LedgerState | None
+    ) -> LedgerState | Status:
+        """The ledger that may be fenced now, made known if it is new; or why it may not."""
         key = body.master_key
-        if key is None or len(key) != MASTER_KEY_BYTES or body.ledger_id < 0:
-            reply(ReadResponse(Status.UNAUTHORIZED, body.ledger_id, body.entry_id))
-            return True
+        if body.ledger_id < 0:
+            return Status.BAD_REQUEST
+        if key is None or (state is None and len(key) != MASTER_KEY_BYTES):
+            return Status.UNAUTHORIZED
         if state is None:
             state = self._storage.create(body.ledger_id, key)
         status = state.check_fence(key)
-        if status is not Status.OK:
-            reply(ReadResponse(status, body.ledger_id, body.entry_id))
-            return True
-        self._storage.fence(state, lambda: self._answer_in_memory_or_later(body, reply))
-        return True
+        return state if status is Status.OK else status
 
     async def read_entry(self, body: ReadRequest, entry_id: int) -> ResponseBody:
         """Reads one entry wherever it is; entry id -1 is the last one."""
         storage, ledger_id = self._storage, body.ledger_id
-        state: LedgerState | None = None
         try:
             state = storage.state(ledger_id)
             if state is None or state.is_deleted:
                 return ReadResponse(Status.NO_SUCH_LEDGER, ledger_id, body.entry_id)
-            if entry_id < 0:
+            if entry_id == LAST_ENTRY:
                 entry_id = storage.last_entry_id(ledger_id)
-                if entry_id < 0:
-                    raise _nothing_held(state)
+            if entry_id < 0:
+                return ReadResponse(_status_of_absent(state), ledger_id, body.entry_id)
             entry = await storage.read(ledger_id, entry_id)
         except LedgerError as error:
-            return ReadResponse(
-                status_of(error, ledger_id, entry_id),
-                ledger_id,
-                body.entry_id,
-                max_lac=None if state is None else state.lac,
-            )
+            status = status_of(error, ledger_id, entry_id)
+            return ReadResponse(status, ledger_id, body.entry_id)
         if entry_id > state.lac:
             await self.wait_durable()  # it may have come while this waited for a disk
-        return ReadResponse(Status.OK, ledger_id, body.entry_id, entry, max_lac=state.lac)
+        return _found(body, state, entry)
 
     async def read_batch(self, body: BatchReadRequest) -> ResponseBody:
         """Entries in a row, up to the first that is not here or does not fit."""
         storage, ledger_id, first = self._storage, body.ledger_id, body.entry_id
         state = storage.state(ledger_id) if ledger_id >= 0 else None
+        if body.is_fencing:
+            fenced = self._fenceable(body, state)
+            if isinstance(fenced, Status):
+                return BatchReadResponse(fenced, ledger_id, first)
+            state = fenced
+            durable = trio.Event()
+            storage.fence(state, durable.set)
+            await durable.wait()
         if state is None or state.is_deleted:
             return BatchReadResponse(Status.NO_SUCH_LEDGER, ledger_id, first)
         count_max = body.count_max if body.count_max > 0 else 1 << 31
-        if body.is_fencing or first < 0:
+        if first < 0:
             return BatchReadResponse(Status.BAD_REQUEST, ledger_id, first)
         if not self._journal.is_idle:
             if first > state.lac:
@@ -181,10 +200,11 @@ class Reads:
         return BatchReadResponse(Status.OK, ledger_id, first, tuple(entries))
 
     async def read_lac(self, ledger_id: int) -> ResponseBody:
-        """The explicit LAC and the last entry: whoever asks takes the greater of both."""
+        """The explicit LAC and the last entry: whoever asks takes the greater of both. An
+        unknown ledger has neither: Apache tells the two cases apart no more than that."""
         state = self._storage.state(ledger_id) if ledger_id >= 0 else None
         if state is None or state.is_deleted:
-            return ReadLacResponse(Status.NO_SUCH_LEDGER, ledger_id)
+            return ReadLacResponse(Status.NO_SUCH_ENTRY, ledger_id)
         last: Buffer | None = None
         last_id = self._storage.last_entry_id(ledger_id)
         if last_id >= 0:
@@ -193,8 +213,23 @@ class Reads:
             except LedgerError as error:
                 return ReadLacResponse(status_of(error, ledger_id, last_id), ledger_id)
         if last is None and state.explicit_lac is None:
-            return ReadLacResponse(status_of(_nothing_held(state), ledger_id, -1), ledger_id)
+            return ReadLacResponse(_status_of_absent(state), ledger_id)
         return ReadLacResponse(Status.OK, ledger_id, state.explicit_lac, last)
+
+    async def list_entries(self, ledger_id: int) -> ResponseBody:
+        """Which entries of the ledger are here, all of them durable; asked by auditors."""
+        state = self._storage.state(ledger_id) if ledger_id >= 0 else None
+        if state is None or state.is_deleted:
+            return ListEntriesResponse(Status.NO_SUCH_LEDGER, ledger_id)
+        try:
+            held = await self._storage.entries_held(ledger_id)
+        except LedgerError as error:
+            return ListEntriesResponse(status_of(error, ledger_id, LAST_ENTRY), ledger_id)
+        if state.is_limbo:  # what is not in the list would be said to be absent
+            return ListEntriesResponse(Status.UNKNOWN_LEDGER_STATE, ledger_id)
+        if not self._journal.is_idle:
+            await self.wait_durable()
+        return ListEntriesResponse(Status.OK, ledger_id, held.encode())
 
     async def wait_durable(self) -> None:
         """Returns when all that is queued for the journal now is durable."""
@@ -215,20 +250,26 @@ class Reads:
         if body.is_piggyback and body.entry_id != -1:
             reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
             return True
-        is_news = state.lac > known_lac or state.is_fenced
+        is_news = state.lac > known_lac
         if body.timeout_ms is None or is_news or body.timeout_ms <= 0 or self._polls.is_full:
-            self._answer_poll(body, state, known_lac, reply)
+            self._answer_poll(body, state, known_lac, None, reply)
             return True
+        was_fenced = state.is_fenced
+        update_ms: int | None = None
 
         def on_change() -> None:
-            if state.lac > known_lac or state.is_fenced:
+            nonlocal update_ms
+            if state.lac > known_lac:
+                update_ms = self._storage.now_ms()
                 poll.answer()
+            elif state.is_deleted or (state.is_fenced and not was_fenced):
+                poll.answer()  # no news, but the reader has something to look up
             else:
                 state.watchers.append(on_change)
 
         def answer() -> None:
             state.unwatch(on_change)
-            self._answer_poll(body, state, known_lac, reply)
+            self._answer_poll(body, state, known_lac, update_ms, reply)
 
         poll = LongPoll(answer, is_gone)
         state.watchers.append(on_change)
@@ -238,72 +279,86 @@ class Reads:
         return True
 
     def _answer_poll(
-        self, body: ReadRequest, state: LedgerState, known_lac: int, reply: Reply
+        self,
+        body: ReadRequest,
+        state: LedgerState,
+        known_lac: int,
+        update_ms: int | None,
+        reply: Reply,
     ) -> None:
         """Facts 4.5: with piggy-back the next entry comes along if the LAC has passed it.
 
-        Called by whoever moves the LAC: must not raise.
+        `update_ms` is when it did, if that woke the poll. Called by whoever moves the LAC:
+        must not raise.
         """
         try:
-            self._answer_poll_now(body, state, known_lac, reply)
+            if body.is_piggyback:
+                self._answer_piggyback(body, state, known_lac, update_ms, reply)
+            elif not self._answer_from_memory(body, state, body.entry_id, reply):
+                self._later(partial(self.read_entry, body, body.entry_id), reply)
         except BookieIoError as error:
             status = status_of(error, body.ledger_id, known_lac + 1)
             reply(ReadResponse(status, body.ledger_id, body.entry_id))
 
-    def _answer_poll_now(
-        self, body: ReadRequest, state: LedgerState, known_lac: int, reply: Reply
+    def _answer_piggyback(
+        self,
+        body: ReadRequest,
+        state: LedgerState,
+        known_lac: int,
+        update_ms: int | None,
+        reply: Reply,
     ) -> None:
-        if not body.is_piggyback:
-            if not self._answer_from_memory(body, state, body.entry_id, reply):
-                self._later(self.read_entry, body, reply)
+        ledger_id, lac = body.ledger_id, state.lac
+        if lac <= known_lac:
+            if lac < 0 and state.explicit_lac is None and self._holds_nothing(ledger_id):
+                reply(ReadResponse(_status_of_absent(state), ledger_id, body.entry_id))
+            else:
+                reply(ReadResponse(Status.OK, ledger_id, body.entry_id, max_lac=lac))
             return
-        if state.lac <= known_lac:
-            reply(ReadResponse(Status.OK, body.ledger_id, -1, max_lac=state.lac))
+        entry = self._storage.read_cached(ledger_id, known_lac + 1)
+        if entry is None:
+            self._later(partial(self._read_piggyback, body, known_lac + 1, update_ms), reply)
             return
-        entry = self._storage.read_cached(body.ledger_id, known_lac + 1)
-        if entry is not None:
-            reply(ReadResponse(Status.OK, body.ledger_id, known_lac + 1, entry, max_lac=state.lac))
-            return
-        self._later(self._read_piggyback, body, reply)
+        reply(ReadResponse(Status.OK, ledger_id, known_lac + 1, entry, lac, update_ms))
 
-    async def _read_piggyback(self, body: ReadRequest, _entry_id: int) -> ResponseBody:
-        assert body.previous_lac is not None
-        entry_id = body.previous_lac + 1
+    def _holds_nothing(self, ledger_id: int) -> bool:
+        return self._storage.last_entry_id(ledger_id) < 0
+
+    async def _read_piggyback(
+        self, body: ReadRequest, entry_id: int, update_ms: int | None
+    ) -> ResponseBody:
         found = await self.read_entry(body, entry_id)
         assert isinstance(found, ReadResponse)
         state = self._storage.state(body.ledger_id)
         lac = state.lac if state is not None else None
         if found.status is Status.OK:
-            return ReadResponse(Status.OK, body.ledger_id, entry_id, found.body, max_lac=lac)
+            return replace(found, entry_id=entry_id, max_lac=lac, lac_update_ms=update_ms)
         if found.status is Status.NO_SUCH_ENTRY:  # another bookie of the ensemble has it
-            return ReadResponse(Status.OK, body.ledger_id, -1, max_lac=lac)
+            return replace(found, status=Status.OK, max_lac=lac, lac_update_ms=update_ms)
         return found
 
     # ---- in the background
 
-    def _later(
-        self,
-        read: Callable[[ReadRequest, int], Awaitable[ResponseBody]],
-        body: ReadRequest,
-        reply: Reply,
-    ) -> None:
+    def _later(self, answer: Callable[[], Awaitable[ResponseBody]], reply: Reply) -> None:
         """Answers by a task of its own: the receive loop that asked has moved on."""
         if self._nursery is not None:
-            self._nursery.start_soon(self._answer_later, read, body, reply)
+            self._nursery.start_soon(self._answer_later, answer, reply)
 
     async def _answer_later(
-        self,
-        read: Callable[[ReadRequest, int], Awaitable[ResponseBody]],
-        body: ReadRequest,
-        reply: Reply,
+        self, answer: Callable[[], Awaitable[ResponseBody]], reply: Reply
     ) -> None:
-        reply(await read(body, body.entry_id))
+        reply(await answer())
 
 
-def _nothing_held(state: LedgerState) -> LedgerError:
-    if state.is_limbo:
-        return UnknownLedgerState(f"ledger {state.ledger_id} may have lost entries here")
-    return NoSuchEntry(f"ledger {state.ledger_id} has no entry here")
+def _found(body: ReadRequest, state: LedgerState, entry: Buffer) -> ReadResponse:
+    """The LAC comes with every entry that is found, but not with a fence, as from Apache."""
+    lac = None if body.is_fencing else state.lac
+    return ReadResponse(Status.OK, body.ledger_id, body.entry_id, entry, lac)
+
+
+def _status_of_absent(state: LedgerState) -> Status:
+    """Of an entry that is surely not here."""
+    return Status.UNKNOWN_LEDGER_STATE if state.is_limbo else Status.NO_SUCH_ENTRY
 
 
 def status_of(error: LedgerError, ledger_id: int, entry_id: int) -> Status:

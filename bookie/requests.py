@@ -44,6 +44,8 @@ from ledger.wire.messages import (
 _ADD_HEAD = struct.Struct(">iI20s").pack
 _LAC = struct.Struct(">q").unpack_from
 _LAC_OFFSET = 16
+_LAC_PACKET = struct.Struct(">qq")
+AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 
 
 class Requests:
@@ -89,10 +91,8 @@ class Requests:
         elif isinstance(body, StartTlsRequest):
             reply(StartTlsResponse(Status.BAD_REQUEST))  # no TLS is configured here
         elif isinstance(body, AuthRequest):
-            # No authentication is asked for: any handshake ends at once.
-            reply(AuthResponse(Status.OK, body.plugin, b""))
-        elif isinstance(body, ListEntriesRequest):
-            reply(ListEntriesResponse(Status.BAD_REQUEST, body.ledger_id))
+            # No authentication is asked for: by this name the peer knows that it may go on.
+            reply(AuthResponse(Status.OK, AUTH_DISABLED_PLUGIN, b""))
         else:
             return False
         return True
@@ -109,6 +109,8 @@ class Requests:
                 reply(await self._reads.read_lac(body.ledger_id))
             elif isinstance(body, GetBookieInfoRequest):
                 reply(await self._info(body))
+            elif isinstance(body, ListEntriesRequest):
+                reply(await self._reads.list_entries(body.ledger_id))
         except BookieIoError as error:
             reply(_failed(body, error))
 
@@ -123,6 +125,8 @@ class Requests:
         except BookieIoError as error:
             return status_of(error, ledger_id, entry_id)
         if state is None:
+            if len(key) != MASTER_KEY_BYTES:
+                return Status.BAD_REQUEST
             state = self._storage.create(ledger_id, key)
         return state.check_add(key, is_recovery)
 
@@ -156,12 +160,14 @@ class Requests:
     # ---- LAC, info
 
     def _write_lac(self, body: WriteLacRequest) -> Status:
-        if body.ledger_id < 0 or len(body.master_key) != MASTER_KEY_BYTES:
+        if body.ledger_id < 0 or not _LAC_PACKET.size <= len(body.body) <= EXPLICIT_LAC_BYTES_MAX:
             return Status.BAD_REQUEST
-        if len(body.body) > EXPLICIT_LAC_BYTES_MAX:
+        if _LAC_PACKET.unpack_from(body.body) != (body.ledger_id, body.lac):
             return Status.BAD_REQUEST
         state = self._storage.state(body.ledger_id)
         if state is None:
+            if len(body.master_key) != MASTER_KEY_BYTES:
+                return Status.BAD_REQUEST
             state = self._storage.create(body.ledger_id, body.master_key)
         status = state.check_write_lac(body.master_key)
         if status is Status.OK:
@@ -194,4 +200,6 @@ def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:
         return ReadLacResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
     if isinstance(body, WriteLacRequest):
         return WriteLacResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
+    if isinstance(body, ListEntriesRequest):
+        return ListEntriesResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
     raise error

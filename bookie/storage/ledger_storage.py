@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import trio
 
+from bookie.core.availability import EntriesHeld
 from bookie.core.caches import ReadCache, WriteCache
 from bookie.core.journal import JournalFailed
 from bookie.core.journal_frames import encode_explicit_lac, encode_fence, iterate_frames
@@ -20,6 +21,7 @@ from bookie.core.ledger_state import LedgerState
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.checkpoint_task import CheckpointTask
 from bookie.storage.disk import Buffer, Disk
+from bookie.storage.entry_listing import list_entries
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.entry_reads import EntryReader
 from bookie.storage.garbage_collector import Collected, GarbageCollector
@@ -51,6 +53,7 @@ class LedgerStorage:
         """`pairs` is the index store that belongs to `directory`; `journal` is not replayed."""
         options = options or StorageOptions()
         self.journal = journal
+        self.now_ms = now_ms
         self.cache = cache = WriteCache(options.write_cache_bytes // 2)
         self._read_cache = blocks = ReadCache(options.read_cache_bytes)
         self._index = index = Index(pairs)
@@ -182,7 +185,9 @@ class LedgerStorage:
             )
         raise NoSuchEntry(f"entry {entry_id} of ledger {state.ledger_id} is not on this bookie")
 
-    # --- room
+    async def entries_held(self, ledger_id: int) -> EntriesHeld:
+        """Which entries of the ledger are here; see `entry_listing`. Raises BookieIoError."""
+        return await list_entries(self.cache, self._index, ledger_id)
 
     # --- room
 

@@ -23,18 +23,10 @@ _LENGTH = struct.Struct(">i").unpack_from
 
 
 def is_version_3(first_byte: int) -> bool:
-    """Tells the protocol generation by the first byte of a frame's body.
-
-    0..2 is v2's version byte; 0x0A is the tag of `Request.header`, always first in v3.
-    Raises RemoteProtocolError for anything else.
+    """Tells the protocol generation by the first byte of a frame's body: 0x0A is the tag of
+    `Request.header`, always first in v3. Anything else is v2's version byte, good or bad.
     """
-    if first_byte == 0x0A:
-        return True
-    if first_byte <= 2:
-        return False
-    raise RemoteProtocolError(
-        f"first byte of a frame is 0x{first_byte:02x}: neither protocol v2 (00-02) nor v3 (0a)"
-    )
+    return first_byte == 0x0A
 
 
 class ReceiveBuffer:

@@ -18,6 +18,8 @@ from ledger.proto.bookkeeper_protocol_pb2 import AuthMessage
 from ledger.wire import messages as m
 from ledger.wire.messages import Buffer, Request, Response, ResponseBody
 from ledger.wire.refusal import RequestRefused
+from ledger.wire.v2_status import code_of_status as code_of_status
+from ledger.wire.v2_status import status_of_code as status_of_code
 
 VERSION: Final = 2
 """What we send. 0 and 1 are understood too: 0 has no flags, fencing keys need 2."""
@@ -55,36 +57,6 @@ _BATCH_LIMITS = struct.Struct(">qiq")
 _REPLY = struct.Struct(">iqq")
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
-
-_CODES: Final = {
-    Status.OK: 0,
-    Status.NO_SUCH_LEDGER: 1,
-    Status.NO_SUCH_ENTRY: 2,
-    Status.BAD_REQUEST: 100,
-    Status.IO_ERROR: 101,
-    Status.UNAUTHORIZED: 102,
-    Status.BAD_VERSION: 103,
-    Status.FENCED: 104,
-    Status.READ_ONLY: 105,
-    Status.TOO_MANY_REQUESTS: 106,
-    # 107 exists, but Apache's v2 client does not map it and would lose the reply.
-    Status.UNKNOWN_LEDGER_STATE: 101,
-}
-_STATUSES: Final = {
-    **{code: status for status, code in _CODES.items() if code != 101},
-    101: Status.IO_ERROR,
-    107: Status.UNKNOWN_LEDGER_STATE,
-}
-
-
-def code_of_status(status: Status) -> int:
-    """The code in a reply. UNKNOWN_LEDGER_STATE is told as an I/O error: equally no proof."""
-    return _CODES[status]
-
-
-def status_of_code(code: int) -> Status:
-    """What a reply's code means. An unknown code proves nothing, as an I/O error does not."""
-    return _STATUSES.get(code, Status.IO_ERROR)
 
 
 # ---- requests
@@ -175,7 +147,7 @@ def decode_request(frame: Buffer) -> Request:
     view = memoryview(frame)
     version, operation, flags = _split_header(view)
     if operation == ADD:
-        request = Request(version, 0, _decode_add(view, flags))
+        request = Request(version, 0, _decode_add(view, version, flags))
     elif operation == READ:
         request = Request(version, 0, _decode_read(view, version, flags))
     elif operation == BATCH_READ:
@@ -189,10 +161,14 @@ def decode_request(frame: Buffer) -> Request:
     return request
 
 
-def _decode_add(view: memoryview, flags: int) -> m.AddRequest:
-    _need(view, 4 + MASTER_KEY_BYTES + ENTRY_HEADER_BYTES, "an ADD")
+def _decode_add(view: memoryview, version: int, flags: int) -> m.AddRequest:
+    _need(view, 4 + MASTER_KEY_BYTES + _IDS.size, "an ADD")
     body = view[4 + MASTER_KEY_BYTES :]
     ledger_id, entry_id = _IDS.unpack_from(body)
+    if len(body) < ENTRY_HEADER_BYTES:
+        answer = m.AddResponse(Status.BAD_REQUEST, ledger_id, entry_id, entry_id)
+        cause = f"an entry of {len(body)} bytes is shorter than its header"
+        raise RequestRefused(cause, Response(version, 0, answer))
     return m.AddRequest(
         ledger_id,
         entry_id,
@@ -288,14 +264,14 @@ def encode_response(response: Response) -> bytes:
         if isinstance(body, m.BatchReadResponse):
             return _encode_batch_reply(version, response.txn_id, body)
         if isinstance(body, m.AuthResponse) and body.status is Status.OK:
-            return _encode_auth(version, body)
+            return _encode_auth(VERSION, body)  # whatever the request's, as Apache's bookie
     except (struct.error, ValueError) as error:
         raise LocalProtocolError(f"{type(body).__name__} cannot be sent: {error}") from error
     raise LocalProtocolError(f"{type(body).__name__} ({body.status.name}) has no form in v2")
 
 
 def _encode_add_reply(version: int, body: m.AddResponse) -> bytes:
-    code = _CODES[body.status]
+    code = code_of_status(body.status)
     if body.last_entry_id == body.entry_id:
         header = _header(version, ADD, 0)
         return ADD_REPLY.pack(24, header, code, body.ledger_id, body.entry_id)
@@ -318,7 +294,7 @@ def _encode_reply(
     version: int, operation: int, body: m.ReadResponse | m.BatchReadResponse, more_bytes: int
 ) -> bytes:
     header = _header(version, operation, 0)
-    code = _CODES[body.status]
+    code = code_of_status(body.status)
     return ADD_REPLY.pack(24 + more_bytes, header, code, body.ledger_id, body.entry_id)
 
 

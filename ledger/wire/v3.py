@@ -3,13 +3,13 @@
 Frames given to `decode_*` are without their 4-byte length, results of `encode_*` with it.
 Bytes from the peer can only cause RemoteProtocolError; where the peer can be told, that is a
 RequestRefused with the answer. Fields and conventions are Apache's (docs/wire.md). Most of the
-translation is the two tables of forms; the code below them is what a table cannot say.
+translation is the two tables of `v3_forms`; here is what a table cannot say.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
@@ -19,6 +19,13 @@ from ledger.proto import bookkeeper_protocol_pb2 as pb
 from ledger.wire import messages as m
 from ledger.wire.messages import Buffer, Request, RequestBody, Response, ResponseBody
 from ledger.wire.refusal import RequestRefused
+from ledger.wire.v3_forms import (
+    REQUEST_OF_OPERATION,
+    REQUEST_OF_TYPE,
+    RESPONSE_OF_OPERATION,
+    RESPONSE_OF_TYPE,
+    Form,
+)
 
 VERSION: Final = 3
 HIGH_PRIORITY: Final = 100
@@ -54,102 +61,7 @@ def status_of_code(code: int) -> Status:
     return _STATUSES.get(code, Status.IO_ERROR)
 
 
-# ---- forms: which of our fields is which of protobuf's
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """Pairs are "ours=theirs". Optional ones are None here and absent there."""
-
-    operation: pb.OperationType.ValueType
-    part: str
-    body_type: type[Any]
-    required: tuple[tuple[str, str], ...]
-    optional: tuple[tuple[str, str], ...]
-    has_status: bool
-
-
-def _form(
-    operation: pb.OperationType.ValueType,
-    part: str,
-    body_type: type[Any],
-    required: str = "",
-    optional: str = "",
-    *,
-    has_status: bool = True,
-) -> _Form:
-    return _Form(operation, part, body_type, _pairs(required), _pairs(optional), has_status)
-
-
-def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (ours, theirs) for ours, _, theirs in (pair.partition("=") for pair in text.split())
-    )
-
-
-_LEDGER = "ledger_id=ledgerId"
-_ENTRY = "ledger_id=ledgerId entry_id=entryId"
-_AUTH = "plugin=authPluginName payload=payload"
-_KEY_AND_BODY = "master_key=masterKey body=body"
-_LIST = pb.GET_LIST_OF_ENTRIES_OF_LEDGER
-_AVAILABILITY = "availability=availabilityOfEntriesOfLedger"
-
-_REQUESTS: Final = (
-    _form(pb.ADD_ENTRY, "addRequest", m.AddRequest, f"{_ENTRY} {_KEY_AND_BODY}"),
-    _form(
-        pb.READ_ENTRY,
-        "readRequest",
-        m.ReadRequest,
-        _ENTRY,
-        "previous_lac=previousLAC timeout_ms=timeOut",
-    ),
-    _form(pb.AUTH, "authRequest", m.AuthRequest, _AUTH),
-    _form(pb.WRITE_LAC, "writeLacRequest", m.WriteLacRequest, f"{_LEDGER} lac=lac {_KEY_AND_BODY}"),
-    _form(pb.READ_LAC, "readLacRequest", m.ReadLacRequest, _LEDGER),
-    _form(
-        pb.GET_BOOKIE_INFO, "getBookieInfoRequest", m.GetBookieInfoRequest, "requested=requested"
-    ),
-    _form(pb.START_TLS, "startTLSRequest", m.StartTlsRequest),
-    _form(pb.FORCE_LEDGER, "forceLedgerRequest", m.ForceLedgerRequest, _LEDGER),
-    _form(_LIST, "getListOfEntriesOfLedgerRequest", m.ListEntriesRequest, _LEDGER),
-)
-
-_RESPONSES: Final = (
-    _form(pb.ADD_ENTRY, "addResponse", m.AddResponse, _ENTRY),
-    _form(
-        pb.READ_ENTRY,
-        "readResponse",
-        m.ReadResponse,
-        _ENTRY,
-        "body=body max_lac=maxLAC lac_update_ms=lacUpdateTimestamp",
-    ),
-    _form(pb.AUTH, "authResponse", m.AuthResponse, _AUTH, has_status=False),
-    _form(pb.WRITE_LAC, "writeLacResponse", m.WriteLacResponse, _LEDGER),
-    _form(
-        pb.READ_LAC,
-        "readLacResponse",
-        m.ReadLacResponse,
-        _LEDGER,
-        "lac_body=lacBody last_entry_body=lastEntryBody",
-    ),
-    _form(
-        pb.GET_BOOKIE_INFO,
-        "getBookieInfoResponse",
-        m.GetBookieInfoResponse,
-        optional="total_bytes=totalDiskCapacity free_bytes=freeDiskSpace",
-    ),
-    _form(pb.START_TLS, "startTLSResponse", m.StartTlsResponse, has_status=False),
-    _form(pb.FORCE_LEDGER, "forceLedgerResponse", m.ForceLedgerResponse, _LEDGER),
-    _form(_LIST, "getListOfEntriesOfLedgerResponse", m.ListEntriesResponse, _LEDGER, _AVAILABILITY),
-)
-
-_REQUEST_OF_TYPE: Final = {form.body_type: form for form in _REQUESTS}
-_REQUEST_OF_OPERATION: Final = {int(form.operation): form for form in _REQUESTS}
-_RESPONSE_OF_TYPE: Final = {form.body_type: form for form in _RESPONSES}
-_RESPONSE_OF_OPERATION: Final = {int(form.operation): form for form in _RESPONSES}
-
-
-def _put(part: Message, form: _Form, body: RequestBody | ResponseBody) -> None:
+def _put(part: Message, form: Form, body: RequestBody | ResponseBody) -> None:
     part.SetInParent()  # an empty message must still be there
     for ours, theirs in form.required + form.optional:
         value = getattr(body, ours)
@@ -159,7 +71,7 @@ def _put(part: Message, form: _Form, body: RequestBody | ResponseBody) -> None:
             setattr(part, theirs, value)
 
 
-def _take(part: Any, form: _Form) -> dict[str, Any]:
+def _take(part: Any, form: Form) -> dict[str, Any]:
     fields = {ours: getattr(part, theirs) for ours, theirs in form.required}
     if isinstance(fields.get("plugin"), bytes):  # what the parser makes of a string not UTF-8
         raise _Senseless("the name of the plugin is not UTF-8")
@@ -183,12 +95,13 @@ def encode_request(request: Request) -> bytes:
     one read, a wait without a known LAC, numbers out of range.
     """
     body = request.body
-    form = _REQUEST_OF_TYPE.get(type(body))
+    form = REQUEST_OF_TYPE.get(type(body))
     if form is None:
         raise LocalProtocolError(f"{type(body).__name__} cannot be sent over protocol v3")
     message = pb.Request()
     try:
-        _check(body)
+        _check_key(body)
+        _check_entry(body)
         _put_header(message.header, form.operation, request.txn_id)
         part = getattr(message, form.part)
         _put(part, form, body)
@@ -233,25 +146,36 @@ def decode_request(frame: Buffer) -> Request:
     """
     message = pb.Request()
     header = _parse(message, frame)
-    form = _REQUEST_OF_OPERATION.get(header.operation)
+    form = REQUEST_OF_OPERATION.get(header.operation)
     try:
         if header.version != pb.VERSION_THREE:
             cause = f"version {header.version} in the header of a v3 request"
-            raise _refused(header, Status.BAD_VERSION, cause)
+            raise _refused(message, Status.BAD_VERSION, cause)
         if form is None:
             raise _Senseless("has no request in protocol v3")
         body = form.body_type(
             **_take(_part(message, form), form), **_taken_flags(message, header.operation)
         )
-        _check(body)
+        _check_entry(body)
     except _Senseless as error:
         cause = f"v3 operation {header.operation}: {error}"
-        raise _refused(header, Status.BAD_REQUEST, cause) from error
+        raise _refused(message, Status.BAD_REQUEST, cause) from error
     return Request(VERSION, header.txnId, body)
 
 
-def _refused(header: pb.BKPacketHeader, status: Status, cause: str) -> RequestRefused:
-    answer = m.ErrorResponse(status, int(header.operation))
+def _refused(message: pb.Request, status: Status, cause: str) -> RequestRefused:
+    """The answer names ledger and entry if the request does, as every other answer."""
+    header = message.header
+    answer: ResponseBody = m.ErrorResponse(status, int(header.operation))
+    form = RESPONSE_OF_OPERATION.get(header.operation)
+    if form is not None and form.has_status:
+        with contextlib.suppress(_Senseless):
+            part = _part(message, REQUEST_OF_OPERATION[header.operation])
+            # Every required field of these responses is in the request, too.
+            fields = {ours: getattr(part, theirs) for ours, theirs in form.required}
+            if form.body_type is m.AddResponse:
+                fields["last_entry_id"] = fields["entry_id"]
+            answer = form.body_type(status, **fields)
     return RequestRefused(cause, Response(VERSION, header.txnId, answer))
 
 
@@ -277,12 +201,16 @@ def _taken_flags(message: pb.Request, operation: int) -> dict[str, Any]:
     return {}
 
 
-def _check(body: RequestBody) -> None:
-    """What must hold of requests in both directions, beyond their form."""
+def _check_key(body: RequestBody) -> None:
+    """Only of what we send: towards a bookie, a key of another length is just a wrong key."""
     if isinstance(body, m.AddRequest | m.ReadRequest | m.WriteLacRequest):
         key = body.master_key
         if key is not None and len(key) != MASTER_KEY_BYTES:
             raise _Senseless(f"master key of {len(key)} bytes, it has {MASTER_KEY_BYTES}")
+
+
+def _check_entry(body: RequestBody) -> None:
+    """What must hold of adds in both directions, beyond their form."""
     if isinstance(body, m.AddRequest):
         if len(body.body) < ENTRY_HEADER_BYTES:
             raise _Senseless(f"an entry of {len(body.body)} bytes is shorter than its header")
@@ -298,6 +226,8 @@ def _check(body: RequestBody) -> None:
 
 def encode_response(response: Response) -> bytes:
     """The response as a frame with its length; the status is said twice, as Apache does.
+
+    Responses without a status of their own (AUTH, START_TLS) lose their message when refused.
 
     Raises LocalProtocolError for what v3 cannot say: batch reads, range acks, numbers out of
     range.
@@ -316,15 +246,16 @@ def encode_response(response: Response) -> bytes:
 
 
 def _put_response(message: pb.Response, body: ResponseBody) -> pb.OperationType.ValueType:
-    form = _RESPONSE_OF_TYPE.get(type(body))
+    form = RESPONSE_OF_TYPE.get(type(body))
     if form is None:
         raise _Senseless("not in protocol v3")
     if isinstance(body, m.AddResponse) and body.last_entry_id != body.entry_id:
         raise _Senseless("protocol v3 has no range acks")
-    part = getattr(message, form.part)
-    if form.has_status:
-        part.status = message.status
-    _put(part, form, body)
+    if form.has_status or body.status is Status.OK:
+        part = getattr(message, form.part)
+        if form.has_status:
+            part.status = message.status
+        _put(part, form, body)
     return form.operation
 
 
@@ -339,7 +270,7 @@ def decode_response(frame: Buffer) -> Response:
     if header.version != pb.VERSION_THREE:
         raise RemoteProtocolError(f"version {header.version} in the header of a v3 response")
     status = _status(message)
-    form = _RESPONSE_OF_OPERATION.get(header.operation)
+    form = RESPONSE_OF_OPERATION.get(header.operation)
     try:
         if form is None:
             raise _Senseless("has no response in protocol v3")
@@ -389,7 +320,7 @@ def _parse(message: pb.Request | pb.Response, frame: Buffer) -> pb.BKPacketHeade
     return header
 
 
-def _part(message: Any, form: _Form) -> Any:
+def _part(message: Any, form: Form) -> Any:
     part = getattr(message, form.part)
     if not message.HasField(form.part) or not part.IsInitialized():
         raise _Senseless(f"{form.part} is missing or incomplete")

@@ -96,6 +96,7 @@ def v2_responses(draw: st.DrawFn) -> m.Response:
         bodies = tuple(draw(st.lists(DATA, max_size=4)))
         body = m.BatchReadResponse(status, ledger_id, entry_id, bodies)
     else:
+        version = 2  # whatever the request's
         body = m.AuthResponse(Status.OK, draw(NAMES), draw(DATA))
     return m.Response(version, txn_id, body)
 
@@ -132,11 +133,11 @@ V3_RESPONSES = st.builds(
     st.one_of(
         st.builds(one_entry_ack, STATUSES, INT64, INT64),
         st.builds(m.ReadResponse, STATUSES, INT64, INT64, _MAYBE_DATA, _MAYBE_INT, _MAYBE_INT),
-        st.builds(m.AuthResponse, STATUSES, NAMES, DATA),
+        st.builds(m.AuthResponse, st.just(Status.OK), NAMES, DATA),
         st.builds(m.WriteLacResponse, STATUSES, INT64),
         st.builds(m.ReadLacResponse, STATUSES, INT64, _MAYBE_DATA, _MAYBE_DATA),
         st.builds(m.GetBookieInfoResponse, STATUSES, _MAYBE_INT, _MAYBE_INT),
-        st.builds(m.StartTlsResponse, STATUSES),
+        st.builds(m.StartTlsResponse, st.just(Status.OK)),
         st.builds(m.ForceLedgerResponse, STATUSES, INT64),
         st.builds(m.ListEntriesResponse, STATUSES, INT64, _MAYBE_DATA),
         st.builds(

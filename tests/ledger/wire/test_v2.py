@@ -142,6 +142,18 @@ def test_a_version_we_do_not_know_is_refused_with_an_answer(
     assert reply[8:12] == (103).to_bytes(4, "big")
 
 
+def test_an_add_without_its_header_is_refused_with_an_answer() -> None:
+    frame = bytes.fromhex("02010000") + bytes(20) + entry(7, 8)[:31]
+    with pytest.raises(RequestRefused) as caught:
+        v2.decode_request(frame)
+    assert caught.value.response.body == m.AddResponse(Status.BAD_REQUEST, 7, 8, 8)
+
+
+def test_the_answer_to_an_auth_is_always_version_2() -> None:
+    answer = v2.encode_response(m.Response(1, 0, m.AuthResponse(Status.OK, "plugin", b"")))
+    assert answer[4:8] == bytes.fromhex("02030000")
+
+
 @pytest.mark.parametrize("operation", [0, 4, 5, 6, 8, 255])
 def test_operations_v2_does_not_have_are_protocol_errors(operation: int) -> None:
     with pytest.raises(RemoteProtocolError, match="operation"):

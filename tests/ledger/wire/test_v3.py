@@ -115,9 +115,7 @@ def test_unknown_fields_and_context_are_ignored() -> None:
 def test_another_version_is_answered_with_bad_version(version: int) -> None:
     frame = v3.encode_request(m.Request(3, 5, m.ReadLacRequest(9)))[4:]
     frame = frame.replace(b"\x08\x03", bytes([8, version]), 1)
-    assert refusal_of(frame) == m.Response(
-        3, 5, m.ErrorResponse(Status.BAD_VERSION, m.Operation.READ_LAC)
-    )
+    assert refusal_of(frame) == m.Response(3, 5, m.ReadLacResponse(Status.BAD_VERSION, 9))
 
 
 @pytest.mark.parametrize("operation", pb.OperationType.values())
@@ -136,21 +134,35 @@ def test_a_request_with_half_its_message_is_answered_with_bad_request() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "body"),
-    [
-        (b"short", ENTRY),
-        (KEY, ENTRY[:31]),
-        (KEY, HEADER.pack(1, 3, 1, 30)),
-        (KEY, HEADER.pack(2, 2, 1, 30)),
-    ],
-)
-def test_a_senseless_add_is_answered_with_bad_request(key: bytes, body: bytes) -> None:
+@pytest.mark.parametrize("body", [ENTRY[:31], HEADER.pack(1, 3, 1, 30), HEADER.pack(2, 2, 1, 30)])
+def test_a_senseless_add_is_answered_with_bad_request(body: bytes) -> None:
     message = request_message(pb.ADD_ENTRY)
-    message.addRequest.CopyFrom(pb.AddRequest(ledgerId=1, entryId=2, masterKey=key, body=body))
-    assert refusal_of(message.SerializeToString()).body == m.ErrorResponse(
-        Status.BAD_REQUEST, m.Operation.ADD_ENTRY
+    message.addRequest.CopyFrom(pb.AddRequest(ledgerId=1, entryId=2, masterKey=KEY, body=body))
+    assert refusal_of(message.SerializeToString()).body == m.AddResponse(
+        Status.BAD_REQUEST, 1, 2, 2
     )
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(21)])
+def test_a_key_of_any_length_is_heard(key: bytes) -> None:
+    """Whether it is the right one is for the ledger to say."""
+    message = request_message(pb.ADD_ENTRY)
+    message.addRequest.CopyFrom(pb.AddRequest(ledgerId=1, entryId=2, masterKey=key, body=ENTRY))
+    assert v3.decode_request(message.SerializeToString()).body == m.AddRequest(1, 2, key, ENTRY)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [m.StartTlsResponse(Status.BAD_REQUEST), m.AuthResponse(Status.UNAUTHORIZED, "plugin", b"")],
+)
+def test_a_refusal_has_no_message_without_a_status(body: m.ResponseBody) -> None:
+    frame = v3.encode_response(m.Response(3, 5, body))
+    message = pb.Response()
+    message.ParseFromString(frame[4:])
+    assert [field.name for field, _ in message.ListFields()] == ["header", "status"]
+    heard = v3.decode_response(frame[4:]).body
+    assert isinstance(heard, m.ErrorResponse)
+    assert heard.status is body.status
 
 
 @pytest.mark.parametrize(

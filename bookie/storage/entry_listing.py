@@ -1,0 +1,84 @@
+"""Which entries of a ledger are stored, from write cache and index, in small steps.
+
+A ledger may have a hundred million entries: others run between the steps, and what is built is
+bounded. The cache is looked at first, so that an entry on its way into the index is seen in one
+of them; entries added meanwhile may be left out. Reads no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import trio
+
+from bookie.core.availability import EntriesHeld
+from bookie.core.caches import WriteCache
+from bookie.storage.index import ENTRY_ID_MAX, Index
+from ledger.errors import BookieIoError
+
+LIST_BYTES_MAX = 4 * 1024 * 1024
+"""A longer list would not fit into the frame of its answer."""
+_IDS_PER_STEP = 10_000
+_RUNS_PER_STEP = 100
+
+
+async def list_entries(cache: WriteCache, index: Index, ledger_id: int) -> EntriesHeld:
+    """Raises BookieIoError for a damaged index, and for a list above LIST_BYTES_MAX."""
+    held = EntriesHeld()
+    cached = iter(await _cached_ranges(cache, ledger_id))
+    waiting = next(cached, None)
+    at = 0
+    while at < ENTRY_ID_MAX:
+        stored = list(islice(_ranges_from(index, ledger_id, at), _RUNS_PER_STEP))
+        for first, last in stored:
+            while waiting is not None and waiting[0] <= first:
+                held.add(*waiting)
+                waiting = next(cached, None)
+            held.add(first, last)
+        _check_size(held, ledger_id)
+        await trio.lowlevel.checkpoint()
+        if len(stored) < _RUNS_PER_STEP:
+            break
+        at = stored[-1][1] + 1
+    while waiting is not None:
+        held.add(*waiting)
+        waiting = next(cached, None)
+    _check_size(held, ledger_id)
+    return held
+
+
+def _check_size(held: EntriesHeld, ledger_id: int) -> None:
+    if held.nbytes > LIST_BYTES_MAX:
+        raise BookieIoError(
+            f"ledger {ledger_id} has so many gaps here that its list of entries would exceed "
+            f"{LIST_BYTES_MAX} bytes: read the entries instead"
+        )
+
+
+def _ranges_from(index: Index, ledger_id: int, at: int) -> Iterator[tuple[int, int]]:
+    """What the index holds from entry `at` on. Not to be kept over an await."""
+    for run in index.runs(ledger_id, at):
+        yield max(run.first, at), run.last
+
+
+async def _cached_ranges(cache: WriteCache, ledger_id: int) -> list[tuple[int, int]]:
+    """In order of their first entries. No more of them than there are entries in the cache."""
+    ids: list[int] = []
+    for half in (cache.flushing, cache.active):
+        ids += (half or {}).get(ledger_id, ())
+    ranges: list[tuple[int, int]] = []
+    first = last = -1
+    for start in range(0, len(ids), _IDS_PER_STEP):
+        for entry_id in ids[start : start + _IDS_PER_STEP]:
+            if entry_id == last + 1 and first >= 0:
+                last = entry_id
+                continue
+            if first >= 0:
+                ranges.append((first, last))
+            first = last = entry_id
+        await trio.lowlevel.checkpoint()
+    if first >= 0:
+        ranges.append((first, last))
+    ranges.sort()
+    return ranges
