@@ -47,7 +47,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
     except ValueError as error:
         raise InvalidArgument(f"metadata of ledger {metadata.ledger_id}: {error}") from error
     if metadata.format_version == 2:
-        return head + text_format.MessageToString(message).encode()
+        return head + text_format.MessageToString(message, as_utf8=False).encode()
     body = message.SerializeToString(deterministic=True) + metadata.unknown_fields
     return head + _varint(len(body)) + body
 
@@ -86,8 +86,14 @@ def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata
             raise _Malformed(
                 f"format version {version[:20]!r} is unknown; this release reads 1, 2 and 3"
             )
-    except (text_format.ParseError, DecodeError, ValueError) as error:
+    except text_format.ParseError as error:
+        # Its own words quote the line, which may be the password's.
+        at = f"line {error.GetLine()}, column {error.GetColumn()}"
+        raise _Malformed(f"version 2 body cannot be parsed at {at}") from None
+    except (DecodeError, ValueError) as error:
         raise _Malformed(f"version {version.decode()} body cannot be parsed: {error}") from error
+    except RecursionError:
+        raise _Malformed("version 2 body cannot be parsed: braces in braces") from None
     return _from_message(ledger_id, message, int(version), node_created_ms)
 
 

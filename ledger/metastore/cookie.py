@@ -50,7 +50,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
         message.instanceId = cookie.instance_id
     if cookie.index_directories:
         message.indexDirs = _counted(cookie.index_directories)
-    text: str = text_format.MessageToString(message)
+    text: str = text_format.MessageToString(message, as_utf8=False)
     return f"{LAYOUT_VERSION}\n{text}".encode()
 
 

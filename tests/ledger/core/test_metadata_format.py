@@ -216,7 +216,11 @@ def test_end_and_length_of_a_ledger_that_is_not_closed_are_ignored() -> None:
         (b"BookieMetadataFormatVersion\t3\n\xff\xff\xff\xff\xff\x01", "missing or too long"),
         (b"BookieMetadataFormatVersion\t3\n\x05\x08", "5 bytes announced, 1 follow"),
         (b"BookieMetadataFormatVersion\t3\n\x00", "is missing"),
-        (b"BookieMetadataFormatVersion\t2\nquorumSize: x", "cannot be parsed"),
+        (
+            b"BookieMetadataFormatVersion\t2\nlength: 1\nquorumSize: x",
+            "parsed at line 2, column 13",
+        ),
+        (b"BookieMetadataFormatVersion\t2\n" + b"later {" * 20_000, "cannot be parsed: braces"),
         (b"BookieMetadataFormatVersion\t2\n\xff", "cannot be parsed"),
         (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n", "at least 4 whole lines, here are 3"),
         (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n0\ta\tb\tc\n9\tCLOS", "is cut off"),
@@ -247,6 +251,21 @@ def test_a_closed_ledger_without_an_end_is_corrupt() -> None:
 def test_a_bookie_id_that_is_no_text_is_corrupt() -> None:
     with pytest.raises(MetadataCorrupt):
         decode(1, encode(OPEN).replace(b"10.0.0.1", b"10.0.\xff.1"))
+
+
+def test_what_is_said_of_malformed_text_holds_no_password() -> None:
+    text = encode(replace(OPEN, format_version=2, password=b"secret")).replace(b't"', b't\\"')
+    with pytest.raises(MetadataCorrupt) as raised:
+        decode(1, text)
+    assert "secret" not in str(raised.value)
+    assert raised.value.__cause__ is not None
+    assert "secret" not in str(raised.value.__cause__)
+
+
+def test_text_is_ascii_as_apache_writes_it() -> None:
+    text = encode(replace(OPEN, format_version=2, custom={"ö\n": b"\xff"}, password=b"\xc3\xbc"))
+    assert b'  key: "\\303\\266\\n"\n  value: "\\377"\n' in text
+    assert b'password: "\\303\\274"\n' in text
 
 
 def test_numbers_too_large_for_the_format_are_refused() -> None:
