@@ -6,6 +6,7 @@ Pulsar uses unless told otherwise. `AutoRecovery` is Apache's auditor and replic
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 import struct
@@ -55,10 +56,17 @@ SMALL: dict[str, object] = {
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Below the range of outgoing connections: a client that tries a dead bookie's port must
+    not be given that port as its own, and so connect to itself."""
+    for _ in range(1000):
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port between 20000 and 32000")
 
 
 def write_settings(file: Path, settings: dict[str, object]) -> None:

@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 
 from bookie.zookeeper_server import ZooKeeperMissing, find_jars, find_java
+from tests.interop.versions import VERSIONS
 from tests.tidy.checkout import ROOT
 
-VERSIONS = ("4.16.6", "4.17.3", "4.18.0")
-"""The released versions the suite runs against, oldest first."""
+__all__ = ["VERSIONS", "Build", "build", "missing_tools", "require_tools"]
+
 
 OUTPUT = ROOT / ".interop"
 _SOURCES = Path(__file__).resolve().parent / "java"

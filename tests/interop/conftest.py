@@ -1,0 +1,167 @@
+"""Fixtures of the interop suite: Java processes, clusters of Apache's bookies and of ours.
+
+JVMs and ZooKeeper live as long as the session, bookies as long as a module; every module has a
+ledgers root of its own, and so has every set of Apache bookies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.apache_bookie import ApacheBookie, bookie_settings, start_all
+from tests.interop.build import require_tools
+from tests.interop.java_client import JavaClient, JavaVm
+from tests.interop.our_bookies import OurBookies
+from tests.interop.results import (  # the plugin's hooks
+    pytest_collection_modifyitems as pytest_collection_modifyitems,
+)
+from tests.interop.results import pytest_configure as pytest_configure
+from tests.interop.results import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.interop.results import pytest_sessionfinish as pytest_sessionfinish
+from tests.interop.versions import VERSIONS
+from tests.zookeeper import RunningZooKeeper
+
+GetJava = Callable[..., AbstractAsyncContextManager[JavaClient]]
+GetVm = Callable[[str], JavaVm]
+GetApacheBookies = Callable[..., "ApacheBookies"]
+
+OUR_BOOKIES = 4
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    """A released version of Apache BookKeeper."""
+    require_tools()
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def java_vm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetVm]:
+    """The process of a version, shared by all tests that leave it running: `java_vm(version)`."""
+    require_tools()
+    logs = tmp_path_factory.mktemp("java")
+    running: dict[str, JavaVm] = {}
+
+    def get(version: str) -> JavaVm:
+        if version not in running:
+            running[version] = JavaVm(version, logs / f"{version}.log", heap_mb=384)
+        return running[version]
+
+    yield get
+    for vm in running.values():
+        vm.stop()
+
+
+@pytest.fixture(scope="session")
+def new_root(shared_zookeeper: RunningZooKeeper) -> Callable[[str], str]:
+    """Cluster URIs nobody has used: `new_root(name)`. Bookies of ours make the layout
+    themselves; for Apache's take `apache_bookies`."""
+    require_tools()
+    numbers = itertools.count(1)
+
+    def get(name: str) -> str:
+        return f"zk://{shared_zookeeper.address}/{name}-{next(numbers)}/ledgers"
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def zookeeper_root(new_root: Callable[[str], str], request: pytest.FixtureRequest) -> str:
+    """URI of the module's own cluster."""
+    return new_root(request.module.__name__.rpartition(".")[2])
+
+
+@pytest.fixture(scope="module")
+def our_bookies(
+    zookeeper_root: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OurBookies]:
+    """Four bookies of ours in the module's cluster; who kills one starts it again."""
+    bookies = OurBookies(tmp_path_factory.mktemp("bookies"), zookeeper_root)
+    try:
+        bookies.start(*range(OUR_BOOKIES))
+        yield bookies
+    finally:
+        bookies.kill_all()
+
+
+@pytest.fixture
+def java(java_vm: GetVm) -> GetJava:
+    """Clients in the version's shared process:
+    `async with java(version, uri, v2=True, explicitLacInterval=50) as client`."""
+
+    def get(
+        version: str, uri: str, *, v2: bool = False, **settings: Any
+    ) -> AbstractAsyncContextManager[JavaClient]:
+        return JavaClient.open(java_vm(version), uri, v2=v2, **settings)
+
+    return get
+
+
+class ApacheBookies:
+    """Bookies of one Apache version in a cluster of their own."""
+
+    def __init__(self, version: str, directory: Path, uri: str) -> None:
+        self.version = version
+        self.uri = uri
+        self.bookies: list[ApacheBookie] = []
+        self._directory = directory
+
+    def add(self, count: int = 1, **settings: Any) -> list[ApacheBookie]:
+        """Starts more of them; settings as for ApacheBookie."""
+        new = []
+        for _ in range(count):
+            directory = self._directory / f"apache-{len(self.bookies)}"
+            new.append(ApacheBookie(self.version, directory, self.uri, **settings))
+            self.bookies.append(new[-1])
+        start_all(new)
+        return new
+
+    def bookie(self, bookie_id: str) -> ApacheBookie:
+        return next(b for b in self.bookies if b.bookie_id == bookie_id)
+
+    def kill_all(self) -> None:
+        for bookie in self.bookies:
+            bookie.kill()
+
+
+def init_cluster(vm: JavaVm, uri: str) -> None:
+    """Makes the layout of an empty cluster with Apache's own command."""
+    settings = bookie_settings(Path("unused"), uri, 3181)
+    vm.call_sync("init_cluster", settings={name: str(value) for name, value in settings.items()})
+
+
+@pytest.fixture(scope="module")
+def apache_bookies(
+    java_vm: GetVm, new_root: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GetApacheBookies]:
+    """Apache bookies of the module, three unless told otherwise: `apache_bookies(version)`.
+
+    The same version and storage give the same bookies again, of which those that a test killed
+    have been started.
+    """
+    made: dict[tuple[str, str], ApacheBookies] = {}
+
+    def get(version: str, count: int = 3, **settings: Any) -> ApacheBookies:
+        key = (version, repr(sorted(settings.items())))
+        if key not in made:
+            uri = new_root(f"apache-{version}")
+            init_cluster(java_vm(version), uri)
+            directory = tmp_path_factory.mktemp(f"apache-{version}")
+            made[key] = ApacheBookies(version, directory, uri)
+        cluster = made[key]
+        down = [bookie for bookie in cluster.bookies if not bookie.is_running]
+        start_all(down)
+        if len(cluster.bookies) < count:
+            cluster.add(count - len(cluster.bookies), **settings)
+        return cluster
+
+    yield get
+    for cluster in made.values():
+        cluster.kill_all()

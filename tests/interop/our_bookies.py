@@ -1,0 +1,145 @@
+"""Our bookies as processes in a cluster of Apache's clients: they may be killed and come back.
+
+A bookie keeps its id, port and data when it is started again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.interop.apache_bookie import free_port
+from tests.system.cluster import environment
+
+_START_TIMEOUT_S = 90.0
+
+SETTINGS: dict[str, object] = {
+    "session_timeout_ms": 4000,
+    "checkpoint_interval_ms": 1000,
+    "garbage_interval_ms": 1000,
+    "entry_log_bytes_max": 32 << 20,
+}
+
+
+class OurBookies:
+    """Bookies 0, 1, 2 ... of one cluster."""
+
+    def __init__(self, directory: Path, uri: str, **settings: Any) -> None:
+        self.directory = directory
+        self.uri = uri
+        self._settings = {**SETTINGS, **settings}
+        self._ports: dict[int, int] = {}
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+
+    def bookie_id(self, number: int) -> str:
+        return f"127.0.0.1:{self._ports[number]}"
+
+    def number_of(self, bookie_id: str) -> int:
+        """The number of a bookie that was started once."""
+        return next(n for n in self._ports if self.bookie_id(n) == bookie_id)
+
+    @property
+    def running(self) -> list[int]:
+        return [n for n, process in self._processes.items() if process.poll() is None]
+
+    def start(self, *numbers: int) -> None:
+        """Starts them side by side; returns when all are registered."""
+        for number in numbers:
+            self._begin(number)
+        for number in numbers:
+            self._wait_ready(number)
+
+    def _begin(self, number: int) -> None:
+        assert number not in self.running, f"bookie {number} runs"
+        port = self._ports.setdefault(number, free_port())
+        at = self.directory / f"ours-{number}"
+        at.mkdir(parents=True, exist_ok=True)
+        lines = {
+            "metadata_uri": self.uri,
+            "port": port,
+            "journal_directories": [f"{at}/journal"],
+            "ledger_directories": [f"{at}/ledgers"],
+            **self._settings,
+        }
+        config = at / "bookie.toml"
+        config.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in lines.items()))
+        with (at / "bookie.log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                [sys.executable, "-m", "bookie.process", str(config)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment(),
+            )
+
+    def _wait_ready(self, number: int) -> None:
+        output = self._processes[number].stdout
+        assert output is not None
+        if not output.readline().startswith("ready "):
+            self.kill(number)
+            raise AssertionError(f"our bookie {number} did not start:\n{self.log(number)}")
+
+    def log(self, number: int) -> str:
+        """The end of what it said."""
+        path = self.directory / f"ours-{number}" / "bookie.log"
+        return path.read_text(errors="replace")[-4000:]
+
+    def kill(self, number: int) -> None:
+        """kill -9; returns when it is gone."""
+        process = self._processes.pop(number)
+        process.kill()
+        self._reap(process)
+
+    def stop(self, number: int) -> int:
+        """SIGTERM; returns the exit code."""
+        process = self._processes.pop(number)
+        process.terminate()
+        return self._reap(process)
+
+    def kill_all(self) -> None:
+        for number in list(self._processes):
+            self.kill(number)
+
+    @staticmethod
+    def _reap(process: subprocess.Popen[str]) -> int:
+        code = process.wait(_START_TIMEOUT_S)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return code
+
+    def start_missing(self, count: int) -> None:
+        """Starts again those of the first `count` that do not run."""
+        self.start(*(number for number in range(count) if number not in self.running))
+
+
+def bytes_on_disk(directory: Path, pattern: str) -> int:
+    """Size of the files that match, those that vanish meanwhile left out."""
+    total = 0
+    for path in directory.glob(pattern):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Returns once `holds()` is true; for states of other processes that tell no one."""
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value) if isinstance(value, int | float) else f'"{value}"'
