@@ -31,6 +31,7 @@ from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
 from ledger.metastore.layout import layout_of_uri
 from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.runtime.network import Listener, Network
 
 _log = logging.getLogger(__name__)
@@ -200,7 +201,8 @@ class Bookie:
                 await trio.sleep_forever()
 
     async def _register(self, stack: AsyncExitStack) -> None:
-        registered = self.registry.register(self.bookie_id, BookieInfo(*self.address))
+        info = BookieInfo(*self.address, {SOFTWARE_PROPERTY: OUR_SOFTWARE})
+        registered = self.registry.register(self.bookie_id, info)
         await stack.enter_async_context(registered)
 
     async def _collect_garbage(self, storage: LedgerStorage) -> None:

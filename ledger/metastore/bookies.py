@@ -35,10 +35,6 @@ _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+\Z")
 """As Apache checks it; `:-_` is a range of ASCII there too."""
 _READ_ONLY = "readonly"
 
-SOFTWARE_PROPERTY = "software"
-OUR_SOFTWARE = "ledgerstream"
-"""What our bookies say of themselves in their registration; Apache's say nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
