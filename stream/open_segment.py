@@ -16,7 +16,8 @@ class WriterOptions:
     """Bytes sealed and not yet confirmed; then appends wait (or raise trio.WouldBlock)."""
 
     repair_timeout_s: float = 60.0
-    """How long a writer whose ledger failed tries to go on with another before it fails."""
+    """How long a writer whose ledger failed tries to go on with another before it fails. Time in
+    which the metadata store is out of reach does not count: appends wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

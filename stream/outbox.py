@@ -304,12 +304,14 @@ class Outbox:
             if self.has_room:
                 self._wake_room_waiters()
 
-    def take_back(self, segment: OpenSegment, next_sequence: int) -> None:
-        """The ledger of `segment` ended before `next_sequence`: what it holds is confirmed,
-        everything behind it will be sent again, in order."""
+    def take_back(self, segments: Sequence[OpenSegment], next_sequence: int) -> None:
+        """These segments were ended by recovery, the last one before `next_sequence`: what they
+        hold is confirmed, everything behind it will be sent again, in order."""
         again: list[Batch] = []
         for batch in self._sent:
-            if batch.segment is segment and batch.first_sequence < next_sequence:
+            segment = batch.segment
+            is_held = segment in segments and batch.first_sequence < next_sequence
+            if segment is not None and is_held:
                 assert batch.first_sequence + batch.count <= next_sequence, "half a batch is there"
                 segment.confirmed = batch.entry
             else:

@@ -13,7 +13,7 @@ import math
 
 import trio
 
-from ledger.errors import LedgerClosed, LedgerError, RetryableError
+from ledger.errors import LedgerClosed, LedgerError, MetadataUnavailable, RetryableError
 from ledger.writer import LedgerWriter
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.ownership import EndLedger, MakeLedger, Succession
@@ -311,7 +311,9 @@ class SegmentChanges:
                 await self._replace_segment()
                 break
             except RetryableError as error:
-                if trio.current_time() - failed_at + pause_s > self._options.repair_timeout_s:
+                if isinstance(error, MetadataUnavailable):
+                    failed_at = trio.current_time()  # without it nothing can be tried
+                elif trio.current_time() - failed_at + pause_s > self._options.repair_timeout_s:
                     raise
                 _log.info("stream=%s: repair goes on: %s", self._ledgers.stream, error)
             await trio.sleep(pause_s * (0.5 + self._ledgers.client.rng.random()))
@@ -330,15 +332,16 @@ class SegmentChanges:
             f"stream {stream.name!r}: recovery ended at sequence {self._stream.next_sequence}, "
             f"{self._outbox.confirmed_sequence} records were confirmed\n{machine.story()}"
         )
-        open_ledger = None if stream.open_segment is None else stream.open_segment.ledger_id
+        # Publishing the last one may have been given up for unknown, and have happened.
+        stored = [segment.ledger_id for segment in self._stream.segments]
         for segment in stale:
-            if segment.ledger.ledger_id == open_ledger:
-                segment.is_published = True
-                self._outbox.take_back(segment, self._stream.next_sequence)
+            segment.is_published |= segment.ledger.ledger_id in stored
+        published = [segment for segment in stale if segment.is_published]
+        self._outbox.take_back(published, self._stream.next_sequence)
         self._prepared, self._is_prepare_tried = None, False
         self._use(ledger)
         for segment in stale:
-            if segment.ledger.ledger_id != open_ledger:
+            if not segment.is_published:
                 await self._ledgers.discard(segment.ledger)
         await self._reclaim()
 

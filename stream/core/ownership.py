@@ -219,9 +219,9 @@ class Succession:
     def _end_old(self) -> tuple[Action, ...]:
         assert self.stream is not None, self.story()
         segment = self.stream.open_segment
+        self._old_ledger = None if segment is None else segment.ledger_id
         if segment is None:
             return self._make()
-        self._old_ledger = segment.ledger_id
         return self._go(
             _Step.ENDING,
             EndLedger(segment.ledger_id, segment.first_sequence, self._is_recovery),
@@ -257,10 +257,14 @@ class Succession:
         self.stream, self.version = stream, version
         segment = stream.open_segment
         ledger_id = None if segment is None else segment.ledger_id
-        if ledger_id != self._old_ledger:
+        if ledger_id == self._old_ledger:
+            if self._gone is not None:
+                return self._fail(self._gone)
+            return self._store()
+        if ledger_id == self.made and self._begins_next == (ledger_id is not None):
             # Only we change segments at our epoch: our change happened after all.
-            assert ledger_id == self.made, self.story()
             return self._go(_Step.DONE)
-        if self._gone is not None:
-            return self._fail(self._gone)
-        return self._store()
+        # An earlier change of ours, whose outcome we gave up to learn, has happened only now:
+        # the segment it began is the one to end.
+        self._is_recovery, self._gone, self.ended = True, None, None
+        return self._end_old()

@@ -122,6 +122,20 @@ def test_an_unknown_outcome_that_did_not_happen_is_tried_again() -> None:
     assert machine.handle(StreamRead(OPEN, 3)) == (actions[-2],)
 
 
+def test_an_earlier_change_that_happens_late_is_built_upon() -> None:
+    """A roll to ledger 71 was given up for unknown; it is stored while ledger 72 is being made."""
+    late = OPEN.sealed(1, TEN, 40).begun(1, 71, 40)
+    machine = Succession("s", 50, epoch=1, stream=OPEN, version=3)
+    told(machine, LedgerEnded(TEN), LedgerMade(72), StoreConflicted())
+    assert machine.handle(StreamRead(late, 4)) == (EndLedger(71, 10, is_recovery=True),)
+    assert machine.handle(LedgerEnded(NOTHING)) == (MakeLedger(None),)
+    assert machine.handle(LedgerMade(72)) == (
+        StoreStream(late.sealed(1, NOTHING, 50).begun(1, 72, 50), 4),
+    )
+    assert machine.handle(Stored(5)) == ()
+    assert [s.ledger_id for s in machine.result.segments] == [70, 72]
+
+
 def test_sealing_begins_nothing() -> None:
     machine = Succession("s", 50, epoch=1, stream=OPEN, version=3, begins_next=False)
     actions = told(machine, LedgerEnded(TEN), Stored(4))
