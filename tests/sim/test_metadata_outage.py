@@ -1,0 +1,100 @@
+"""The metadata store is out of reach, or is not the one it was: what waits, and what must not
+happen meanwhile."""
+
+from __future__ import annotations
+
+import trio
+
+from bookie.testing import SimCluster, simulate
+from ledger.options import ClientOptions
+from stream.core.position import EARLIEST
+from stream.namespace import Namespace
+
+IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
+
+
+def test_a_writer_without_an_ack_quorum_waits_for_the_store() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("writer", IMPATIENT) as client:
+            writer = await client.create_ledger()
+            await writer.append(b"before")
+            cluster.metadata.cut_off("writer")
+            for name in cluster.bookies[:2]:
+                await cluster.kill_bookie(name)
+                await cluster.start_bookie(name)
+            late = writer.append_nowait(b"meanwhile")
+            await trio.sleep(60)
+            assert writer.error is None
+            cluster.metadata.heal()
+            with trio.fail_after(10):
+                await writer.wait_confirmed(late)
+            writer.abandon()
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
+def test_a_stream_goes_on_after_ten_minutes_without_metadata() -> None:
+    """A bookie dies in it, the segment grows old, and the session is gone at its end."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("writer", IMPATIENT) as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(roll_ms=1000)
+            await namespace.ensure_stream("s")
+            async with namespace.writer("s") as writer:
+                await writer.append(b"0")
+                cluster.metadata.cut_off("writer")
+                await writer.append(b"1")
+                cluster.metadata.expire("writer")
+                for name in cluster.bookies[:2]:
+                    await cluster.kill_bookie(name)
+                ticket = writer.append_nowait(b"2")
+                await trio.sleep(600)
+                assert writer.error is None
+                await cluster.start_all()
+                cluster.metadata.heal()
+                with trio.fail_after(10):
+                    await ticket.wait()
+            async with namespace.reader("s", start=EARLIEST) as reader:
+                values = [r.value async for batch in reader.read_to_end() for r in batch.records()]
+            assert values == [b"0", b"1", b"2"]
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
+def test_a_bookie_started_without_metadata_waits_for_it() -> None:
+    async def story(cluster: SimCluster) -> None:
+        await cluster.kill_bookie("bookie-0")
+        cluster.metadata.cut_off("bookie-0")
+        process = cluster.begin_bookie("bookie-0")
+        await trio.sleep(600)
+        assert cluster.is_up("bookie-0")
+        assert not process.started.is_set()
+        cluster.metadata.heal()
+        with trio.fail_after(10):
+            await process.started.wait()
+        async with cluster.client() as client:
+            assert len(await client.bookies.available()) == 3
+
+    simulate(story, 1)
+
+
+def test_an_emptied_store_empties_no_disk() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            async with client.create_ledger() as writer:
+                await writer.append_many([bytes(5000)] * 200)
+            path = f"{client.ledgers.root}/00/0000/L{writer.ledger_id:04d}"
+            node = await client.store.get(path)
+            instance = await client.store.get(f"{client.ledgers.root}/INSTANCEID")
+            await client.store.put(f"{client.ledgers.root}/INSTANCEID", b"another cluster's")
+            await client.store.delete(path)
+            await trio.sleep(300)
+            await client.store.put(f"{client.ledgers.root}/INSTANCEID", instance.data)
+            await client.store.create(path, node.data)
+            async with client.open_ledger(writer.ledger_id) as reader:
+                assert len(await reader.read(0, 199)) == 200
+
+    simulate(story, 1)
