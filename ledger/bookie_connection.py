@@ -1,40 +1,31 @@
-"""One connection to one bookie: outbox, matching of answers to calls, dispatch of acks.
+"""One connection to one bookie: its beginning and end, outbox and inbox.
 
-Sends whatever has gathered in one piece; takes a whole chunk of answers at a time. Adds go
-through `send_adds` and come back to an `AckSink` as runs of entries; everything else is a
-`call`: one request, one answer. Nothing is retried here: whoever asked decides.
+Sends whatever has gathered in one piece; takes a whole chunk of answers at a time
+(`ledger.answers`). Adds go through `send_adds` and come back to an `AckSink` as runs of
+entries; everything else is a `call`: one request, one answer. Nothing is sent before the bookie
+knows who we are, if it asks. Nothing is retried here: whoever asked decides.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
+from ledger.answers import AckSink, Answers
 from ledger.calls import Calls, OnAnswer
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
     OperationTimeout,
-    Status,
+    Unauthorized,
 )
+from ledger.handshake import AuthProvider, authenticate
 from ledger.runtime.network import Network, Transport
-from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import RequestBody, ResponseBody
-
-_ACK = v2.ADD_REPLY
-_ACK_BYTES = _ACK.size
-_RANGE_ACK_BYTES = v2.RANGE_ACK.size
-_ACK_HEADER = v2.ADD_HEADER
-_RANGE_ACK_HEADER = v2.RANGE_ACK_HEADER
-_LENGTH_AND_HEADER = struct.Struct(">iI").unpack_from
-_RC_AND_RANGE = struct.Struct(">iqqq").unpack_from
-_RC_AND_ENTRY = struct.Struct(">iqq").unpack_from
 
 _JOINED_PIECE_BYTES_MAX = 16 * 1024
 _JOINED_BYTES_MAX = 128 * 1024
@@ -42,31 +33,6 @@ _POSTED_CALLS_MAX = 10_000
 
 Resolve = Callable[[str], Awaitable[tuple[str, int]]]
 """Host and port of a bookie id."""
-
-
-class AckSink(Protocol):
-    """A ledger being written, as its connections see it. All calls are synchronous."""
-
-    @property
-    def bytes_pending(self) -> int:
-        """Bytes this writer holds unconfirmed, within its own window."""
-        ...
-
-    def acked(self, bookie: str, first: int, last: int) -> None:
-        """`bookie` has first..last on disk. `settle` follows at the end of the chunk."""
-        ...
-
-    def refused(self, bookie: str, entry_id: int, status: Status) -> None:
-        """`bookie` answered an add with an error."""
-        ...
-
-    def lost(self, bookie: str, error: LedgerError) -> None:
-        """The connection ended: whatever is not acknowledged may or may not be stored."""
-        ...
-
-    def settle(self) -> None:
-        """The chunk of acks is over."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +53,30 @@ class BookieConnection:
         version: 2 or 3.
         outbox_bytes_max: more waiting bytes than this mean the bookie cannot keep up; the
             connection is given up, so that a slow bookie never costs unbounded memory.
+        auth: says who we are, right after connecting; None: nothing is said.
     """
 
-    def __init__(self, bookie: str, version: int, *, outbox_bytes_max: int) -> None:
+    def __init__(
+        self,
+        bookie: str,
+        version: int,
+        *,
+        outbox_bytes_max: int,
+        auth: AuthProvider | None = None,
+    ) -> None:
         self.bookie = bookie
         self.version = version
         self.outbox_bytes_max = outbox_bytes_max
-        self.sinks: dict[int, AckSink] = {}
         self.error: LedgerError | None = None
+        self.was_connected = False
         self._transport: Transport | None = None
         self._outbox: deque[bytes | memoryview] = deque()
         self._outbox_bytes = 0
         self._sender: trio.lowlevel.Task | None = None
+        self._auth = auth
         self._calls = Calls(version)
+        self._answers = Answers(bookie, self._calls)
+        self.sinks: dict[int, AckSink] = self._answers.sinks
         self._settled = trio.Event()
         self._scope = trio.CancelScope()
         self._sends = self._receives = self._bytes_sent = self._bytes_received = 0
@@ -108,7 +85,7 @@ class BookieConnection:
         """Returns once requests can be sent; raises BookieUnavailable if that failed."""
         await self._settled.wait()
         if self.error is not None:
-            raise BookieUnavailable(str(self.error))
+            raise lost(self.error)
 
     # ---- sending
 
@@ -198,7 +175,7 @@ class BookieConnection:
         `timeout_s` seconds: then the request may or may not have been carried out.
         """
         if self.error is not None:
-            raise BookieUnavailable(str(self.error))
+            raise lost(self.error)
         call, data = self._calls.begin(body)
         self._send(data)
         if self.error is not None:
@@ -233,6 +210,12 @@ class BookieConnection:
                 with trio.fail_after(connect_timeout_s):
                     host, port = await resolve(self.bookie)
                     transport = await network.connect(host, port)
+                    if self._auth is not None:
+                        try:
+                            await authenticate(transport, self.bookie, self.version, self._auth)
+                        except BaseException:
+                            transport.close()
+                            raise
                 try:
                     await self._serve(transport)
                 finally:
@@ -253,6 +236,7 @@ class BookieConnection:
 
     async def _serve(self, transport: Transport) -> None:
         self._transport = transport
+        self.was_connected = True
         self._settled.set()
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
@@ -276,7 +260,7 @@ class BookieConnection:
 
     async def _receive(self, transport: Transport) -> None:
         buffer = ReceiveBuffer()
-        take = self._take_calls if self.version == 3 else self._take_v2
+        take = self._answers.take_v3 if self.version == 3 else self._answers.take_v2
         while True:
             await transport.wait_readable()
             try:
@@ -290,83 +274,6 @@ class BookieConnection:
             buffer.received(count)
             take(buffer)
 
-    def _take_calls(self, buffer: ReceiveBuffer) -> None:
-        while (frame := buffer.next_frame()) is not None:
-            self._calls.deliver(frame)
-
-    def _take_v2(self, buffer: ReceiveBuffer) -> None:
-        """Acks of adds as runs, straight from the buffer; everything else by `_deliver`."""
-        touched: dict[int, AckSink] = {}
-        segment = buffer.segment
-        while True:
-            start, end = buffer.start, buffer.end
-            if end - start < 8:
-                break
-            length, header = _LENGTH_AND_HEADER(segment, start)
-            if header == _RANGE_ACK_HEADER and length == 32:
-                if end - start < _RANGE_ACK_BYTES:
-                    break
-                rc, ledger_id, first, last = _RC_AND_RANGE(segment, start + 8)
-                buffer.start = start + _RANGE_ACK_BYTES
-                self._acked(touched, rc, ledger_id, first, last)
-                continue
-            if header == _ACK_HEADER and length == 24:
-                if end - start < _ACK_BYTES:
-                    break
-                if not self._calls.waiting:
-                    buffer.start = self._take_single_acks(touched, segment, start, end)
-                    continue
-                rc, ledger_id, entry_id = _RC_AND_ENTRY(segment, start + 8)
-                if not self._calls.is_add(ledger_id, entry_id):
-                    buffer.start = start + _ACK_BYTES
-                    self._acked(touched, rc, ledger_id, entry_id, entry_id)
-                    continue
-            frame = buffer.next_frame()
-            if frame is None:
-                break
-            # The caller looks at the answer later, when the buffer is being filled again; a
-            # copy is cheaper than a new buffer.
-            self._calls.deliver(memoryview(bytes(frame)))
-        for sink in touched.values():
-            sink.settle()
-
-    def _take_single_acks(
-        self, touched: dict[int, AckSink], segment: bytearray, start: int, end: int
-    ) -> int:
-        """Runs of consecutive one-entry acks, as Apache's bookies send them."""
-        unpack = _ACK.unpack_from
-        ledger_id = first = last = -1
-        while end - start >= _ACK_BYTES:
-            length, header, rc, ledger, entry = unpack(segment, start)
-            if header != _ACK_HEADER or length != 24:
-                break
-            start += _ACK_BYTES
-            if rc == 0 and ledger == ledger_id and entry == last + 1:
-                last = entry
-                continue
-            if first >= 0:
-                self._acked(touched, 0, ledger_id, first, last)
-                first = -1
-            if rc:
-                self._acked(touched, rc, ledger, entry, entry)
-            else:
-                ledger_id, first, last = ledger, entry, entry
-        if first >= 0:
-            self._acked(touched, 0, ledger_id, first, last)
-        return start
-
-    def _acked(
-        self, touched: dict[int, AckSink], rc: int, ledger_id: int, first: int, last: int
-    ) -> None:
-        sink = self.sinks.get(ledger_id)
-        if sink is None:
-            return  # a writer that is closed or failed: nobody waits any more
-        touched[ledger_id] = sink
-        if rc == 0:
-            sink.acked(self.bookie, first, last)
-        else:
-            sink.refused(self.bookie, first, v2.status_of_code(rc))
-
     # ---- end
 
     def _fail(self, error: LedgerError) -> None:
@@ -377,9 +284,10 @@ class BookieConnection:
         self._settled.set()
         self._outbox.clear()
         self._outbox_bytes = 0
-        self._calls.fail_all(str(error))
-        sinks, self.sinks = self.sinks, {}
-        for sink in sinks.values():
+        self._calls.fail_all(lambda: lost(error))
+        sinks = list(self.sinks.values())
+        self.sinks.clear()
+        for sink in sinks:
             sink.lost(self.bookie, error)
         self._scope.cancel()
 
@@ -396,3 +304,9 @@ class BookieConnection:
             outbox_bytes=self._outbox_bytes,
             calls_waiting=self._calls.waiting,
         )
+
+
+def lost(error: LedgerError) -> LedgerError:
+    """What a caller gets for a connection that ended by `error`; a new one each time."""
+    kind = Unauthorized if isinstance(error, Unauthorized) else BookieUnavailable
+    return kind(str(error))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import trio
 from outcome import Error, Value
 
-from ledger.errors import BookieUnavailable, LocalProtocolError, RemoteProtocolError
+from ledger.errors import LedgerError, LocalProtocolError, RemoteProtocolError
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     AddRequest,
@@ -25,6 +25,9 @@ from ledger.wire.messages import (
     RequestBody,
     ResponseBody,
 )
+
+WRITER_TXN_ID = 1 << 62
+"""Transaction id of all adds of writers in v3: their answers name ledger and entry."""
 
 OnAnswer = Callable[[ResponseBody | None], None]
 
@@ -80,10 +83,15 @@ class Calls:
         answer: ResponseBody = await trio.lowlevel.wait_task_rescheduled(forget)
         return answer
 
-    def deliver(self, frame: memoryview) -> None:
-        """Hands an answer to its call. Raises RemoteProtocolError for one nobody asked for."""
+    def deliver(self, frame: memoryview) -> ResponseBody | None:
+        """Hands an answer to its call; one to a writer's add (v3) is returned instead.
+
+        Raises RemoteProtocolError for one nobody asked for.
+        """
         response = self._codec.decode_response(frame)
-        body = response.body
+        body: ResponseBody = response.body
+        if response.txn_id == WRITER_TXN_ID and self._version == 3:
+            return body
         key: object
         if self._version == 3 or isinstance(body, BatchReadResponse):
             key = response.txn_id
@@ -105,15 +113,16 @@ class Calls:
             call.task = None
         elif call.on_answer is not None:
             call.on_answer(body)
+        return None
 
-    def fail_all(self, reason: str) -> None:
-        """Everybody who waits gets BookieUnavailable."""
+    def fail_all(self, error: Callable[[], LedgerError]) -> None:
+        """Everybody who waits gets an error of his own."""
         calls, self._calls = self._calls, {}
         self.waiting = 0
         for waiting in calls.values():
             for call in waiting:
                 if call.task is not None:
-                    trio.lowlevel.reschedule(call.task, Error(BookieUnavailable(reason)))
+                    trio.lowlevel.reschedule(call.task, Error(error()))
                     call.task = None
                 elif call.on_answer is not None:
                     call.on_answer(None)

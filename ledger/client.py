@@ -13,11 +13,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import trio
 
 from ledger.bookie_pool import BookiePool
+from ledger.bookie_space import BookieSpace, ask_space
 from ledger.core import placement
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
-from ledger.errors import LedgerClosed, LedgerExists, NotEnoughBookies
-from ledger.metastore import open_store
+from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
+from ledger.handshake import AuthProvider
+from ledger.metastore import ledgers_root, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
@@ -82,6 +84,7 @@ class LedgerClient:
         rng: choice of bookies, jitter.
         now_ms: wall clock in milliseconds, for creation times only.
         root: where ledgers live in the metadata store.
+        auth: who we are, for bookies that ask.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class LedgerClient:
         now_ms: Callable[[], int],
         options: ClientOptions | None = None,
         root: str = "/ledgers",
+        auth: AuthProvider | None = None,
     ) -> None:
         self.store = store
         self.options = options or ClientOptions()
@@ -101,7 +105,7 @@ class LedgerClient:
         self.ledgers = LedgerStore(store, root)
         self.bookies = BookieRegistry(store, root)
         self._presence = Presence(store, rng)
-        self.pool = BookiePool(network, self.bookies.address, self.options, rng)
+        self.pool = BookiePool(network, self.bookies.address, self.options, rng, auth=auth)
         self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
         self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -110,16 +114,28 @@ class LedgerClient:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, cluster: str, *, options: ClientOptions | None = None
+        cls,
+        cluster: str,
+        *,
+        options: ClientOptions | None = None,
+        auth: AuthProvider | None = None,
     ) -> AsyncIterator[LedgerClient]:
         """A client of the cluster at `cluster`, e.g. "sqlite:///var/lib/cluster.db".
+
+        `auth` says who we are to bookies that ask (`ledger.handshake`).
 
         Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
         """
         async with (
             open_store(cluster) as store,
             cls(
-                store, TcpNetwork(), rng=random.SystemRandom(), now_ms=wall_ms, options=options
+                store,
+                TcpNetwork(),
+                rng=random.SystemRandom(),
+                now_ms=wall_ms,
+                options=options,
+                root=ledgers_root(cluster),
+                auth=auth,
             ) as client,
         ):
             yield client
@@ -155,12 +171,15 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         custom: Mapping[str, bytes] = MappingProxyType({}),
+        deferred_sync: bool = False,
     ) -> Opening[LedgerWriter]:
         """A new ledger and its only writer.
 
         Each entry goes to `write_quorum` of the `ensemble_size` bookies in turn, and is
         confirmed when `ack_quorum` of them have fsynced it. `custom` is stored with the
-        metadata. Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
+        metadata. With `deferred_sync` an append returns when `ack_quorum` bookies have the
+        entry, *fsynced or not*; only `writer.force()` and closing make sure of that.
+        Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
         """
 
         async def create() -> LedgerWriter:
@@ -183,7 +202,7 @@ class LedgerClient:
                     await self.ledgers.create(metadata)
                 except LedgerExists:
                     continue  # somebody chose this id by hand
-                return LedgerWriter(metadata, self._write_loop)
+                return LedgerWriter(metadata, self._write_loop, is_sync_deferred=deferred_sync)
             raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
 
         return Opening(create)
@@ -236,17 +255,25 @@ class LedgerClient:
             )
 
     def open_ledger(
-        self, ledger_id: int, *, password: bytes = b"", recover: bool = True
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        recover: bool = True,
+        digest_type: DigestType | None = None,
     ) -> Opening[LedgerReader]:
         """A reader of an existing ledger.
 
         With `recover` an open ledger is fenced (its writer can add nothing more), its end
         found, and closed. Without, its writer is left alone and only confirmed entries can be
-        read. Raises NoSuchLedger, Unauthorized (wrong password), RecoveryIncomplete.
+        read. `digest_type` is used where the metadata names none, as that of very old ledgers
+        does not. Raises NoSuchLedger, Unauthorized (wrong password), RecoveryIncomplete.
         """
 
         async def open_it() -> LedgerReader:
-            return await self._opener.open_ledger(ledger_id, password=password, recover=recover)
+            return await self._opener.open_ledger(
+                ledger_id, password=password, recover=recover, digest_type=digest_type
+            )
 
         return Opening(open_it)
 
@@ -262,6 +289,14 @@ class LedgerClient:
         """Raises NoSuchLedger."""
         metadata, _ = await self.ledgers.read(ledger_id)
         return metadata
+
+    async def bookie_info(self) -> dict[str, BookieSpace | LedgerError]:
+        """Disk space of every registered bookie, by id; or why it did not tell.
+
+        Raises MetadataUnavailable.
+        """
+        found = [*await self.bookies.available(), *await self.bookies.read_only()]
+        return await ask_space(self.pool, found, timeout_s=self.options.read_timeout_s)
 
 
 def wall_ms() -> int:

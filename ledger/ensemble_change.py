@@ -15,7 +15,8 @@ import trio
 
 from ledger.core import placement
 from ledger.core.append import AppendCore
-from ledger.core.metadata import LedgerMetadata, LedgerState
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.own_fragment import with_next_ensemble
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -24,7 +25,9 @@ from ledger.errors import (
     MetadataUnavailable,
     NoSuchLedger,
     NotEnoughBookies,
+    Unauthorized,
 )
+from ledger.ledger_force import force
 from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from ledger.write_loop import WriteLoop
 
@@ -40,6 +43,7 @@ class ChangingWriter(Protocol):
     ledger_id: int
     error: LedgerError | None
     core: AppendCore
+    wire_version: int
 
     def attach(self, index: int) -> None: ...
 
@@ -48,6 +52,8 @@ class ChangingWriter(Protocol):
     def resend(self, indices: tuple[int, ...]) -> None: ...
 
     def settle(self) -> None: ...
+
+    def confirmed_moved(self) -> None: ...
 
     def fail(self, error: LedgerError) -> None: ...
 
@@ -58,14 +64,14 @@ class EnsembleChange:
     def __init__(self, writer: ChangingWriter, loop: WriteLoop) -> None:
         self._writer = writer
         self._loop = loop
-        self._reasons: dict[str, str] = {}
+        self._reasons: dict[str, LedgerError] = {}
         self._is_running = False
         self._outage = ""
         self.count = 0
 
     def begin(self, index: int, error: LedgerError) -> None:
         bookie = self._writer.metadata.last_fragment.bookies[index]
-        self._reasons[bookie] = str(error)
+        self._reasons[bookie] = error
         if not self._is_running:
             assert self._loop.nursery is not None, "the client is not open"
             self._is_running = True
@@ -146,8 +152,8 @@ class EnsembleChange:
 
     async def _is_reachable(self, bookie: str) -> bool:
         try:
-            await self._loop.pool.wait_connected(bookie)
-        except BookieUnavailable:
+            await self._loop.pool.wait_connected(bookie, self._writer.wire_version)
+        except (BookieUnavailable, Unauthorized):
             return False
         return True
 
@@ -159,24 +165,16 @@ class EnsembleChange:
         """
         writer, core = self._writer, self._writer.core
         core.is_held = True
+        if core.is_sync_deferred:
+            # The old ensemble keeps what was acknowledged there: it must be durable before.
+            await force(writer, self._loop)
+            if self._has_ended():
+                return
         first = core.last_add_confirmed + 1
-        before = writer.metadata.last_fragment.bookies
+        own = writer.metadata.last_fragment
 
         def changed(stored: LedgerMetadata) -> LedgerMetadata | None:
-            last = stored.last_fragment
-            if stored.state is not LedgerState.OPEN:
-                raise LedgerFenced(
-                    f"ledger {writer.ledger_id} is {stored.state.name.lower()}: another client "
-                    f"took it over; confirmed up to entry {core.last_add_confirmed}"
-                )
-            if last.first_entry_id == first and last.bookies == ensemble:
-                return None
-            if last.bookies != before:
-                raise LedgerFenced(
-                    f"another client changed the ensemble of ledger {writer.ledger_id}: "
-                    f"stored {', '.join(last.bookies)}, ours {', '.join(before)}"
-                )
-            return stored.with_ensemble(first, ensemble)
+            return with_next_ensemble(stored, own, first, ensemble)
 
         tag = writer.metadata.custom.get(CLIENT_TAG)
         client = None if tag is None else client_path(tag.decode())
@@ -194,6 +192,10 @@ class EnsembleChange:
                         f"unknown ({error}); entries after {core.last_add_confirmed} are unknown"
                     ) from error
                 await trio.sleep(_LOOK_AGAIN_S)
+            except LedgerFenced as error:
+                raise LedgerFenced(
+                    f"{error}; confirmed up to entry {core.last_add_confirmed}"
+                ) from error
             except NoSuchLedger as error:
                 raise LedgerFenced(f"ledger {writer.ledger_id} was deleted") from error
         if self._has_ended():
@@ -208,13 +210,15 @@ class EnsembleChange:
         writer.resend(replaced)
         writer.settle()
 
-    def _not_enough(self) -> NotEnoughBookies:
+    def _not_enough(self) -> LedgerError:
         core = self._writer.core
         bookies = self._writer.metadata.last_fragment.bookies
+        reasons = [self._reasons.get(bookies[i]) for i in core.failed]
         failed = ", ".join(f"{bookies[i]} ({self._reasons.get(bookies[i])})" for i in core.failed)
-        return NotEnoughBookies(
+        kind = Unauthorized if all(isinstance(r, Unauthorized) for r in reasons) else None
+        return (kind or NotEnoughBookies)(
             f"ledger {self._writer.ledger_id}: needed {core.ack_quorum} of {core.write_quorum} "
             f"acks; failed: {failed}; no replacement found in "
-            f"{self._loop.options.ensemble_change_timeout_s:g} s{self._outage}; entries after "
+            f"{self._loop.options.ensemble_change_timeout_s:g} s; entries after "
             f"{core.last_add_confirmed} are unknown, recover the ledger to learn their fate"
         )

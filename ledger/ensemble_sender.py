@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import trio
 
+from ledger import add_frames
 from ledger.bookie_connection import BookieConnection
+from ledger.busy_bookies import BusyBookies
 from ledger.core.append import AppendCore
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
@@ -36,16 +38,36 @@ class _Sent:
     entry_class: int
     last_entry_id: int
     frames: bytes
+    bytes_held: int
+    """As the window counts them; in v3 not quite the frames' size."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatistics:
+    entries: int
+    bytes: int
+    entries_pending: int
+    bytes_pending: int
+    ensemble_changes: int
 
 
 class EnsembleSender:
     """What `LedgerWriter` is towards bookies. `append_nowait` there fills the buffers."""
 
-    def __init__(self, metadata: LedgerMetadata, loop: WriteLoop) -> None:
+    def __init__(
+        self, metadata: LedgerMetadata, loop: WriteLoop, *, is_sync_deferred: bool = False
+    ) -> None:
         self.metadata = metadata
         self.ledger_id = metadata.ledger_id
         self.error: LedgerError | None = None
-        self.core = AppendCore(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self.length = 0
+        self.core = AppendCore(
+            metadata.ensemble_size,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            is_sync_deferred=is_sync_deferred,
+        )
+        self.is_sync_deferred = is_sync_deferred
         self.connections: list[BookieConnection | None] = [None] * metadata.ensemble_size
         self.digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
         self.lac_carried = -1
@@ -53,6 +75,9 @@ class EnsembleSender:
         self.is_lac_queued = False
         self._loop = loop
         self._options = loop.options
+        # Deferred sync can only be said in v3.
+        self.wire_version = 3 if is_sync_deferred else loop.options.wire_version
+        self._busy = BusyBookies(self)
         self._change = EnsembleChange(self, loop)
         self._key = master_key(metadata.password)
         self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
@@ -71,6 +96,12 @@ class EnsembleSender:
         return self.core.last_add_confirmed
 
     @property
+    def last_add_acknowledged(self) -> int:
+        """Every entry up to this id was taken by its ack quorum. The last add confirmed, unless
+        sync is deferred."""
+        return self.core.last_add_acknowledged
+
+    @property
     def bytes_pending(self) -> int:
         """Bytes of frames held until they are confirmed; the window bounds them."""
         return self._bytes_pending
@@ -83,12 +114,25 @@ class EnsembleSender:
         """A chunk of acks is over: the last add confirmed may move."""
         raise NotImplementedError
 
-    def _drop_confirmed(self, confirmed: int) -> None:
+    def confirmed_moved(self) -> None:
+        """The last add confirmed is another."""
+        raise NotImplementedError
+
+    def _drop_acknowledged(self, acknowledged: int) -> None:
         sent = self._sent
-        while sent and sent[0].last_entry_id <= confirmed:
-            self._bytes_pending -= len(sent.popleft().frames)
+        while sent and sent[0].last_entry_id <= acknowledged:
+            self._bytes_pending -= sent.popleft().bytes_held
         if not sent and not self.is_dirty:
             self._bytes_pending = 0
+
+    def statistics(self) -> WriterStatistics:
+        return WriterStatistics(
+            entries=self.core.last_add_confirmed + 1,
+            bytes=self.length,
+            entries_pending=self.core.last_add_pushed - self.core.last_add_acknowledged,
+            bytes_pending=self._bytes_pending,
+            ensemble_changes=self._change.count,
+        )
 
     # ---- sending (called by the write loop, once per tick)
 
@@ -102,10 +146,13 @@ class EnsembleSender:
             if not buffer:
                 continue
             frames = b"".join(buffer)
+            bytes_held = len(frames)
+            if self.wire_version == 3:
+                frames = add_frames.to_v3(buffer, is_sync_deferred=self.is_sync_deferred)
             buffer.clear()
             # The newest entry of this class: at most stride - 1 before the newest of all.
             last = core.last_add_pushed - (core.last_add_pushed - entry_class) % core.stride
-            self._sent.append(_Sent(entry_class, last, frames))
+            self._sent.append(_Sent(entry_class, last, frames, bytes_held))
             for index in core.write_set(entry_class):
                 self._send(index, frames)
         self.lac_carried = core.last_add_confirmed
@@ -144,9 +191,31 @@ class EnsembleSender:
                 )
             )
         elif status is Status.UNAUTHORIZED:
-            self.fail(Unauthorized(f"{what}: wrong password"))
+            self.fail(Unauthorized(f"{what}: wrong password, or the bookie asks who we are (auth)"))
+        elif status is Status.TOO_MANY_REQUESTS and self._retry_later(bookie, entry_id):
+            return
         elif (index := self._index_of(bookie)) is not None:
             self.bookie_failed(index, error_of_status(status, what))
+
+    def _retry_later(self, bookie: str, entry_id: int) -> bool:
+        """Whether the entry will be sent to the busy bookie once more: only what is not
+        confirmed elsewhere is still here."""
+        index = self._index_of(bookie)
+        if index is None or entry_id <= self.core.last_add_acknowledged:
+            return False
+        entry_class = entry_id % self.core.stride
+        for sent in self._sent:
+            if sent.entry_class == entry_class and entry_id <= sent.last_entry_id:
+                frame = add_frames.find(sent.frames, entry_id, self.wire_version)
+                if frame is not None and self._loop.nursery is not None:
+                    self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
+                    return True
+        return False
+
+    def send_again(self, index: int, bookie: str, frames: bytes) -> None:
+        """To a bookie that was busy, if it is still the one at `index`."""
+        if self.error is None and self.metadata.last_fragment.bookies[index] == bookie:
+            self._send(index, frames)
 
     def lost(self, bookie: str, error: LedgerError) -> None:
         index = self._index_of(bookie)
@@ -164,7 +233,7 @@ class EnsembleSender:
         bookie = self.metadata.last_fragment.bookies[index]
         self._progress[index] = (-1, trio.current_time())
         try:
-            connection = self._loop.pool.connection(bookie, 2)
+            connection = self._loop.pool.connection(bookie, self.wire_version)
         except LedgerError as error:
             self.connections[index] = None
             self.bookie_failed(index, error)
@@ -209,7 +278,7 @@ class EnsembleSender:
         confirmed = self.core.last_add_confirmed
         if self.error is not None or confirmed <= self.lac_carried:
             return
-        if self.core.last_add_pushed > confirmed:
+        if self.core.last_add_pushed > confirmed and not self.is_sync_deferred:
             return  # not idle: asked again when these are confirmed, unless an add tells it
         self.lac_carried = confirmed
         body = self.digest.encode_lac(self.ledger_id, confirmed)

@@ -83,21 +83,31 @@ class Opener:
         self._nursery = nursery
 
     async def open_ledger(
-        self, ledger_id: int, *, password: bytes = b"", recover: bool = True
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        recover: bool = True,
+        digest_type: DigestType | None = None,
     ) -> LedgerReader:
         """A reader, of the closed ledger if `recover`; else it knows the last add confirmed.
+
+        `digest_type` is that of a ledger whose metadata is too old to name one.
 
         Raises what `metadata_for_reading` raises, and NotEnoughBookies if without recovery
         too few bookies could say how far the ledger is confirmed.
         """
         if self._nursery is None:
             raise LedgerClosed("the client is not open")
-        metadata = await self.metadata_for_reading(ledger_id, password=password, recover=recover)
+        metadata = await self.metadata_for_reading(
+            ledger_id, password=password, recover=recover, digest_type=digest_type
+        )
         reader = LedgerReader(
             metadata,
-            digest_of(metadata, password),
+            digest_of(metadata, password, digest_type),
             pool=self.pool,
             ledgers=self.ledgers,
+            bookies=self.bookies,
             options=self.options,
             rng=self.rng,
             nursery=self._nursery,
@@ -107,7 +117,12 @@ class Opener:
         return reader
 
     async def metadata_for_reading(
-        self, ledger_id: int, *, password: bytes = b"", recover: bool = True
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        recover: bool = True,
+        digest_type: DigestType | None = None,
     ) -> LedgerMetadata:
         """The metadata to read the ledger by.
 
@@ -121,7 +136,7 @@ class Opener:
         check_password(metadata, password)
         if metadata.is_closed or not recover:
             return metadata
-        return await _Recovery(self, ledger_id, password).run()
+        return await _Recovery(self, ledger_id, password, digest_type).run()
 
 
 def check_password(metadata: LedgerMetadata, password: bytes) -> None:
@@ -131,18 +146,24 @@ def check_password(metadata: LedgerMetadata, password: bytes) -> None:
         raise Unauthorized(f"ledger {metadata.ledger_id} was created with another password")
 
 
-def digest_of(metadata: LedgerMetadata, password: bytes) -> Digest:
-    """The digest of a ledger's entries. CRC32 if the metadata is too old to say."""
-    return Digest(metadata.digest_type or DigestType.CRC32, password)
+def digest_of(
+    metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None = None
+) -> Digest:
+    """The digest of a ledger's entries. If the metadata is too old to say: `digest_type`, or
+    CRC32, the default of that time."""
+    return Digest(metadata.digest_type or digest_type or DigestType.CRC32, password)
 
 
 class _Recovery:
     """One recovery of one ledger: does what the core asks for."""
 
-    def __init__(self, opener: Opener, ledger_id: int, password: bytes) -> None:
+    def __init__(
+        self, opener: Opener, ledger_id: int, password: bytes, digest_type: DigestType | None
+    ) -> None:
         self._opener = opener
         self._ledger_id = ledger_id
         self._password = password
+        self._digest_type = digest_type
         self._master_key = master_key(password)
         self._version = -1
 
@@ -150,7 +171,8 @@ class _Recovery:
         metadata = await self._begin()
         if metadata.is_closed:
             return metadata
-        core = RecoveryCore(metadata, digest_of(metadata, self._password))
+        digest = digest_of(metadata, self._password, self._digest_type)
+        core = RecoveryCore(metadata, digest)
         return await drive(core, self._perform)
 
     async def _begin(self) -> LedgerMetadata:
@@ -180,6 +202,8 @@ class _Recovery:
             case _:
                 try:
                     response = await self._ask(action)
+                except Unauthorized:
+                    return Answered(action, Status.UNAUTHORIZED)
                 except (RetryableError, ProtocolError) as error:
                     return Silent(action, f"{type(error).__name__}: {error}")
                 return _event_of(action, response)

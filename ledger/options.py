@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.errors import InvalidArgument
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Frozen; pass another one to `LedgerClient` to change it."""
+    """Frozen; pass another one to `LedgerClient` to change it. InvalidArgument for a value that
+    can never work."""
+
+    wire_version: int = 2
+    """2: adds and reads in the cheap binary protocol, the rest in v3, over two connections to
+    each bookie. 3: everything in v3, over one; batch reads become single reads."""
 
     window_entries: int = 10_000
     """Entries one writer may have sent and not yet confirmed; then `append` waits."""
@@ -51,3 +58,7 @@ class ClientOptions:
     long_poll_s: float = 5.0
     """How long a bookie may hold a tailing read open. After each that brought nothing the
     reader looks whether the writer is gone."""
+
+    def __post_init__(self) -> None:
+        if self.wire_version not in (2, 3):
+            raise InvalidArgument(f"wire_version is 2 or 3, not {self.wire_version}")

@@ -4,13 +4,14 @@ The last add confirmed travels with the *next* add, so a writer that died takes 
 of its last entries with it. An entry found on an ack quorum of its write set can never be
 lost to a recovery, which needs more denials than there are bookies left; so it is confirmed,
 and a reader may serve it without fencing anybody. That holds only once the writer is gone (a
-living one may replace a bookie that was counted), and relies on bookies serving entries after
-the last add confirmed only once they are durable, as ours do (docs/adr/0012).
+living one may replace a bookie that was counted), and only of bookies that serve entries after
+the last add confirmed once they are durable and not before: ours do, Apache's do not. So only
+those registered as ours count, all others are taken for silent (docs/adr/0012).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import trio
 
@@ -18,7 +19,9 @@ from ledger.bookie_pool import BookiePool
 from ledger.core.entry import Digest
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
-from ledger.errors import LedgerError, Status
+from ledger.errors import LedgerError, MetadataUnavailable, Status
+from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.options import ClientOptions
 from ledger.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse
 
@@ -27,13 +30,23 @@ _ROUNDS_MAX = 10_000
 
 
 async def find_confirmed(
-    metadata: LedgerMetadata, digest: Digest, pool: BookiePool, options: ClientOptions, known: int
+    metadata: LedgerMetadata,
+    digest: Digest,
+    pool: BookiePool,
+    bookies: BookieRegistry,
+    options: ClientOptions,
+    known: int,
 ) -> int:
     """The last entry that is surely confirmed, at least `known`.
 
-    Asks the bookies of the last fragment; one that fails or is silent proves nothing.
+    Asks those bookies of the last fragment that are ours; one that fails or is silent proves
+    nothing.
     """
-    search = _Search(metadata, digest, pool, options)
+    ensemble = metadata.last_fragment.bookies
+    trusted = await _of_our_software(bookies, ensemble)
+    if len(trusted) < metadata.ack_quorum:
+        return known
+    search = _Search(metadata, digest, pool, options, trusted)
     for _ in range(_ROUNDS_MAX):
         found = await search.past(known)
         if found == known:
@@ -42,10 +55,30 @@ async def find_confirmed(
     return known
 
 
+async def _of_our_software(registry: BookieRegistry, ensemble: tuple[str, ...]) -> dict[str, None]:
+    """Bookies of `ensemble` registered as ours; none if that cannot be found out."""
+    try:
+        registered = {**await registry.read_only(), **await registry.available()}
+    except MetadataUnavailable:
+        return {}
+    return {
+        bookie: None
+        for bookie in ensemble
+        if bookie in registered
+        and registered[bookie].properties.get(SOFTWARE_PROPERTY) == OUR_SOFTWARE
+    }
+
+
 class _Search:
     def __init__(
-        self, metadata: LedgerMetadata, digest: Digest, pool: BookiePool, options: ClientOptions
+        self,
+        metadata: LedgerMetadata,
+        digest: Digest,
+        pool: BookiePool,
+        options: ClientOptions,
+        trusted: Collection[str],
     ) -> None:
+        self._trusted = trusted
         self._ledger_id = metadata.ledger_id
         self._ack_quorum = metadata.ack_quorum
         self._write_quorum = metadata.write_quorum
@@ -74,6 +107,8 @@ class _Search:
         counts = [0] * len(bookies)
 
         async def ask(index: int) -> None:
+            if bookies[index] not in self._trusted:
+                return
             try:
                 counts[index] = await count(bookies[index], first)
             except LedgerError:
@@ -87,7 +122,10 @@ class _Search:
     async def _count_batch(self, bookie: str, first: int) -> int:
         """How many entries from `first` on this bookie has, as far as one batch shows."""
         request = BatchReadRequest(self._ledger_id, first, 0, self._options.batch_read_bytes)
-        answer = await self._pool.call(bookie, request, timeout_s=self._options.read_timeout_s)
+        timeout_s = self._options.read_timeout_s
+        answer = await self._pool.read_batch(bookie, request, timeout_s=timeout_s)
+        if answer is None:
+            return await self._count_one(bookie, first)
         if not isinstance(answer, BatchReadResponse) or answer.status is not Status.OK:
             return 0
         return len(self._digest.decode_many(self._ledger_id, first, answer.bodies))

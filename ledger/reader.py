@@ -33,6 +33,7 @@ from ledger.errors import (
     error_of_status,
 )
 from ledger.lac_poll import LacPoll
+from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
 from ledger.quorum_lac import find_confirmed
@@ -76,6 +77,7 @@ class LedgerReader:
         *,
         pool: BookiePool,
         ledgers: LedgerStore,
+        bookies: BookieRegistry,
         options: ClientOptions,
         rng: random.Random,
         nursery: trio.Nursery,
@@ -84,6 +86,7 @@ class LedgerReader:
         self._digest = digest
         self._pool = pool
         self._ledgers = ledgers
+        self._bookies = bookies
         self._options = options
         self._nursery = nursery
         self._fetch = ReplicaFetch(
@@ -291,7 +294,7 @@ class LedgerReader:
         """
         if not self.is_closed:
             found = await find_confirmed(
-                self.metadata, self._digest, self._pool, self._options, self._lac
+                self.metadata, self._digest, self._pool, self._bookies, self._options, self._lac
             )
             self._heard_lac(found)
         return self._lac

@@ -8,7 +8,7 @@ next, and stale metadata (the entries have moved) by fresh.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -28,7 +28,6 @@ from ledger.core.reading import (
     span_end,
 )
 from ledger.errors import (
-    BookieUnavailable,
     DigestMismatch,
     LedgerError,
     NoSuchLedger,
@@ -44,18 +43,17 @@ from ledger.wire.messages import (
     FRAME_BYTES_MAX,
     BatchReadRequest,
     BatchReadResponse,
+    Buffer,
     ReadRequest,
     ReadResponse,
+    ResponseBody,
 )
 
 _TRIES_MAX = 3
 _RETRY_WAIT_S = 0.1
 _BATCH_ENTRIES_MAX = 20_000
-_BATCH_LOST_MAX = 2
-"""So often a bookie may drop the connection on batch reads before it gets single ones only:
-old servers do that with requests they do not know."""
-
-_NOT_UNDERSTOOD = (Status.BAD_REQUEST, Status.BAD_VERSION)
+_SINGLES_MAX = 100
+"""Single reads under way at once for one run of entries, where there are no batch reads."""
 
 
 @dataclass(slots=True)
@@ -96,7 +94,6 @@ class ReplicaFetch:
         self._ledgers = ledgers
         self._options = options
         self._on_metadata = on_metadata
-        self._batch_lost: dict[str, int] = {}
         self._entry_bytes = 0.0
         if metadata.is_closed and metadata.last_entry_id >= 0:
             self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
@@ -194,20 +191,49 @@ class ReplicaFetch:
 
     def _count(self, entries: list[Entry]) -> None:
         # Lengths are cumulative: no need to look at each entry.
-        size = entries[-1].length - entries[0].length + len(entries[0].payload)
+        # Not in entry order if the writer chose the ids itself: then this is not their sum.
+        size = max(0, entries[-1].length - entries[0].length + len(entries[0].payload))
         self.counts.entries += len(entries)
         self.counts.payload_bytes += size
-        self._entry_bytes = max(0.0, size / len(entries))
+        self._entry_bytes = size / len(entries)
         self._is_size_known = True
 
     async def _ask(self, bookie: str, first: int, end: int) -> list[Entry]:
         """Entries first..end or a prefix of them from one bookie, checked."""
-        if first < end and self._batch_lost.get(bookie, 0) < _BATCH_LOST_MAX:
+        if first < end:
             entries = await self._ask_batch(bookie, first, end)
             if entries is not None:
                 return entries
-        ledger_id = self.metadata.ledger_id
+        return self._checked(bookie, first, await self._ask_singles(bookie, first, end))
+
+    async def _ask_batch(self, bookie: str, first: int, end: int) -> list[Entry] | None:
+        """None if there are no batch reads with this bookie."""
+        count = end - first + 1
+        # Room for twice the size expected: entries that grew must not cost a second trip.
+        size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
+        response = await self._pool.read_batch(
+            bookie,
+            BatchReadRequest(self.metadata.ledger_id, first, count, size_max),
+            timeout_s=self._options.read_timeout_s,
+        )
+        if response is None:
+            return None
         self.counts.requests += 1
+        if response.status is not Status.OK:
+            raise error_of_status(response.status, f"batch read at {bookie}")
+        if not isinstance(response, BatchReadResponse) or not 0 < len(response.bodies) <= count:
+            raise RemoteProtocolError(f"{bookie} answered a batch read of {count} with no batch")
+        return self._checked(bookie, first, response.bodies)
+
+    async def _ask_singles(self, bookie: str, first: int, end: int) -> list[Buffer]:
+        """Entry by entry, all asked for at once; up to the first that does not come."""
+        ledger_id = self.metadata.ledger_id
+        count = min(end - first + 1, _SINGLES_MAX)
+        self.counts.requests += count
+        others = _Gathering(count - 1)
+        for i in range(count - 1):
+            self._pool.post(bookie, ReadRequest(ledger_id, first + 1 + i), others.taker(i))
+        # A task waits for this one: it notices a bookie that is silent altogether.
         response = await self._pool.call(
             bookie, ReadRequest(ledger_id, first), timeout_s=self._options.read_timeout_s
         )
@@ -215,37 +241,13 @@ class ReplicaFetch:
             raise error_of_status(response.status, f"read at {bookie}")
         if not isinstance(response, ReadResponse) or response.body is None:
             raise RemoteProtocolError(f"{bookie} answered a read without an entry: {response}")
-        try:
-            return [self._digest.decode_entry(ledger_id, first, response.body)]
-        except DigestMismatch:
-            self.counts.digest_mismatches += 1
-            raise
+        with trio.move_on_after(self._options.read_timeout_s):
+            await others.wait()
+        return [response.body, *others.prefix()]
 
-    async def _ask_batch(self, bookie: str, first: int, end: int) -> list[Entry] | None:
-        """None if this bookie does not know batch reads."""
+    def _checked(self, bookie: str, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
+        """The entries in `bodies`, or those before one that is not as it was written."""
         ledger_id = self.metadata.ledger_id
-        count = end - first + 1
-        # Room for twice the size expected: entries that grew must not cost a second trip.
-        size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
-        self.counts.requests += 1
-        try:
-            response = await self._pool.call(
-                bookie,
-                BatchReadRequest(ledger_id, first, count, size_max),
-                timeout_s=self._options.read_timeout_s,
-            )
-        except BookieUnavailable:
-            self._batch_lost[bookie] = self._batch_lost.get(bookie, 0) + 1
-            raise
-        if response.status in _NOT_UNDERSTOOD:
-            self._batch_lost[bookie] = _BATCH_LOST_MAX
-            return None
-        self._batch_lost.pop(bookie, None)
-        if response.status is not Status.OK:
-            raise error_of_status(response.status, f"batch read at {bookie}")
-        if not isinstance(response, BatchReadResponse) or not 0 < len(response.bodies) <= count:
-            raise RemoteProtocolError(f"{bookie} answered a batch read of {count} with no batch")
-        bodies = response.bodies
         try:
             return self._digest.decode_many(ledger_id, first, bodies)
         except DigestMismatch:
@@ -256,3 +258,38 @@ class ReplicaFetch:
             # What came before the bad one is good; that one is asked for elsewhere.
             self.order.failed(bookie, trio.current_time())
             return self._digest.decode_many(ledger_id, first, bodies[:good])
+
+
+class _Gathering:
+    """Answers to reads that were posted together."""
+
+    def __init__(self, count: int) -> None:
+        self._answers: list[ResponseBody | None] = [None] * count
+        self._left = count
+        self._done = trio.Event()
+        if count == 0:
+            self._done.set()
+
+    def taker(self, index: int) -> Callable[[ResponseBody | None], None]:
+        def take(answer: ResponseBody | None) -> None:
+            self._answers[index] = answer
+            self._left -= 1
+            if self._left == 0:
+                self._done.set()
+
+        return take
+
+    async def wait(self) -> None:
+        if not self._done.is_set():
+            await self._done.wait()
+
+    def prefix(self) -> list[Buffer]:
+        """The entries up to the first that did not come."""
+        bodies: list[Buffer] = []
+        for answer in self._answers:
+            if not isinstance(answer, ReadResponse) or answer.status is not Status.OK:
+                break
+            if answer.body is None:
+                break
+            bodies.append(answer.body)
+        return bodies

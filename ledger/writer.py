@@ -3,25 +3,22 @@
 An append costs one header, one digest and two list appends; once per scheduler tick what has
 gathered is joined and the same bytes go to all bookies of the write set. Acks come back as
 runs of entries; callers are woken when the last add confirmed has passed their entry.
-Replacing failed bookies is `ledger.ensemble_change`.
+Replacing failed bookies is `ledger.ensemble_change`, syncing what was not synced at once
+`ledger.ledger_force`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import TracebackType
 
 import trio
 
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.own_fragment import closed_by_writer
 from ledger.ensemble_sender import EnsembleSender
-from ledger.errors import (
-    InvalidArgument,
-    LedgerClosed,
-    LedgerError,
-    LedgerFenced,
-)
+from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
+from ledger.ledger_force import force
 from ledger.payload import as_bytes, check_size
 from ledger.waiters import EntryWaiters, RoomWaiters
 from ledger.wire import v2
@@ -32,15 +29,6 @@ _SEND_BYTES = 128 * 1024
 """A burst of appends is sent in pieces of this size: they stay in the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriterStatistics:
-    entries: int
-    bytes: int
-    entries_pending: int
-    bytes_pending: int
-    ensemble_changes: int
-
-
 class LedgerWriter(EnsembleSender):
     """The only writer of one ledger; made by `LedgerClient.create_ledger`.
 
@@ -48,16 +36,23 @@ class LedgerWriter(EnsembleSender):
     of its write set have fsynced it and all entries before it are confirmed. After an error
     the writer stays failed (`error`), and unconfirmed entries are *unknown*: recovery may
     find them.
+
+    With `is_sync_deferred` bookies may acknowledge before they sync: `append` returns and
+    `wait_confirmed` and `flush` are content when an ack quorum *has* the entries, which a power
+    cut may still take. `force` makes them durable, and only then are they confirmed.
     """
 
-    def __init__(self, metadata: LedgerMetadata, loop: WriteLoop) -> None:
-        super().__init__(metadata, loop)
+    def __init__(
+        self, metadata: LedgerMetadata, loop: WriteLoop, *, is_sync_deferred: bool = False
+    ) -> None:
+        super().__init__(metadata, loop, is_sync_deferred=is_sync_deferred)
         self.is_closed = False
         self._is_closing = False
-        self.length = 0
         self.on_confirmed: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
         self._refuses = False
+        self._window_entries = loop.options.window_entries
+        self._window_bytes = loop.options.window_bytes
         self._frame_overhead = 60 + self.digest.size
         self._frame_heads: dict[int, bytes] = {}
         self._send_at = 0
@@ -74,8 +69,8 @@ class LedgerWriter(EnsembleSender):
         """Whether `append_nowait` would take an entry now."""
         core = self.core
         return (
-            core.last_add_pushed - core.last_add_confirmed < self._options.window_entries
-            and self._bytes_pending < self._options.window_bytes
+            core.last_add_pushed - core.last_add_acknowledged < self._window_entries
+            and self._bytes_pending < self._window_bytes
         )
 
     @property
@@ -83,8 +78,8 @@ class LedgerWriter(EnsembleSender):
         """Who waits for room is woken for half a window at once, not for each ack."""
         core = self.core
         return (
-            2 * (core.last_add_pushed - core.last_add_confirmed) <= self._options.window_entries
-            and 2 * self._bytes_pending <= self._options.window_bytes
+            2 * (core.last_add_pushed - core.last_add_acknowledged) <= self._window_entries
+            and 2 * self._bytes_pending <= self._window_bytes
         )
 
     def append_nowait(self, payload: Buffer) -> int:
@@ -96,14 +91,13 @@ class LedgerWriter(EnsembleSender):
         """
         core = self.core
         entry_id = core.last_add_pushed + 1
-        confirmed = core.last_add_confirmed
         if self.error is not None or self._refuses:
             raise self._failure()
         if payload.__class__ is not bytes:
             payload = as_bytes(payload)
         if (
-            entry_id - confirmed > self._options.window_entries
-            or self._bytes_pending >= self._options.window_bytes
+            entry_id - core.last_add_acknowledged > self._window_entries
+            or self._bytes_pending >= self._window_bytes
         ):
             raise trio.WouldBlock
         size = len(payload)
@@ -113,7 +107,7 @@ class LedgerWriter(EnsembleSender):
         core.last_add_pushed = entry_id
         self.length += size
         header, _ = self.digest.encode_entry(
-            self.ledger_id, entry_id, confirmed, self.length, payload
+            self.ledger_id, entry_id, core.last_add_confirmed, self.length, payload
         )
         stride = core.stride
         buffer = self._buffers[0 if stride == 1 else entry_id % stride]
@@ -171,35 +165,54 @@ class LedgerWriter(EnsembleSender):
 
     async def wait_confirmed(self, entry_id: int) -> None:
         """Returns when `entry_id` and all before it are confirmed."""
-        if entry_id <= self.core.last_add_confirmed:
+        core = self.core
+        if entry_id <= core.last_add_acknowledged:
             await trio.lowlevel.checkpoint()
             return
         if self.error is not None:
             raise self._failure()
-        if entry_id > self.core.last_add_pushed:
+        if entry_id > core.last_add_pushed:
             raise InvalidArgument(f"entry {entry_id} was not appended yet")
         await self._waiters.wait(entry_id)
-        if entry_id > self.core.last_add_confirmed:
+        if entry_id > core.last_add_acknowledged:
             raise self._failure()
 
     async def flush(self) -> None:
         """Returns when everything appended so far is confirmed."""
         await self.wait_confirmed(self.core.last_add_pushed)
 
+    async def force(self) -> int:
+        """Returns when all that was acknowledged before is synced; the last add confirmed.
+
+        Raises NotEnoughBookies (try again), and the writer's error if it failed.
+        """
+        await force(self, self._loop)
+        if self.error is not None:
+            raise self._failure()
+        return self.core.last_add_confirmed
+
     # ---- confirmation
 
     def settle(self) -> None:
-        """Moves the last add confirmed as far as the acks allow and wakes who waits for it."""
+        """Moves the last add acknowledged as far as the acks allow and wakes who waits for it."""
         core = self.core
-        before = core.last_add_confirmed
-        confirmed = core.advance()
-        if confirmed == before or self.error is not None:
+        before = core.last_add_acknowledged
+        acknowledged = core.advance()
+        if acknowledged == before or self.error is not None:
             return
-        self._drop_confirmed(confirmed)
-        self._waiters.wake(confirmed)
+        self._drop_acknowledged(acknowledged)
+        self._waiters.wake(acknowledged)
         if self._room_waiters and self._is_half_empty:
             self._room_waiters.wake_all()
-        if confirmed == core.last_add_pushed and confirmed > self.lac_carried:
+        if not self.is_sync_deferred:
+            self.confirmed_moved()
+
+    def confirmed_moved(self) -> None:
+        """Whoever wants to know the last add confirmed is told."""
+        core = self.core
+        confirmed = core.last_add_confirmed
+        is_idle = confirmed == core.last_add_pushed or self.is_sync_deferred
+        if is_idle and confirmed > self.lac_carried:
             self._loop.queue_lac(self)
         if self.on_confirmed is not None:
             self.on_confirmed(confirmed)
@@ -229,8 +242,7 @@ class LedgerWriter(EnsembleSender):
         """Waits until all is confirmed, then fixes the end of the ledger for ever.
 
         Idempotent; after MetadataUnavailable it can be called again. Raises the writer's error
-        if it failed; LedgerFenced if another client
-        closed or recovers the ledger.
+        if it failed; LedgerFenced if another client closed or recovers the ledger.
         """
         if self.is_closed:
             return self.metadata
@@ -238,6 +250,8 @@ class LedgerWriter(EnsembleSender):
             self._refuses = True  # nothing may come after what is flushed here
             try:
                 await self.flush()
+                if self.is_sync_deferred:
+                    await self.force()
             finally:
                 self._refuses = False
             if self.error is not None:
@@ -245,21 +259,10 @@ class LedgerWriter(EnsembleSender):
             self._is_closing = True
             end = self.core.last_add_confirmed
             self._end(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {end}"))
-        last, length = self.core.last_add_confirmed, self.length
-
-        def closed(stored: LedgerMetadata) -> LedgerMetadata | None:
-            if stored.is_closed:
-                if (stored.last_entry_id, stored.length) == (last, length):
-                    return None
-                raise LedgerFenced(
-                    f"ledger {self.ledger_id} was closed by another client at entry "
-                    f"{stored.last_entry_id}; this writer confirmed up to {last}"
-                )
-            # Not while another client recovers it: where the ledger ends is theirs to find.
-            stored.require_open()
-            return stored.closed(last, length)
-
-        self.metadata = await self._loop.ledgers.update(self.ledger_id, closed)
+        own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
+        self.metadata = await self._loop.ledgers.update(
+            self.ledger_id, lambda stored: closed_by_writer(stored, own, last, length)
+        )
         self.is_closed = True
         return self.metadata
 
@@ -286,15 +289,6 @@ class LedgerWriter(EnsembleSender):
             self.abandon()
         elif self._is_closing or not isinstance(self.error, LedgerClosed):
             await self.close()
-
-    def statistics(self) -> WriterStatistics:
-        return WriterStatistics(
-            entries=self.core.last_add_confirmed + 1,
-            bytes=self.length,
-            entries_pending=self.core.last_add_pushed - self.core.last_add_confirmed,
-            bytes_pending=self._bytes_pending,
-            ensemble_changes=self._change.count,
-        )
 
 
 _ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS).to_bytes(4, "big")

@@ -9,20 +9,29 @@ is one *class* of entries; with striping there are E classes (entry id mod E), a
 class all entries have the same write set. Acks out of order are kept aside until the gap
 closes. The core never confirms while an ensemble change is under way: an entry must reach
 its ack quorum in the ensemble that is stored.
+
+Where sync is deferred an ack does not mean durable: then acks move only the last add
+acknowledged, and the last add confirmed follows once bookies that acknowledged were forced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from ledger.core.quorum import check_sizes, stripe_step, write_set
 from ledger.errors import RemoteProtocolError
+
+Marks = tuple[tuple[int, ...], ...]
+"""By class of entries and index: up to which entry all are acknowledged."""
 
 
 class AppendCore:
     """The state of a ledger being written.
 
-    Invariants: -1 <= last_add_confirmed <= last_add_pushed; `last_add_confirmed` never goes
-    back; every entry up to it was acknowledged by `ack_quorum` bookies of its write set in
-    the ensemble that is stored for it.
+    Invariants: -1 <= last_add_confirmed <= last_add_acknowledged <= last_add_pushed, none of
+    which goes back; every entry up to `last_add_acknowledged` was acknowledged by `ack_quorum`
+    bookies of its write set in the ensemble that is stored for it; the first two are equal
+    unless sync is deferred, and what is confirmed is durable on an ack quorum.
     """
 
     __slots__ = (
@@ -33,20 +42,31 @@ class AppendCore:
         "ensemble_size",
         "failed",
         "is_held",
+        "is_sync_deferred",
+        "last_add_acknowledged",
         "last_add_confirmed",
         "last_add_pushed",
         "stride",
         "write_quorum",
     )
 
-    def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    def __init__(
+        self,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        is_sync_deferred: bool = False,
+    ) -> None:
         check_sizes(ensemble_size, write_quorum, ack_quorum)
         self.ensemble_size = ensemble_size
         self.write_quorum = write_quorum
         self.ack_quorum = ack_quorum
         self.stride = stripe_step(ensemble_size, write_quorum)
         self.last_add_pushed = -1
+        self.last_add_acknowledged = -1
         self.last_add_confirmed = -1
+        self.is_sync_deferred = is_sync_deferred
         self.failed: dict[int, None] = {}
         """Indices to be replaced, in the order they failed."""
         self.is_held = False
@@ -98,20 +118,46 @@ class AppendCore:
         marks[index] = mark
 
     def advance(self) -> int:
-        """The last add confirmed, moved as far as the acks allow."""
+        """The last add acknowledged, moved as far as the acks allow."""
         if self.is_held:
-            return self.last_add_confirmed
+            return self.last_add_acknowledged
+        acknowledged = self._quorum_of(self._acked)
+        if acknowledged > self.last_add_acknowledged:
+            self.last_add_acknowledged = acknowledged
+            if not self.is_sync_deferred:
+                self.last_add_confirmed = acknowledged
+        return self.last_add_acknowledged
+
+    def _quorum_of(self, acked: Sequence[Sequence[int]]) -> int:
+        """Every entry up to this one has its ack quorum by the marks `acked`."""
         if self.stride == 1:
-            confirmed = sorted(self._acked[0])[-self.ack_quorum]
-        else:
-            # In each class the first entry without its quorum; the lowest of them bounds all.
-            confirmed = min(
-                sorted([marks[i] for i in members])[-self.ack_quorum] + self.stride
-                for marks, members in zip(self._acked, self._members, strict=True)
-            )
-            confirmed = min(confirmed - 1, self.last_add_pushed)
-        if confirmed > self.last_add_confirmed:
-            self.last_add_confirmed = confirmed
+            return sorted(acked[0])[-self.ack_quorum]
+        # In each class the first entry without its quorum; the lowest of them bounds all.
+        first_without = min(
+            sorted([marks[i] for i in members])[-self.ack_quorum] + self.stride
+            for marks, members in zip(acked, self._members, strict=True)
+        )
+        return min(first_without - 1, self.last_add_pushed)
+
+    def marks(self) -> Marks:
+        """What each bookie has acknowledged by now: taken before bookies are forced."""
+        return tuple(map(tuple, self._acked))
+
+    def forced(self, marks: Marks, indices: Collection[int]) -> int:
+        """The bookies at `indices` have synced what they had acknowledged by `marks`: moves the
+        last add confirmed as far as that reaches, and returns it.
+
+        Not for marks taken before an ensemble change: they may be of other bookies.
+        """
+        nothing = -1 - self.stride
+        durable = self._quorum_of(
+            [
+                [mark if i in indices else nothing for i, mark in enumerate(of_class)]
+                for of_class in marks
+            ]
+        )
+        confirmed = min(durable, self.last_add_acknowledged)
+        self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
         return self.last_add_confirmed
 
     def acked_up_to(self, index: int) -> int:
@@ -150,6 +196,8 @@ class AppendCore:
         """The new ensemble is stored from `last_add_confirmed + 1` on: the bookies now at
         `replaced` have acknowledged nothing after that. The caller resends to them."""
         confirmed = self.last_add_confirmed
+        # What was acknowledged and is not durable yet would stay behind in the old ensemble.
+        assert confirmed == self.last_add_acknowledged, f"{confirmed} is not all acknowledged"
         for index in replaced:
             for c in range(self.stride):
                 # The last entry of class c that is not after the confirmed one.

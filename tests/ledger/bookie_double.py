@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 import trio
 
 from ledger.bookie_pool import BookiePool
+from ledger.calls import OnAnswer
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.quorum import write_set
-from ledger.errors import BookieUnavailable, OperationTimeout, Status
+from ledger.errors import BookieUnavailable, LedgerError, OperationTimeout, Status
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
+from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.opener import Opener
 from ledger.options import ClientOptions
 from ledger.wire.messages import (
@@ -165,6 +167,7 @@ class PoolDouble(BookiePool):
     def __init__(self, bookies: dict[str, BookieDouble], rng: random.Random) -> None:
         self.bookies = bookies
         self._chance = rng
+        self.nursery: trio.Nursery | None = None
 
     async def call(self, bookie: str, body: RequestBody, *, timeout_s: float) -> ResponseBody:
         double = self.bookies[bookie]
@@ -172,6 +175,24 @@ class PoolDouble(BookiePool):
         with trio.move_on_after(timeout_s):
             return await self._call(double, body)
         raise OperationTimeout(f"no answer from bookie {bookie} in {timeout_s:g} s")
+
+    async def read_batch(
+        self, bookie: str, body: BatchReadRequest, *, timeout_s: float
+    ) -> ResponseBody | None:
+        answer = await self.call(bookie, body, timeout_s=timeout_s)
+        return None if self.bookies[bookie].trouble.no_batches else answer
+
+    def post(self, bookie: str, body: RequestBody, on_answer: OnAnswer) -> None:
+        async def ask() -> None:
+            try:
+                answer = await self.call(bookie, body, timeout_s=60.0)
+            except LedgerError:
+                on_answer(None)
+            else:
+                on_answer(answer)
+
+        assert self.nursery is not None
+        self.nursery.start_soon(ask)
 
     async def _call(self, double: BookieDouble, body: RequestBody) -> ResponseBody:
         trouble = double.trouble
@@ -269,11 +290,12 @@ async def make_world(
     async with MemoryStore(MemoryTree(), lambda: 0) as store:
         ledgers, registry = LedgerStore(store), BookieRegistry(store)
         for name in doubles:
-            info = encode_info(BookieInfo(host=name, port=3181))
+            info = encode_info(BookieInfo(name, 3181, {SOFTWARE_PROPERTY: OUR_SOFTWARE}))
             await store.create(f"/ledgers/available/{name}", info)
         async with trio.open_nursery() as nursery:
             opener = Opener(pool, ledgers, registry, options=options or ClientOptions(), rng=rng)
             opener.start(nursery)
+            pool.nursery = nursery
             yield World(doubles, store, ledgers, registry, pool, opener, rng)
             nursery.cancel_scope.cancel()
 
