@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import trio
 
 from ledger.core.entry import DigestType
-from tests.interop.java_client import JavaClient, JavaError, JavaVm
+from tests.interop.java_client import JavaClient, JavaError, JavaVm, client_settings_of
 from tests.interop.sides import PLACEMENT_KEY, RecoveryFailed
 from tests.interop.takeover import End, Pace, Shape, WriterSaw
 
@@ -81,9 +81,7 @@ class JavaSide:
 
     async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> End:
         try:
-            opened = await self._open(
-                self._recoverer, ledger_id, shape, password, recovery=True
-            )
+            opened = await self._open(self._recoverer, ledger_id, shape, password, recovery=True)
         except JavaError as error:
             raise RecoveryFailed(str(error)) from error
         assert opened.is_closed, f"ledger {ledger_id} is open after its recovery"
@@ -93,15 +91,15 @@ class JavaSide:
     async def recover_and_stop(
         self, ledger_id: int, shape: Shape, password: bytes, after_ms: float
     ) -> None:
-        async with (
-            JavaClient.open(
-                self._recoverer.vm, self._uri, v2=self._recoverer.v2, **PLACEMENT
-            ) as client,
-            trio.open_nursery() as nursery,
-        ):
+        vm = self._recoverer.vm
+        settings = client_settings_of(self._uri, v2=self._recoverer.v2, **PLACEMENT)
+        number = (await vm.call("client", settings=settings))["client"]
+        client = JavaClient(vm, number, v2=self._recoverer.v2)
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(self._open_in_vain, client, ledger_id, shape, password)
             await trio.sleep(after_ms / 1000)
             nursery.cancel_scope.cancel()
+        client.forget()  # closed in the middle of whatever it does
 
     async def _open_in_vain(
         self, client: JavaClient, ledger_id: int, shape: Shape, password: bytes

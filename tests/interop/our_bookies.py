@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import trio
 
 from tests.interop.apache_bookie import free_port
 from tests.system.cluster import environment
@@ -36,10 +37,10 @@ class OurBookies:
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
     def bookie_id(self, number: int) -> str:
-        return f"127.0.0.1:{self._ports[number]}"
+        return f"127.0.0.1:{self._ports.setdefault(number, free_port())}"
 
     def number_of(self, bookie_id: str) -> int:
-        """The number of a bookie that was started once."""
+        """The number of a bookie that was started or asked for once."""
         return next(n for n in self._ports if self.bookie_id(n) == bookie_id)
 
     @property
@@ -49,11 +50,12 @@ class OurBookies:
     def start(self, *numbers: int) -> None:
         """Starts them side by side; returns when all are registered."""
         for number in numbers:
-            self._begin(number)
+            self.begin(number)
         for number in numbers:
-            self._wait_ready(number)
+            self.wait_ready(number)
 
-    def _begin(self, number: int) -> None:
+    def begin(self, number: int) -> None:
+        """Starts one and does not wait."""
         assert number not in self.running, f"bookie {number} runs"
         port = self._ports.setdefault(number, free_port())
         at = self.directory / f"ours-{number}"
@@ -77,7 +79,8 @@ class OurBookies:
                 env=environment(),
             )
 
-    def _wait_ready(self, number: int) -> None:
+    def wait_ready(self, number: int) -> None:
+        """Returns when one that was begun is registered."""
         output = self._processes[number].stdout
         assert output is not None
         if not output.readline().startswith("ready "):
@@ -129,12 +132,15 @@ def bytes_on_disk(directory: Path, pattern: str) -> int:
     return total
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Returns once `holds()` is true; for states of other processes that tell no one."""
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
+async def wait_until_async(
+    holds: Callable[[], bool], *, what: str, timeout_s: float = 60.0
+) -> None:
+    """Returns once `holds()`; for states of other processes, which tell no one."""
+    with trio.move_on_after(timeout_s):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        return
+    raise AssertionError(f"not within {timeout_s} s: {what}")
 
 
 def _toml(value: object) -> str:

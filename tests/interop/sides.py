@@ -6,16 +6,14 @@ Ensembles are decided by the play, not by chance: our client sees only the booki
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import trio
 
 from ledger.client import LedgerClient, wall_ms
-from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError
 from ledger.metastore.base import ANY_VERSION, Change, MetadataStore, Node
@@ -27,8 +25,6 @@ from tests.interop.takeover import End, Pace, Shape, WriterSaw
 
 PLACEMENT_KEY = "interop-bookies"
 """In the custom metadata: bookie ids, separated by commas, the wanted ensemble first."""
-
-READ_BATCH = 200
 
 
 class RecoveryFailed(Exception):
@@ -131,20 +127,12 @@ class PythonSide:
     name = "python"
 
     def __init__(
-        self, store: MetadataStore, nursery: trio.Nursery, bookies: Sequence[str], seed: int
+        self, store: MetadataStore, nursery: trio.Nursery, bookies: Sequence[str], seed: str
     ) -> None:
         self._store = store
         self._nursery = nursery
         self._bookies = tuple(bookies)
         self._rng = random.Random(seed)
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> PythonSide:
-        await self._stack.__aenter__()
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self._stack.aclose()
 
     @asynccontextmanager
     async def client(self, store: NarrowedStore | None = None) -> AsyncIterator[LedgerClient]:
@@ -158,20 +146,32 @@ class PythonSide:
             yield client
 
     async def begin(self, shape: Shape, password: bytes, pace: Pace) -> OurPacedWriter:
-        narrowed = NarrowedStore(self._store, self._bookies[: shape.ensemble_size])
-        client = await self._stack.enter_async_context(self.client(narrowed))
-        writer = await client.create_ledger(
-            ensemble_size=shape.ensemble_size,
-            write_quorum=shape.write_quorum,
-            ack_quorum=shape.ack_quorum,
-            digest_type=shape.digest_type,
-            password=password,
-            custom={PLACEMENT_KEY: ",".join(self._bookies).encode()},
-        )
-        narrowed.visible = self._bookies
-        paced = OurPacedWriter(writer, pace)
-        self._nursery.start_soon(paced.run)
+        paced: OurPacedWriter = await self._nursery.start(self._write, shape, password, pace)
         return paced
+
+    async def _write(
+        self,
+        shape: Shape,
+        password: bytes,
+        pace: Pace,
+        task_status: trio.TaskStatus[OurPacedWriter],
+    ) -> None:
+        """The writer's client lives as long as the play."""
+        narrowed = NarrowedStore(self._store, self._bookies[: shape.ensemble_size])
+        async with self.client(narrowed) as client:
+            writer = await client.create_ledger(
+                ensemble_size=shape.ensemble_size,
+                write_quorum=shape.write_quorum,
+                ack_quorum=shape.ack_quorum,
+                digest_type=shape.digest_type,
+                password=password,
+                custom={PLACEMENT_KEY: ",".join(self._bookies).encode()},
+            )
+            narrowed.visible = self._bookies
+            paced = OurPacedWriter(writer, pace)
+            task_status.started(paced)
+            await paced.run()
+            await trio.sleep_forever()
 
     async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> End:
         async with self.client() as client:

@@ -1,142 +1,120 @@
 """The bookies of a play, both kinds in one cluster, as processes that may be killed at any time.
 
-A bookie keeps its name, port and data when it is started again. Starting goes on in the
+A bookie keeps its name, id and data when it is started again. Starting goes on in the
 background; whoever needs a bookie waits until it serves.
 """
 
 from __future__ import annotations
 
-import random
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
 from tests.interop.apache_bookie import ApacheBookie
-from tests.system.cluster import environment
+from tests.interop.our_bookies import OurBookies
+from tests.interop.versions import VERSIONS
 
-HOST = "127.0.0.1"
-SESSION_TIMEOUT_MS = 4000
-_START_TIMEOUT_S = 90.0
+SESSION_TIMEOUT_MS = 3000
+"""A bookie of Apache's that is started again first waits for the end of its last session."""
 
 
 class BookieProcess(Protocol):
-    """One bookie, of either kind."""
+    """One bookie, of either kind, on its own directory and port."""
 
-    bookie_id: str
+    @property
+    def bookie_id(self) -> str: ...
 
-    async def start(self) -> None:
-        """Returns when it is registered."""
+    @property
+    def is_running(self) -> bool: ...
+
+    def begin(self) -> None:
+        """Starts the process."""
         ...
 
-    async def kill(self) -> None:
+    def wait_ready(self) -> None:
+        """Returns when it serves."""
+        ...
+
+    def kill(self) -> None:
         """kill -9; returns when the process is gone."""
         ...
 
 
-class OurBookie:
-    """Our bookie in a process of its own, on one directory and port for its whole life."""
+class OurProcess:
+    """One of `OurBookies`."""
 
-    def __init__(self, directory: Path, metadata_uri: str, **settings: object) -> None:
-        port = free_port()
-        self.bookie_id = f"{HOST}:{port}"
-        self._directory = directory
-        self._process: trio.Process | None = None
-        directory.mkdir(parents=True)
-        self._config = directory / "bookie.toml"
-        lines = {
-            "metadata_uri": metadata_uri,
-            "host": HOST,
-            "port": port,
-            "journal_directories": [f"{directory}/journal"],
-            "ledger_directories": [f"{directory}/ledgers"],
-            "session_timeout_ms": SESSION_TIMEOUT_MS,
-            **settings,
-        }
-        self._config.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in lines.items()))
+    def __init__(self, bookies: OurBookies, number: int) -> None:
+        self._bookies = bookies
+        self._number = number
 
-    async def start(self) -> None:
-        log = self._directory / "bookie.log"
-        with log.open("ab") as errors:
-            self._process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "bookie.process", str(self._config)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=environment(),
-            )
-        assert self._process.stdout is not None
-        said = b""
-        with trio.move_on_after(_START_TIMEOUT_S):
-            while b"\n" not in said and (more := await self._process.stdout.receive_some()):
-                said += more
-        if not said.startswith(b"ready "):
-            await self.kill()
-            raise AssertionError(f"{self.bookie_id} did not start:\n{log.read_text()[-4000:]}")
+    @property
+    def bookie_id(self) -> str:
+        return self._bookies.bookie_id(self._number)
 
-    async def kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with trio.CancelScope(shield=True):
-                if process.returncode is None:
-                    process.send_signal(signal.SIGKILL)
-                await process.wait()
-                for pipe in (process.stdin, process.stdout):
-                    if pipe is not None:
-                        await pipe.aclose()
+    @property
+    def is_running(self) -> bool:
+        return self._number in self._bookies.running
+
+    def begin(self) -> None:
+        self._bookies.begin(self._number)
+
+    def wait_ready(self) -> None:
+        self._bookies.wait_ready(self._number)
+
+    def kill(self) -> None:
+        self._bookies.kill(self._number)
 
 
-class ApacheProcess:
-    """Apache's bookie behind the same door as ours."""
-
-    def __init__(self, bookie: ApacheBookie) -> None:
-        self._bookie = bookie
-        self.bookie_id = bookie.bookie_id
-
-    async def start(self) -> None:
-        await trio.to_thread.run_sync(self._bookie.start)
-
-    async def kill(self) -> None:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._bookie.kill)
+def name_of_ours(number: int) -> str:
+    return f"ours-{number}"
 
 
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return str(value) if isinstance(value, int | float) else f'"{value}"'
+def name_of_apache(number: int) -> str:
+    return f"apache-{number}"
 
 
-def free_port() -> int:
-    """Below the range of outgoing connections: a client that tries a dead bookie's port must
-    not be given that port as its own, and so connect to itself."""
-    rng = random.SystemRandom()
-    for _ in range(1000):
-        port = rng.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port between 20000 and 32000")
+@contextmanager
+def running_bookies(
+    directory: Path, uri: str, *, ours: int, apaches: int
+) -> Iterator[dict[str, BookieProcess]]:
+    """So many of each kind, by name; Apache's are of all versions in turn."""
+    our = OurBookies(directory, uri, session_timeout_ms=SESSION_TIMEOUT_MS)
+    bookies: dict[str, BookieProcess] = {
+        name_of_ours(number): OurProcess(our, number) for number in range(ours)
+    }
+    for number in range(apaches):
+        name = name_of_apache(number)
+        version = VERSIONS[number % len(VERSIONS)]
+        bookies[name] = ApacheBookie(
+            version, directory / name, uri, zkTimeout=SESSION_TIMEOUT_MS, gcWaitTime=1000
+        )
+    try:
+        for bookie in bookies.values():
+            bookie.begin()
+        for bookie in bookies.values():
+            bookie.wait_ready()
+        yield bookies
+    finally:
+        for bookie in bookies.values():
+            if bookie.is_running:
+                bookie.kill()
 
 
 class Stage:
     """Bookies by name, e.g. "ours-0" and "apache-1". Made by `open_stage`."""
 
-    def __init__(self, bookies: dict[str, BookieProcess], nursery: trio.Nursery) -> None:
+    def __init__(self, bookies: Mapping[str, BookieProcess], nursery: trio.Nursery) -> None:
         self._bookies = bookies
         self._nursery = nursery
         self._serving = {name: trio.Event() for name in bookies}
+        for name, bookie in bookies.items():
+            if bookie.is_running:
+                self._serving[name].set()
+            else:
+                self.begin_start(name)
 
     def ids(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(self._bookies[name].bookie_id for name in names)
@@ -151,7 +129,8 @@ class Stage:
         """kill -9 of a bookie that serves."""
         assert self.is_serving(name), f"{name} is down already"
         self._serving[name] = trio.Event()
-        await self._bookies[name].kill()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._bookies[name].kill)
 
     def begin_start(self, name: str) -> None:
         """Starts a killed bookie again, with its data and port, in the background."""
@@ -159,7 +138,10 @@ class Stage:
         self._nursery.start_soon(self._start, name)
 
     async def _start(self, name: str) -> None:
-        await self._bookies[name].start()
+        bookie = self._bookies[name]
+        with trio.CancelScope(shield=True):  # half a start would be nobody's
+            await trio.to_thread.run_sync(bookie.begin)
+            await trio.to_thread.run_sync(bookie.wait_ready)
         self._serving[name].set()
 
     async def wait_serving(self, names: Iterable[str]) -> None:
@@ -168,17 +150,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(bookies: dict[str, BookieProcess]) -> AsyncIterator[Stage]:
-    """Starts all; kills all at the end."""
-    try:
-        async with trio.open_nursery() as nursery:
-            stage = Stage(bookies, nursery)
-            for name in bookies:
-                stage.begin_start(name)
-            await stage.wait_serving(bookies)
-            yield stage
-            nursery.cancel_scope.cancel()
-    finally:
-        with trio.CancelScope(shield=True):
-            for bookie in bookies.values():
-                await bookie.kill()
+async def open_stage(bookies: Mapping[str, BookieProcess]) -> AsyncIterator[Stage]:
+    """Starts those that do not run; what is being started at the end is waited for."""
+    async with trio.open_nursery() as nursery:
+        yield Stage(bookies, nursery)

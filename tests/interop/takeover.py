@@ -7,6 +7,7 @@ sockets and no clock, so that the judge is tested by stories with known faults.
 from __future__ import annotations
 
 import enum
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from dataclasses import dataclass, field
 from ledger.core.entry import DigestType
 
 PAYLOAD_BYTES_MAX = 60_000
-RECOVERIES_MAX = 2
 
 
 class Language(enum.Enum):
@@ -137,6 +137,8 @@ class Plan:
 
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3))
 DIGESTS = tuple(DigestType)
+_KILLING_EACH = 3
+"""One play of so many has a kill."""
 
 
 def make_plan(
@@ -150,28 +152,22 @@ def make_plan(
 ) -> Plan:
     """Interleaving `number` of the run with `seed`.
 
-    What must be spread evenly goes by the number (versions, wire, languages, kinds, a kill in
-    each third), the rest by chance. The last victim is left alone: it is still starting.
+    What must be spread evenly is dealt (`_dealt`), the rest is chance. The last victim is left
+    alone: it is still starting.
     """
     rng = random.Random(f"{seed}/{number}")
-    turn = rng_order(seed, number)
-    writer = (Language.PYTHON, Language.JAVA)[turn % 2]
-    version = versions[turn // 2 % len(versions)]
-    is_v2 = turn // 2 // len(versions) % 2 == 0
-    kind = list(Kind)[turn // 3 % 4]
-    is_killing = number % 3 == 2
+    is_killing = number % _KILLING_EACH == _KILLING_EACH - 1
+    writer, version, is_v2, kind = _dealt(seed, number, versions)
     sizes = [s for s in SHAPES if s[0] < 4 or kind in (Kind.TWO_APACHE, Kind.TWO_OURS)]
     ensemble_size, write_quorum, ack_quorum = rng.choice(sizes)
-    shape = Shape(ensemble_size, write_quorum, ack_quorum, rng.choice(DIGESTS))
     bookies = _cast(rng, kind, ensemble_size, ours, apaches, last_victim)
     pace = _pace(rng)
-    kill = None
     moments = [Moment.AFTER_ACKS, Moment.IN_FLIGHT, Moment.IN_FLIGHT, Moment.CLOSING]
+    kill = None
     if is_killing:
         kill = Kill(rng.randrange(ensemble_size), rng.choice(list(KillMoment)), rng.random() < 0.4)
         if kill.moment is KillMoment.BEFORE:
             moments += [Moment.CHANGING] * 3
-    moment = rng.choice(moments)
     return Plan(
         seed=seed,
         number=number,
@@ -179,11 +175,11 @@ def make_plan(
         version=version,
         is_v2=is_v2,
         kind=kind,
-        shape=shape,
+        shape=Shape(ensemble_size, write_quorum, ack_quorum, rng.choice(DIGESTS)),
         bookies=bookies,
         password=rng.choice((b"", b"secret", "pässword".encode())),
         pace=pace,
-        moment=moment,
+        moment=rng.choice(moments),
         acks=rng.choice((0, 1, rng.randrange(len(pace.sizes)))),
         delay_ms=rng.choice((0.0, rng.uniform(0, 5), rng.uniform(0, 60))),
         recoveries=_recoveries(rng, writer.other),
@@ -191,9 +187,16 @@ def make_plan(
     )
 
 
-def rng_order(seed: int, number: int) -> int:
-    """`number` shifted by the seed, so that runs of few interleavings differ too."""
-    return number + random.Random(seed).randrange(1000)
+def _dealt(seed: int, number: int, versions: Sequence[str]) -> tuple[Language, str, bool, Kind]:
+    """From decks of all combinations, one deck for plays with a kill and one for the others;
+    a deck is shuffled and dealt to its end before it is shuffled again."""
+    turn, place = divmod(number, _KILLING_EACH)
+    is_killing = place == _KILLING_EACH - 1
+    card = turn if is_killing else turn * (_KILLING_EACH - 1) + place
+    deck = list(itertools.product(Language, versions, (True, False), Kind))
+    round_number, index = divmod(card, len(deck))
+    random.Random(f"{seed}/{is_killing}/{round_number}").shuffle(deck)
+    return deck[index]
 
 
 def _cast(

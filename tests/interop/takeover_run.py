@@ -78,11 +78,8 @@ class Play:
     async def _cast(self) -> AsyncIterator[PythonSide]:
         plan = self._plan
         ids = self._stage.ids(plan.bookies)
-        async with (
-            trio.open_nursery() as nursery,
-            PythonSide(self._store, nursery, ids, plan.seed + plan.number) as python,
-            self._make_java(plan, ids) as java,
-        ):
+        async with trio.open_nursery() as nursery, self._make_java(plan, ids) as java:
+            python = PythonSide(self._store, nursery, ids, f"{plan.seed}/{plan.number}")
             self._sides = {Language.PYTHON: python, Language.JAVA: java}
             yield python
             nursery.cancel_scope.cancel()

@@ -1,6 +1,7 @@
 """Takeovers across languages: whoever loses the ledger, no acknowledged entry is lost.
 
-INTEROP_SEED repeats a run, INTEROP_TAKEOVERS says how many interleavings it has.
+INTEROP_SEED repeats a run, INTEROP_TAKEOVERS says how many interleavings it has, over all
+versions. A failure names its seed and its number, and how to play it again alone.
 """
 
 from __future__ import annotations
@@ -8,58 +9,137 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
 from ledger.metastore import open_store
+from ledger.metastore.base import MetadataStore
+from tests.interop.conftest import GetVm, init_cluster
+from tests.interop.java_side import open_java_cast
 from tests.interop.sides import PythonSide, Side
-from tests.interop.stage import BookieProcess, OurBookie, open_stage
+from tests.interop.stage import (
+    BookieProcess,
+    name_of_apache,
+    name_of_ours,
+    open_stage,
+    running_bookies,
+)
 from tests.interop.takeover import Plan, make_plan
-from tests.interop.takeover_run import Play
+from tests.interop.takeover_run import MakeSide, Play
+from tests.interop.versions import VERSIONS
 
-OURS = tuple(f"ours-{n}" for n in range(5))
-APACHES = tuple(f"apache-{n}" for n in range(5))
+OURS = tuple(map(name_of_ours, range(5)))
+APACHES = tuple(map(name_of_apache, range(5)))
+TAKEOVERS = 200
 
 
-def seed_of_run() -> int:
+@pytest.fixture(scope="module")
+def seed() -> int:
     given = os.environ.get("INTEROP_SEED")
     return random.SystemRandom().getrandbits(31) if given is None else int(given)
 
 
-@pytest.mark.system
-@pytest.mark.slow
-async def test_our_client_takes_over_from_itself(tmp_path: Path) -> None:
-    uri = f"sqlite://{tmp_path}/cluster.db"
-    bookies: dict[str, BookieProcess] = {
-        name: OurBookie(tmp_path / name, uri) for name in OURS + APACHES
-    }
-    seed = seed_of_run()
-    async with open_store(uri) as store, open_stage(bookies) as stage:
+def numbers(share: int, of: int) -> range:
+    """The interleavings of one share of the run; INTEROP_TAKEOVERS=17: only number 17."""
+    count = int(os.environ.get("INTEROP_TAKEOVERS", TAKEOVERS))
+    return range(count * share // of, count * (share + 1) // of)
+
+
+async def play_all(
+    seed: int,
+    numbers: range,
+    versions: tuple[str, ...],
+    bookies: Mapping[str, BookieProcess],
+    store: MetadataStore,
+    make_java: MakeSide,
+) -> Counter[str]:
+    """Plays them one after the other; what was seen how often."""
+    seen: Counter[str] = Counter()
+    victim = None
+    async with open_stage(bookies) as stage:
+        for number in numbers:
+            plan = make_plan(
+                seed, number, versions=versions, ours=OURS, apaches=APACHES, last_victim=victim
+            )
+            began = trio.current_time()
+            story = await Play(plan, stage, store, make_java).run()
+            victim = plan.victim
+            seen["plays"] += 1
+            seen["kills"] += plan.kill is not None
+            seen[f"writer told {story.writer.error}"] += 1
+            seen["recoveries tried again"] += len(story.retries)
+            seen["entries acknowledged"] += len(story.writer.acked)
+            seen["entries recovered"] += len(story.read["python"]) - len(story.writer.acked)
+            print(
+                f"{trio.current_time() - began:.2f} s {plan.title()}: "
+                f"{len(story.writer.acked)} of {story.writer.pushed} acknowledged, "
+                f"{story.metadata}, {story.writer.error}, {story.retries}"
+            )
+    return seen
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    java_vm: GetVm, new_root: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Mapping[str, BookieProcess]]]:
+    """URI and bookies of both kinds, of all versions."""
+    uri = new_root("takeover")
+    init_cluster(java_vm(VERSIONS[-1]), uri)
+    directory = tmp_path_factory.mktemp("takeover")
+    with running_bookies(directory, uri, ours=len(OURS), apaches=len(APACHES)) as bookies:
+        yield uri, bookies
+
+
+@pytest.mark.interop
+@pytest.mark.interop_result(
+    area="takeover", feature="either language fences the other, bookies killed", wire="v2 and v3"
+)
+async def test_no_takeover_loses_an_acknowledged_entry(
+    seed: int,
+    version: str,
+    cluster: tuple[str, Mapping[str, BookieProcess]],
+    java_vm: GetVm,
+) -> None:
+    uri, bookies = cluster
+    async with open_store(uri) as store, open_java_cast([java_vm(version)], uri) as cast:
 
         @asynccontextmanager
-        async def second(plan: Plan, ids: tuple[str, ...]) -> AsyncIterator[Side]:
-            async with (
-                trio.open_nursery() as nursery,
-                PythonSide(store, nursery, ids, plan.seed) as side,
-            ):
-                side.name = "second"
-                yield side
-                nursery.cancel_scope.cancel()
+        async def java(plan: Plan, ids: tuple[str, ...]) -> AsyncIterator[Side]:
+            yield cast.side(plan.version, plan.is_v2, ids)
 
-        seen: Counter[str] = Counter()
-        victim = None
-        for number in range(int(os.environ.get("INTEROP_TAKEOVERS", "30"))):
-            plan = make_plan(
-                seed, number, versions=["-"], ours=OURS, apaches=APACHES, last_victim=victim
-            )
-            story = await Play(plan, stage, store, second).run()
-            seen[plan.moment.value] += 1
-            seen["retries"] += len(story.retries)
-            seen[f"told {story.writer.error}"] += 1
-            print(plan.title(), story.metadata, len(story.writer.acked), story.writer.error, story.writer.closed_at, story.retries)
-            victim = plan.victim
-    print(seen)
+        share = numbers(VERSIONS.index(version), len(VERSIONS))
+        seen = await play_all(seed, share, (version,), bookies, store, java)
+    print(dict(seen))
+    assert seen["plays"] == len(share)
+
+
+@pytest.mark.system
+@pytest.mark.slow
+async def test_our_client_takes_over_from_itself(seed: int, tmp_path: Path) -> None:
+    """The same plays where there is no Java: our client is both, and all bookies are ours."""
+    uri = f"sqlite://{tmp_path}/cluster.db"
+    with running_bookies(tmp_path, uri, ours=len(OURS) + len(APACHES), apaches=0) as ours:
+        bookies = dict(zip(OURS + APACHES, ours.values(), strict=True))
+        async with open_store(uri) as store:
+
+            def second(plan: Plan, ids: tuple[str, ...]) -> AbstractAsyncContextManager[PythonSide]:
+                return _second(store, plan, ids)
+
+            seen = await play_all(seed, range(30), ("-",), bookies, store, second)
+    assert seen["plays"] == 30
+    assert seen["kills"] == 10
+
+
+@asynccontextmanager
+async def _second(
+    store: MetadataStore, plan: Plan, ids: tuple[str, ...]
+) -> AsyncIterator[PythonSide]:
+    async with trio.open_nursery() as nursery:
+        side = PythonSide(store, nursery, ids, f"second {plan.seed}/{plan.number}")
+        side.name = "second"
+        yield side
+        nursery.cancel_scope.cancel()
