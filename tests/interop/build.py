@@ -90,30 +90,35 @@ def require_tools() -> None:
 @cache
 def build(version: str) -> Build:
     """The version's classpath; fetches and compiles if need be. Skips the test without Maven."""
+    return build_project(version, _SOURCES, f"-Dbookkeeper.version={version}")
+
+
+def build_project(version: str, sources: Path, *properties: str) -> Build:
+    """As `build`, of the Maven project in `sources`; the output goes to `.interop/<version>`."""
     require_tools()
     directory = OUTPUT / version
-    wanted = _fingerprint(version)
+    wanted = _fingerprint(version, sources)
     with _lock(version):
         stamp = directory / "built"
         if not stamp.exists() or stamp.read_text() != wanted:
             stamp.unlink(missing_ok=True)
-            _compile(version, directory)
+            _compile(version, directory, sources, properties)
             stamp.write_text(wanted)
     resolved = (directory / "classpath").read_text().strip()
     return Build(version, os.pathsep.join([str(directory / "classes"), resolved]))
 
 
-def _fingerprint(version: str) -> str:
+def _fingerprint(version: str, sources: Path) -> str:
     digest = hashlib.sha256(version.encode())
     for path in sorted(
-        p for p in _SOURCES.rglob("*") if p.suffix in {".java", ".xml", ".properties"}
+        p for p in sources.rglob("*") if p.suffix in {".java", ".xml", ".properties"}
     ):
-        digest.update(path.relative_to(_SOURCES).as_posix().encode())
+        digest.update(path.relative_to(sources).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _compile(version: str, directory: Path) -> None:
+def _compile(version: str, directory: Path, sources: Path, properties: tuple[str, ...]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory / "classes", ignore_errors=True)
     done = subprocess.run(
@@ -121,8 +126,8 @@ def _compile(version: str, directory: Path) -> None:
             "mvn",
             "--batch-mode",
             "--quiet",
-            f"--file={_SOURCES / 'pom.xml'}",
-            f"-Dbookkeeper.version={version}",
+            f"--file={sources / 'pom.xml'}",
+            *properties,
             f"-Ddriver.output={directory}",
             "compile",
             "dependency:build-classpath",
