@@ -78,9 +78,9 @@ class Bookie:
         rng: random.Random,
     ) -> None:
         self.config = config
-        self.registry = BookieRegistry(store, config.metadata_root)
+        self.registry = BookieRegistry(store, config.ledgers_root)
         self._layout = layout_of_uri(config.metadata_uri)
-        self.ledgers = LedgerStore(store, config.metadata_root, layout=self._layout)
+        self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
         self._network = network
         self._disk = disk
         self._key_value = key_value

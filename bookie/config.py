@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.errors import InvalidArgument
+from ledger.metastore import ledgers_root
 from ledger.runtime.config import load_settings, setting
 
 KIB = 1024
@@ -33,7 +34,8 @@ class BookieConfig:
     metadata_uri: str = dataclasses.field(
         metadata=_required(
             apache="metadataServiceUri",
-            reason="Where the cluster keeps its metadata: `sqlite:///path/cluster.db`.",
+            reason="Where the cluster keeps its metadata: `sqlite:///path/cluster.db` or"
+            " `zk://host:2181,host:2181/ledgers`.",
         )
     )
     journal_directories: tuple[str, ...] = dataclasses.field(
@@ -52,10 +54,11 @@ class BookieConfig:
         )
     )
     metadata_root: str = setting(
-        "/ledgers",
+        "",
         unit="path",
         apache="zkLedgersRootPath",
-        reason="Several clusters can share one metadata store.",
+        reason="Several clusters can share one metadata store; empty is the last component of"
+        " a `zk://` address, else `/ledgers`.",
     )
     session_timeout_ms: int = setting(
         5000,
@@ -208,9 +211,15 @@ class BookieConfig:
             raise InvalidArgument(
                 f"host is {self.host!r}, which clients cannot connect to: set advertised_host"
             )
-        if not self.metadata_root.startswith("/") or self.metadata_root.endswith("/"):
+        root = self.ledgers_root
+        if not root.startswith("/") or root.endswith("/"):
             raise InvalidArgument(f"metadata_root is {self.metadata_root!r}, must be like /ledgers")
         self._check_sizes()
+
+    @property
+    def ledgers_root(self) -> str:
+        """Where ledgers and bookies lie in the metadata store."""
+        return self.metadata_root or ledgers_root(self.metadata_uri)
 
     def address(self, bound_port: int) -> tuple[str, int]:
         """What clients connect to; `bound_port` is the port the listener got."""

@@ -118,9 +118,6 @@ class SimMetadataStore:
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
         return self._watch("watch children", path, self.inner.watch_children(path))
 
-    async def wait_session_lost(self) -> None:
-        await self.inner.wait_session_lost()
-
     async def aclose(self) -> None:
         """Ends the session, unless its process is dead: then only time ends it."""
         if not self.is_frozen:

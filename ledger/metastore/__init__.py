@@ -1,7 +1,8 @@
 """Opens the metadata store a cluster address names; drivers are imported on demand.
 
 Addresses: `sqlite:///var/lib/c.db` (the text after `sqlite://` is the path), `memory:` (a new,
-empty tree of its own). Importing this package must not need any driver's dependencies.
+empty tree of its own), `zk://host:2181/ledgers` (ZooKeeper). Importing this package must not
+need any driver's dependencies.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from contextlib import asynccontextmanager
 
 from ledger.errors import InvalidArgument
 from ledger.metastore.base import MetadataStore
+from ledger.metastore.zookeeper_address import is_zookeeper, parse_address
 
-__all__ = ["MetadataStore", "open_store"]
+__all__ = ["MetadataStore", "ledgers_root", "open_store"]
 
-_FORMS = "sqlite:///path/cluster.db or memory:"
+_FORMS = "sqlite:///path/cluster.db, zk://host:2181/ledgers or memory:"
 
 
 @asynccontextmanager
@@ -42,12 +44,28 @@ async def open_store(uri: str, *, session_timeout_ms: int = 5000) -> AsyncIterat
         path = sqlite_path(uri)
         async with open_sqlite(path, session_timeout_ms=session_timeout_ms) as on_disk:
             yield on_disk
-    elif scheme == "zk" or scheme.startswith("zk+"):
-        raise InvalidArgument(
-            f"cluster address {uri!r}: the ZooKeeper driver is not built yet: use {_FORMS}"
-        )
+    elif is_zookeeper(uri):
+        try:
+            from ledger.metastore.zookeeper import open_zookeeper
+        except ModuleNotFoundError as error:
+            if error.name != "kazoo":
+                raise
+            raise InvalidArgument(
+                f"cluster address {uri!r} needs kazoo, which is not installed. Cure:"
+                " pip install 'ledgerstream[zookeeper]'"
+            ) from error
+        async with open_zookeeper(uri, session_timeout_ms=session_timeout_ms) as on_zookeeper:
+            yield on_zookeeper
     else:
         raise InvalidArgument(f"cluster address {uri!r}: unknown scheme {scheme!r}: use {_FORMS}")
+
+
+def ledgers_root(uri: str) -> str:
+    """Where ledgers lie in the store behind `uri`: for LedgerStore and BookieRegistry.
+
+    "/ledgers", or the last component of a `zk://` address. Raises InvalidArgument.
+    """
+    return parse_address(uri).root if is_zookeeper(uri) else "/ledgers"
 
 
 def sqlite_path(uri: str) -> str:

@@ -25,7 +25,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Fails with NodeExists. `is_ephemeral`: vanishes with the session of this store object."""
+    """Fails with NodeExists. `is_ephemeral`: vanishes with the session of this store object.
+
+    A store whose session was lost goes on with a new one; who must know watches the node.
+    """
 
     path: str
     data: bytes
@@ -92,7 +95,11 @@ class MetadataStore(Protocol):
         ...
 
     async def next_id(self, path: str) -> int:
-        """A number never returned before for this path, counting from 0. Gaps are legal."""
+        """A number never returned before for this path, counting from 0. Gaps are legal.
+
+        ZooKeeper counts per parent ("/a/ID-" and "/a/x" share numbers), and up to 2^31-1: what
+        comes after is negative, and says that the numbers are used up.
+        """
         ...
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
@@ -105,13 +112,6 @@ class MetadataStore(Protocol):
 
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
         """Yields the sorted names of the children at once and again after they changed."""
-        ...
-
-    async def wait_session_lost(self) -> None:
-        """Returns when the session of this store ended and its ephemeral nodes are gone.
-
-        After that `is_ephemeral` creations belong to a new session.
-        """
         ...
 
     async def aclose(self) -> None:

@@ -41,7 +41,6 @@ _WatchKey = tuple[str, bool]
 @dataclass(slots=True, eq=False)
 class _Session:
     ephemerals: dict[str, None] = field(default_factory=dict)
-    lost: trio.Event = field(default_factory=trio.Event)
 
 
 @dataclass(slots=True, eq=False)
@@ -278,9 +277,6 @@ class MemoryStore:
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
         return self._watch((check_path(path), True), self._tree.children)
 
-    async def wait_session_lost(self) -> None:
-        await self._session.lost.wait()
-
     async def aclose(self) -> None:
         self._close()
         await trio.lowlevel.checkpoint()
@@ -291,7 +287,6 @@ class MemoryStore:
         if not self._is_closed:
             self._session = _Session()
         self._tree.drop_ephemerals(ended)
-        ended.lost.set()
 
     def _close(self) -> None:
         self._is_closed = True

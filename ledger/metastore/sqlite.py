@@ -124,7 +124,6 @@ class SqliteStore:
         self._file = file
         self._limiter = limiter
         self._session = session
-        self._session_lost = trio.Event()
         self._renewal = trio.Lock()
         self._watches: dict[_Watch, None] = {}
         self._is_watched = trio.Event()
@@ -172,9 +171,6 @@ class SqliteStore:
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
         return self._watch(path, True)
 
-    async def wait_session_lost(self) -> None:
-        await self._session_lost.wait()
-
     async def aclose(self) -> None:
         if self._is_closed:
             await trio.lowlevel.checkpoint()
@@ -187,7 +183,6 @@ class SqliteStore:
                 )
         except MetadataUnavailable:
             pass  # without heartbeats the session ends by itself
-        self._session_lost.set()
         self._is_watched.set()
         for watch in self._watches:
             watch.changed.set()
@@ -291,8 +286,6 @@ class SqliteStore:
             if self._session != lost:
                 return  # another task was first
             self._session = await self._call(self._file.begin_session)
-            ended, self._session_lost = self._session_lost, trio.Event()
-            ended.set()
 
     async def _bury_if_due(self) -> None:
         if trio.current_time() < self._next_burial:

@@ -27,6 +27,8 @@ REAL_SIDES = {
     "bookie/storage/rocks.py": "the index door's real side",
     "ledger/cli/": "composition root",
     "ledger/metastore/sqlite.py": "the metadata door's real side: SQLite on a thread",
+    "ledger/metastore/zookeeper_link.py": "the metadata door's real side: waits for kazoo's end",
+    "ledger/metastore/zookeeper_threads.py": "part of the same: kazoo's thread",
     "stream/cli/": "composition root",
 }
 # Names a file may use though it is simulated: only its production entry does.

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.metastore.sqlite import open_sqlite, wall_clock_ms
+from tests.zookeeper import RunningZooKeeper
 
 OpenSession = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 
+_numbers = itertools.count()
+DRIVERS = ["memory", "sqlite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
 
-@pytest.fixture(params=["memory", "sqlite"])
+
+@pytest.fixture
+def zookeeper_uri(shared_zookeeper: RunningZooKeeper) -> str:
+    """A cluster of the test's own, with nothing in it, not even its parents."""
+    return f"zk://{shared_zookeeper.address}/test{next(_numbers)}/cluster/ledgers"
+
+
+@pytest.fixture(params=DRIVERS)
 def open_session(request: pytest.FixtureRequest, tmp_path: Path) -> OpenSession:
     """Each call opens one more session on the same tree."""
     tree = MemoryTree()
@@ -30,4 +42,7 @@ def open_session(request: pytest.FixtureRequest, tmp_path: Path) -> OpenSession:
         async with open_sqlite(str(tmp_path / "cluster.db")) as store:
             yield store
 
+    if request.param == "zookeeper":
+        uri = request.getfixturevalue("zookeeper_uri")
+        return lambda: open_store(uri, session_timeout_ms=20_000)
     return in_memory if request.param == "memory" else on_disk

@@ -26,7 +26,10 @@ async def hold(store: MetadataStore, path: str) -> None:
     while True:
         await store.create(path, b"held", is_ephemeral=True)
         say("held")
-        await store.wait_session_lost()
+        async with aclosing(store.watch(path)) as nodes:
+            async for node in nodes:
+                if node is None:
+                    break
         say("lost")
 
 

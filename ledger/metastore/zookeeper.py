@@ -1,0 +1,232 @@
+"""The metadata store on ZooKeeper, for clusters of several machines; shared with Apache's.
+
+The store's tree begins at the parent of the ledgers root, so that our own nodes lie beside the
+ledgers and two clusters of one ZooKeeper never meet. Never used in the simulator (threads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+
+from ledger.errors import InvalidArgument, NoSuchNode
+from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
+from ledger.metastore.paths import check_node, check_path
+from ledger.metastore.tasks import open_background
+from ledger.metastore.zookeeper_address import parse_address
+from ledger.metastore.zookeeper_changes import Changes
+from ledger.metastore.zookeeper_errors import OutcomeUnknown, translate
+from ledger.metastore.zookeeper_link import Issue, ZooKeeperLink
+from ledger.metastore.zookeeper_watches import Watcher, Watches
+
+SESSION_TIMEOUT_MS_MIN = 100
+_ROOT = Node(b"", 0, 0)
+
+
+@asynccontextmanager
+async def open_zookeeper(
+    uri: str, *, session_timeout_ms: int = 5000
+) -> AsyncIterator[ZooKeeperStore]:
+    """A session with the ZooKeeper of the cluster `uri`; it ends with the block.
+
+    The server bounds `session_timeout_ms` (by default 2 to 20 of its ticks). Raises
+    InvalidArgument, and MetadataUnavailable if no server is reached within that time.
+    """
+    address = parse_address(uri)
+    if session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
+        raise InvalidArgument(
+            f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
+        )
+    link = ZooKeeperLink(address, session_timeout_ms)
+    try:
+        async with open_background() as nursery:
+            nursery.start_soon(link.run)
+            give_up_at = trio.current_time() + link.patience_s
+            await link.wait_connected(give_up_at, f"open {uri}")
+            yield ZooKeeperStore(link)
+    finally:
+        await link.aclose()
+
+
+class ZooKeeperStore:
+    """A `MetadataStore`; get one from `open_zookeeper`, which owns its tasks."""
+
+    def __init__(self, link: ZooKeeperLink) -> None:
+        self._link = link
+        self._chroot = link.address.chroot
+        self._changes = Changes(link, self._whole)
+        self._watches = Watches(link)
+
+    async def get(self, path: str) -> Node:
+        whole = self._whole(check_path(path))
+        try:
+            data, stat = await self._read(lambda client: client.get_async(whole), path)
+        except NoSuchNode:
+            pass
+        else:
+            return _node(data, stat)
+
+        # A server may lag behind others. Absence is reported only when it has caught up.
+        def synced(client: KazooClient) -> Any:
+            client.sync_async(whole)
+            return client.get_async(whole)
+
+        try:
+            data, stat = await self._read(synced, path)
+        except NoSuchNode:
+            if path == "/":
+                return _ROOT
+            raise
+        return _node(data, stat)
+
+    async def children(self, path: str) -> list[str]:
+        whole = self._whole(check_path(path))
+
+        def synced(client: KazooClient) -> Any:
+            client.sync_async(whole)
+            return client.get_children_async(whole)
+
+        try:
+            return sorted(await self._read(synced, path))
+        except NoSuchNode:
+            return []
+
+    async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
+        change = Create(path, data, is_ephemeral)
+        check_node(path, len(data))
+        whole, content = self._whole(path), bytes(data)
+        try:
+            await self._link.call(
+                lambda client: client.create_async(whole, content, ephemeral=is_ephemeral),
+                f"create {path}",
+                is_change=True,
+            )
+        except zk.NoNodeError:
+            await self._changes.apply([change])
+        except zk.ZookeeperError as error:
+            raise await self._changes.explain(error, change) from error
+
+    async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        change = Put(path, data, version)
+        check_node(path, len(data))
+        whole, content = self._whole(path), bytes(data)
+        try:
+            stat = await self._link.call(
+                lambda client: client.set_async(whole, content, version),
+                f"put {path}",
+                is_change=True,
+            )
+        except zk.ZookeeperError as error:
+            raise await self._changes.explain(error, change) from error
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        check_node(path, 0)
+        whole = self._whole(path)
+        try:
+            await self._link.call(
+                lambda client: client.delete_async(whole, version),
+                f"delete {path}",
+                is_change=True,
+            )
+        except zk.ZookeeperError as error:
+            raise await self._changes.explain(error, Delete(path, version)) from error
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        await self._changes.apply(changes)
+
+    async def next_id(self, path: str) -> int:
+        """ZooKeeper counts per parent node, signed in 32 bits: after 2^31-1 comes -2^31.
+
+        A negative number means that the ids of `path` are used up.
+        """
+        check_node(path, 0)
+        whole = self._whole(path)
+        while True:
+            try:
+                made = await self._make_numbered(whole)
+            except zk.NoNodeError:
+                await self._changes.make_parents(whole)
+            except OutcomeUnknown:
+                continue  # a gap is legal, and the node vanishes with the session
+            except zk.ZookeeperError as error:
+                raise translate(error, path) from error
+            else:
+                return int(made.removeprefix(whole))
+
+    def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
+        check_path(path)
+
+        async def read(watcher: Watcher, is_patient: bool) -> tuple[object, Node | None]:
+            while True:
+                try:
+                    data, stat = await self._read(
+                        lambda client: client.get_async(watcher.path, watch=watcher),
+                        path,
+                        is_patient,
+                    )
+                except NoSuchNode:
+                    if await self._is_absent(watcher, path, is_patient):
+                        return None, _ROOT if path == "/" else None
+                else:
+                    return (stat.czxid, stat.mzxid), _node(data, stat)
+
+        return self._watches.follow(self._whole(path), read)
+
+    def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
+        check_path(path)
+
+        async def read(watcher: Watcher, is_patient: bool) -> tuple[object, list[str]]:
+            while True:
+                try:
+                    names, stat = await self._read(
+                        lambda client: client.get_children_async(
+                            watcher.path, watch=watcher, include_data=True
+                        ),
+                        path,
+                        is_patient,
+                    )
+                except NoSuchNode:
+                    if await self._is_absent(watcher, path, is_patient):
+                        return None, []
+                else:
+                    return (stat.czxid, stat.pzxid), sorted(names)
+
+        return self._watches.follow(self._whole(path), read)
+
+    async def aclose(self) -> None:
+        await self._link.aclose()
+
+    async def _make_numbered(self, whole: str) -> str:
+        made: str = await self._link.call(
+            lambda client: client.create_async(whole, b"", ephemeral=True, sequence=True),
+            f"take an id of {whole}",
+            is_change=True,
+        )
+        self._link.post(lambda client: client.delete_async(made))
+        return made
+
+    async def _is_absent(self, watcher: Watcher, path: str, is_patient: bool) -> bool:
+        """Sets the watch that fires when the node is made."""
+        stat = await self._read(
+            lambda client: client.exists_async(watcher.path, watch=watcher), path, is_patient
+        )
+        return stat is None
+
+    async def _read(self, issue: Issue, path: str, is_patient: bool = False) -> Any:
+        try:
+            return await self._link.call(issue, f"read {path}", is_change=False, patient=is_patient)
+        except zk.ZookeeperError as error:
+            raise translate(error, path) from error
+
+    def _whole(self, path: str) -> str:
+        return (self._chroot or "/") if path == "/" else self._chroot + path
+
+
+def _node(data: bytes | None, stat: Any) -> Node:
+    return Node(data or b"", stat.version, stat.ctime)

@@ -1,0 +1,68 @@
+"""What ZooKeeper's errors mean to callers of the metadata store.
+
+Pure. Never says "did not happen" of a change that may have happened: such an error is `Lost`
+here, and MetadataUnavailable to callers.
+"""
+
+from __future__ import annotations
+
+from kazoo import exceptions as zk
+
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+    Unauthorized,
+)
+from ledger.metastore.paths import parent_of
+
+LOST = (
+    zk.ConnectionLoss,
+    zk.SessionExpiredError,  # and ConnectionClosedError, which kazoo derives from it
+    zk.OperationTimeoutError,
+    zk.RequestTimeoutError,
+    zk.SessionMovedError,
+)
+"""The answer will never come; the request may have been carried out."""
+
+_REFUSED_USER = (
+    zk.NoAuthError,
+    zk.AuthFailedError,
+    zk.InvalidACLError,
+    zk.SessionClosedRequireSaslError,
+)
+_REFUSED_REQUEST = (zk.BadArgumentsError, zk.MarshallingError)
+
+
+class OutcomeUnknown(MetadataUnavailable):
+    """The connection broke before the answer came: the change may have happened."""
+
+
+def translate(error: BaseException, path: str) -> LedgerError:
+    """The error to raise for one that concerns `path`.
+
+    A version that differs and children in the way need a look at the node: see the store.
+    """
+    name = type(error).__name__
+    if isinstance(error, LedgerError):
+        return error
+    if isinstance(error, zk.NoNodeError):
+        return NoSuchNode(f"no metadata node {path}")
+    if isinstance(error, zk.NodeExistsError):
+        return NodeExists(f"metadata node {path} exists already")
+    if isinstance(error, zk.NoChildrenForEphemeralsError):
+        return InvalidArgument(f"{parent_of(path)} is ephemeral and cannot have children")
+    if isinstance(error, _REFUSED_USER):
+        return Unauthorized(
+            f"ZooKeeper refuses access to {path} ({name}): its ACL admits only authenticated"
+            " clients, and this one does not authenticate. Cure: open the cluster's nodes to"
+            " everybody who reaches ZooKeeper"
+        )
+    if isinstance(error, _REFUSED_REQUEST):
+        return InvalidArgument(
+            f"ZooKeeper refuses {path} ({name}): a character of its name, or"
+            " the size of the request, is not allowed there"
+        )
+    return MetadataUnavailable(f"ZooKeeper answered {name} {error} about {path}".rstrip())

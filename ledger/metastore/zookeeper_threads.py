@@ -1,0 +1,172 @@
+"""The fence between kazoo and trio: kazoo's one thread, and the way out of it.
+
+kazoo asks a handler for threads, queues and sockets. This one starts the connection's thread
+and no other: results and watch events are called back in it, and such a callback may do nothing
+but put something into an `Inbox`, which trio's thread empties. Nothing here ever waits in
+trio's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
+from kazoo.handlers.utils import selector_select
+
+log = logging.getLogger(__name__)
+
+
+class Inbox:
+    """Calls put in by any thread, made by trio's: in order, one waking per burst."""
+
+    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
+        self._token = token
+        self._calls: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+
+    def put(self, call: Callable[[], None]) -> None:
+        """`call` must not raise. After the end of trio's run it is dropped."""
+        self._calls.append(call)
+        # No lock: whoever sees the flag set put its call in before the flag is cleared, hence
+        # before the emptying begins; two that see it cleared only wake trio twice.
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        try:
+            self._token.run_sync_soon(self._empty)
+        except trio.RunFinishedError:
+            self._calls.clear()
+
+    def _empty(self) -> None:
+        self._is_scheduled = False
+        while self._calls:
+            self._calls.popleft()()
+
+
+class Doorbell:
+    """Both ends of what kazoo uses to wake its thread, one ring per request.
+
+    kazoo would take a pair of sockets, whose buffer holds a few hundred rings: the next one
+    would stop the caller, which is trio's thread. A counter is never full.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def send(self, rings: bytes) -> int:
+        os.eventfd_write(self._fd, len(rings))
+        return len(rings)
+
+    def recv(self, _count: int) -> bytes:
+        os.eventfd_read(self._fd)
+        return b"\0"
+
+    def close(self) -> None:
+        """May be called for each end."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Handler:
+    """What kazoo calls an IHandler. For one client, from its start to its end.
+
+    Args:
+        name: of the thread.
+        connect_timeout_s: for one server; kazoo alone would wait a whole session for it.
+        on_ended: called in the thread when kazoo's connection loop is over.
+    """
+
+    name = "ledgerstream"
+    timeout_exception = KazooTimeoutError
+    sleep_func = staticmethod(time.sleep)
+    select = staticmethod(selector_select)
+    running = False
+    """False makes kazoo call back at once, in the thread that has the result."""
+
+    def __init__(self, name: str, connect_timeout_s: float, on_ended: Callable[[], None]) -> None:
+        self._thread_name = name
+        self._connect_timeout_s = connect_timeout_s
+        self._on_ended = on_ended
+        self._socket: socket.socket | None = None
+        self._is_stopped = False
+        self.connect_error = "nothing tried yet: do the names have addresses?"
+
+    def start(self) -> None:
+        """There are no workers to start."""
+
+    def stop(self) -> None:
+        """There are no workers to stop."""
+
+    def drop(self, *, for_ever: bool = False) -> None:
+        """Breaks the present connection, even one that is being made; any thread may call."""
+        self._is_stopped = self._is_stopped or for_ever
+        connection = self._socket
+        if connection is not None:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is over already
+
+    def spawn(self, function: Callable[..., None], *arguments: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                function(*arguments)
+            except Exception:
+                log.warning("zookeeper_thread_died", exc_info=True)
+            finally:
+                self._on_ended()
+
+        thread = threading.Thread(target=run, name=self._thread_name, daemon=True)
+        thread.start()
+        return thread
+
+    def create_connection(self, address: tuple[str, int], **_: Any) -> socket.socket:
+        """Connects to an address in digits, as kazoo resolves names itself."""
+        family, kind, protocol, _name, target = socket.getaddrinfo(
+            *address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )[0]
+        connection = socket.socket(family, kind, protocol)
+        self._socket = connection
+        try:
+            if self._is_stopped:
+                raise ConnectionAbortedError("closing")
+            connection.settimeout(self._connect_timeout_s)
+            connection.connect(target)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            connection.close()
+            self.connect_error = f"{error.strerror or error}"
+            raise
+        self.connect_error = "no answer to the handshake"
+        return connection
+
+    def create_socket_pair(self) -> tuple[Doorbell, Doorbell]:
+        bell = Doorbell()
+        return bell, bell
+
+    def async_result(self) -> Any:
+        return AsyncResult(self)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def event_object(self) -> threading.Event:
+        return threading.Event()
+
+    def lock_object(self) -> Any:
+        return threading.Lock()
+
+    def rlock_object(self) -> Any:
+        return threading.RLock()
