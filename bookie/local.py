@@ -23,6 +23,7 @@ import trio
 from bookie.supervisor import Child, ClusterStartFailed
 from bookie.zookeeper_server import require_zookeeper
 from ledger.errors import InvalidArgument
+from ledger.metastore import ledgers_root
 
 HOST = "127.0.0.1"
 BOOKIES_MAX = 64
@@ -131,6 +132,7 @@ def _shareable(metadata: str) -> str:
     if metadata.startswith("sqlite://"):
         return metadata
     if metadata.startswith(("zk://", "zk+")):
+        ledgers_root(metadata)  # refuses an address that no bookie could use
         return metadata
     raise InvalidArgument(
         f"--metadata is {metadata!r}: several processes need a store they can share, "

@@ -10,19 +10,26 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-from bookie.zookeeper_server import ZooKeeperMissing, ZooKeeperServer
+from bookie.zookeeper_server import ZooKeeperServer
+from ledger.errors import LedgerError
 
 _ASK_AGAIN_MS = 50
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
+class ZooKeeperPortTaken(LedgerError):
+    """Another process listens on the server's port."""
+
+
 def run_zookeeper_process(server: ZooKeeperServer) -> None:
-    """Never returns: becomes the server. Raises ZooKeeperMissing."""
+    """Never returns: becomes the server. Raises ZooKeeperMissing, ZooKeeperPortTaken."""
     command = server.command()
+    _check_port(server)
     this_process = os.pidfd_open(os.getpid())
     if os.fork() == 0:
         try:
@@ -35,6 +42,19 @@ def run_zookeeper_process(server: ZooKeeperServer) -> None:
     os.dup2(nothing, _STDIN)
     os.close(nothing)
     os.execv(command[0], command)
+
+
+def _check_port(server: ZooKeeperServer) -> None:
+    """Java would say it in forty lines."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((server.host, server.port))
+        except OSError as error:
+            raise ZooKeeperPortTaken(
+                f"cannot listen on {server.address}: {error.strerror}. Cure: stop the process "
+                "that has the port; clients and bookies know the cluster by it"
+            ) from error
 
 
 def _guard(server: ZooKeeperServer, process: int) -> None:
@@ -62,5 +82,5 @@ def _guard(server: ZooKeeperServer, process: int) -> None:
 if __name__ == "__main__":
     try:
         run_zookeeper_process(ZooKeeperServer(Path(sys.argv[1]), int(sys.argv[2])))
-    except ZooKeeperMissing as error:
+    except LedgerError as error:
         sys.exit(f"zookeeper: {error}")
