@@ -7,7 +7,7 @@ ledgers root of its own, and so has every set of Apache bookies.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ from tests.interop.results import (  # the plugin's hooks
 from tests.interop.results import pytest_configure as pytest_configure
 from tests.interop.results import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.interop.results import pytest_sessionfinish as pytest_sessionfinish
+from tests.interop.stage import BookieProcess, running_bookies
 from tests.interop.versions import VERSIONS
 from tests.zookeeper import RunningZooKeeper
 
 GetJava = Callable[..., AbstractAsyncContextManager[JavaClient]]
 GetVm = Callable[[str], JavaVm]
+GetSharedJava = Callable[..., JavaClient]
 GetApacheBookies = Callable[..., "ApacheBookies"]
 
 OUR_BOOKIES = 4
@@ -165,3 +167,41 @@ def apache_bookies(
     yield get
     for cluster in made.values():
         cluster.kill_all()
+
+
+@pytest.fixture(scope="session")
+def mixed_cluster(
+    java_vm: GetVm, new_root: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Mapping[str, BookieProcess]]]:
+    """URI and bookies of both kinds in one cluster, Apache's of all versions: five of each, by
+    name. Who kills one starts it again (`stage.open_stage`)."""
+    uri = new_root("mixed")
+    init_cluster(java_vm(VERSIONS[-1]), uri)
+    with running_bookies(tmp_path_factory.mktemp("mixed"), uri, ours=5, apaches=5) as bookies:
+        yield uri, bookies
+
+
+@pytest.fixture(scope="module")
+def java_shared(java_vm: GetVm) -> Iterator[GetSharedJava]:
+    """Clients that the module's tests share: `java_shared(version, uri, v2=True, **settings)`.
+
+    The same arguments give the same client. Apache's takes two seconds to close: nobody waits.
+    """
+    made: dict[str, JavaClient] = {}
+
+    def get(version: str, uri: str, *, v2: bool = False, **settings: Any) -> JavaClient:
+        key = repr((version, uri, v2, sorted(settings.items())))
+        if key not in made:
+            made[key] = JavaClient.open_sync(java_vm(version), uri, v2=v2, **settings)
+        return made[key]
+
+    yield get
+    for client in made.values():
+        client.forget()
+
+
+@pytest.fixture(params=["v2", "v3"])
+def wire(request: pytest.FixtureRequest) -> str:
+    """The version of the wire protocol that the client uses."""
+    chosen: str = request.param
+    return chosen

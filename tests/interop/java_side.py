@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import trio
 
 from ledger.core.entry import DigestType
-from tests.interop.java_client import JavaClient, JavaError, JavaVm, client_settings_of
+from tests.interop.java_client import Answer, JavaClient, JavaError, JavaVm, client_settings_of
 from tests.interop.sides import PLACEMENT_KEY, RecoveryFailed
 from tests.interop.takeover import End, Pace, Shape, WriterSaw
 
@@ -122,6 +122,10 @@ class JavaSide:
             payloads += await client.read(opened.handle, len(payloads), until)
         await client.call("close", handle=opened.handle)
         return opened.end, payloads
+
+    async def metadata(self, ledger_id: int) -> Answer:
+        """As the client understands it; Administration.java names the fields."""
+        return await self._recoverer.call("metadata", ledger=ledger_id)
 
 
 class JavaPacedWriter:

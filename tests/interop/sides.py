@@ -67,9 +67,6 @@ class NarrowedStore:
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
         return self._store.watch_children(path)
 
-    async def wait_session_lost(self) -> None:
-        await self._store.wait_session_lost()
-
     async def aclose(self) -> None:
         """The session is the owner's of the store."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import trio
 
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
-from tests.interop.conftest import GetVm, init_cluster
+from tests.interop.conftest import GetVm
 from tests.interop.java_side import open_java_cast
 from tests.interop.sides import PythonSide, Side
 from tests.interop.stage import (
@@ -82,18 +82,6 @@ async def play_all(
     return seen
 
 
-@pytest.fixture(scope="module")
-def cluster(
-    java_vm: GetVm, new_root: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Mapping[str, BookieProcess]]]:
-    """URI and bookies of both kinds, of all versions."""
-    uri = new_root("takeover")
-    init_cluster(java_vm(VERSIONS[-1]), uri)
-    directory = tmp_path_factory.mktemp("takeover")
-    with running_bookies(directory, uri, ours=len(OURS), apaches=len(APACHES)) as bookies:
-        yield uri, bookies
-
-
 @pytest.mark.interop
 @pytest.mark.interop_result(
     area="takeover", feature="either language fences the other, bookies killed", wire="v2 and v3"
@@ -101,10 +89,10 @@ def cluster(
 async def test_no_takeover_loses_an_acknowledged_entry(
     seed: int,
     version: str,
-    cluster: tuple[str, Mapping[str, BookieProcess]],
+    mixed_cluster: tuple[str, Mapping[str, BookieProcess]],
     java_vm: GetVm,
 ) -> None:
-    uri, bookies = cluster
+    uri, bookies = mixed_cluster
     async with open_store(uri) as store, open_java_cast([java_vm(version)], uri) as cast:
 
         @asynccontextmanager
