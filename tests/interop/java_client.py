@@ -201,6 +201,7 @@ def java_uri(uri: str) -> str:
 
 
 CLIENT_SETTINGS: dict[str, object] = {
+    "throttle": 0,  # of requests a second, by ledger
     "numIOThreads": 1,
     "numWorkerThreads": 2,
     "zkTimeout": 10_000,
@@ -254,6 +255,18 @@ class JavaClient:
                     await vm.call("close_client", client=number)
                 except JavaGone:
                     pass
+
+    @classmethod
+    def open_sync(
+        cls, vm: JavaVm, zookeeper_uri: str, *, v2: bool = False, **client_settings: Any
+    ) -> JavaClient:
+        """As `open`, for fixtures outside of trio; `forget` it in the end."""
+        settings = client_settings_of(zookeeper_uri, v2=v2, **client_settings)
+        return cls(vm, vm.call_sync("client", settings=settings)["client"], v2=v2)
+
+    def forget(self) -> None:
+        """Closes the client in the background."""
+        self.vm.request("close_client", client=self._number)
 
     async def call(self, op: str, **arguments: Any) -> Answer:
         """The answer; raises JavaError, or JavaGone if the process died."""
