@@ -92,6 +92,12 @@ class _Wire:
             "Cure: the plugin and the credentials it is configured with"
         )
 
+    def _ended(self, why: str) -> LedgerError:
+        """v2 has no code for a refusal: the connection is closed instead."""
+        if self._version == 3:
+            return BookieUnavailable(f"bookie {self._bookie}, while it authenticates us: {why}")
+        return self.refused(why)
+
     async def say(self, request: AuthRequest) -> AuthResponse:
         self._rounds += 1
         codec = v3 if self._version == 3 else v2
@@ -122,12 +128,9 @@ class _Wire:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise BookieUnavailable(f"connection to {self._bookie} broke: {error}") from error
+                raise self._ended(f"it broke the connection ({error})") from error
             if count == 0:
-                if self._version == 3:
-                    raise BookieUnavailable(f"bookie {self._bookie} closed the connection")
-                # v2 has no code for a refusal: the connection is closed instead.
-                raise self.refused("it closed the connection")
+                raise self._ended("it closed the connection")
             buffer.received(count)
         if buffer.start != buffer.end:
             raise RemoteProtocolError(
