@@ -26,6 +26,8 @@ _IN_RECOVERY_ENTRY_ID = -102
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DIGEST_TYPE_FIELD = LedgerMetadataFormat.DESCRIPTOR.fields_by_name["digestType"].number
 _VARINT_BYTES_MAX = 5
+_ESCAPE = re.compile(r"""\\(?:([abfnrtvxXuU'"\\]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7]))|)""")
+"""Group 1 is empty for an escape sequence that the parser would warn of and guess."""
 
 
 class _Malformed(Exception):
@@ -79,7 +81,10 @@ def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata
     message = LedgerMetadataFormat()
     try:
         if version == b"2":
-            text_format.Parse(body.decode(), message, allow_unknown_field=True)
+            text = body.decode()
+            if any(match[1] is None for match in _ESCAPE.finditer(text)):
+                raise _Malformed("version 2 body cannot be parsed: unknown escape sequence")
+            text_format.Parse(text, message, allow_unknown_field=True)
         elif version == b"3":
             message.ParseFromString(_delimited(body))
         else:
