@@ -20,6 +20,7 @@ from ledger.metastore.paths import check_node, check_path
 from ledger.metastore.tasks import open_background
 from ledger.metastore.zookeeper_address import parse_address
 from ledger.metastore.zookeeper_changes import Changes
+from ledger.metastore.zookeeper_ephemerals import Ephemerals
 from ledger.metastore.zookeeper_errors import OutcomeUnknown, translate
 from ledger.metastore.zookeeper_link import Issue, ZooKeeperLink
 from ledger.metastore.zookeeper_watches import Watcher, Watches
@@ -60,6 +61,7 @@ class ZooKeeperStore:
         self._link = link
         self._chroot = link.address.chroot
         self._changes = Changes(link, self._whole)
+        self._ephemerals = Ephemerals(link)
         self._watches = Watches(link)
 
     async def get(self, path: str) -> Node:
@@ -97,19 +99,14 @@ class ZooKeeperStore:
             return []
 
     async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
-        change = Create(path, data, is_ephemeral)
         check_node(path, len(data))
-        whole, content = self._whole(path), bytes(data)
-        try:
-            await self._link.call(
-                lambda client: client.create_async(whole, content, ephemeral=is_ephemeral),
-                f"create {path}",
-                is_change=True,
-            )
-        except zk.NoNodeError:
-            await self._changes.apply([change])
-        except zk.ZookeeperError as error:
-            raise await self._changes.explain(error, change) from error
+        change = Create(path, bytes(data), is_ephemeral)
+        if not is_ephemeral:
+            await self._create(change)
+            return
+        await self._ephemerals.create(
+            path, lambda: self._create(change), lambda: self._changes.stat(path)
+        )
 
     async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         change = Put(path, data, version)
@@ -128,6 +125,7 @@ class ZooKeeperStore:
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         check_node(path, 0)
         whole = self._whole(path)
+        change = Delete(path, version)
         try:
             await self._link.call(
                 lambda client: client.delete_async(whole, version),
@@ -135,10 +133,13 @@ class ZooKeeperStore:
                 is_change=True,
             )
         except zk.ZookeeperError as error:
-            raise await self._changes.explain(error, Delete(path, version)) from error
+            raise await self._changes.explain(error, change) from error
+        self._ephemerals.forget([change])
 
     async def transaction(self, changes: Sequence[Change]) -> None:
+        self._ephemerals.expect(changes)
         await self._changes.apply(changes)
+        self._ephemerals.forget(changes)
 
     async def next_id(self, path: str) -> int:
         """ZooKeeper counts per parent node, signed in 32 bits: after 2^31-1 comes -2^31.
@@ -201,6 +202,21 @@ class ZooKeeperStore:
 
     async def aclose(self) -> None:
         await self._link.aclose()
+
+    async def _create(self, change: Create) -> None:
+        whole = self._whole(change.path)
+        try:
+            await self._link.call(
+                lambda client: client.create_async(
+                    whole, change.data, ephemeral=change.is_ephemeral
+                ),
+                f"create {change.path}",
+                is_change=True,
+            )
+        except zk.NoNodeError:
+            await self._changes.apply([change])
+        except zk.ZookeeperError as error:
+            raise await self._changes.explain(error, change) from error
 
     async def _make_numbered(self, whole: str) -> str:
         made: str = await self._link.call(

@@ -94,15 +94,19 @@ class Changes:
         path = change.path
         if isinstance(error, zk.BadVersionError):
             assert isinstance(change, Put | Delete | Check), f"{change!r} has no version"
-            stat = await self._stat(path)
-            # If it fits by now it did not when it was judged.
-            now = "another version" if stat is None else f"version {stat.version}"
-            return MetadataConflict(f"metadata node {path} has {now}, expected {change.version}")
+            stat = await self.stat(path)
+            is_telling = stat is not None and stat.version != change.version
+            now = f"has version {stat.version}" if is_telling else "had another version"
+            return MetadataConflict(f"metadata node {path} {now}, expected {change.version}")
         if isinstance(error, zk.NotEmptyError):
-            stat = await self._stat(path)
+            stat = await self.stat(path)
             count = stat.numChildren if stat is not None else "some"
             return InvalidArgument(f"{path} has {count} children: not deleted")
         return translate(error, path)
+
+    async def stat(self, path: str) -> Any:
+        """The node's stat now, None if there is no node."""
+        return await self._stat_of_whole(self._whole(path))
 
     async def _try(self, steps: Sequence[_Step]) -> tuple[_Step, BaseException] | None:
         def issue(client: KazooClient) -> Any:
@@ -146,14 +150,13 @@ class Changes:
     async def _exists(self, path: str) -> bool:
         return await self._stat_of_whole(path) is not None
 
-    async def _stat(self, path: str) -> Any:
-        return await self._stat_of_whole(self._whole(path))
-
     async def _stat_of_whole(self, path: str) -> Any:
+        def synced(client: KazooClient) -> Any:
+            client.sync_async(path)
+            return client.exists_async(path)
+
         try:
-            return await self._link.call(
-                lambda client: client.exists_async(path), f"look at {path}", is_change=False
-            )
+            return await self._link.call(synced, f"look at {path}", is_change=False)
         except zk.ZookeeperError as error:
             raise translate(error, path) from error
 

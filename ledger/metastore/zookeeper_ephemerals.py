@@ -1,0 +1,82 @@
+"""Finds out whether an ephemeral create whose answer was lost has happened.
+
+A node that belongs to our own session was made by us; by this very call, if the store made no
+other of this path. Where even that leaves doubt, the outcome stays unknown to the caller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ledger.metastore.base import Change, Create, Delete
+from ledger.metastore.zookeeper_errors import OutcomeUnknown
+from ledger.metastore.zookeeper_link import ZooKeeperLink
+
+TRIES_MAX = 5
+
+
+class Ephemerals:
+    """The ephemeral nodes of the link's present session that its store made, and maybe more:
+    what is taken for ours can at worst leave an outcome unknown."""
+
+    def __init__(self, link: ZooKeeperLink) -> None:
+        self._link = link
+        self._session_id: int | None = None
+        self._made: set[str] = set()
+        self._being_made: Counter[str] = Counter()
+
+    async def create(
+        self,
+        path: str,
+        create: Callable[[], Awaitable[None]],
+        look: Callable[[], Awaitable[Any]],
+    ) -> None:
+        """Calls `create`, whose errors leave, until its outcome is known.
+
+        `look` gives the node's stat, or None if there is none.
+        """
+        self._being_made[path] += 1
+        try:
+            for is_last in [False] * TRIES_MAX + [True]:
+                try:
+                    await create()
+                    break
+                except OutcomeUnknown:
+                    # What was sent before is carried out, or never will be, once we are
+                    # connected again: the server answers in order.
+                    stat = await look()
+                    if is_last or (stat is not None and not self._is_by_this_call(path, stat)):
+                        raise
+                    if stat is not None:
+                        break
+        finally:
+            self._being_made[path] -= 1
+            if not self._being_made[path]:
+                del self._being_made[path]
+        self._forget_old_session()
+        self._made.add(path)
+
+    def expect(self, changes: Sequence[Change]) -> None:
+        """The store is about to try `changes`."""
+        self._forget_old_session()
+        self._made.update(c.path for c in changes if isinstance(c, Create) and c.is_ephemeral)
+
+    def forget(self, changes: Sequence[Change]) -> None:
+        """The store has done `changes`: what they removed is not ours any more."""
+        last = {c.path: c for c in changes if isinstance(c, Create | Delete)}
+        self._made.difference_update(p for p, c in last.items() if isinstance(c, Delete))
+
+    def _is_by_this_call(self, path: str, stat: Any) -> bool:
+        self._forget_old_session()
+        return (
+            stat.ephemeralOwner == self._link.session_id
+            and path not in self._made
+            and self._being_made[path] == 1
+        )
+
+    def _forget_old_session(self) -> None:
+        if self._session_id != self._link.session_id:
+            self._session_id = self._link.session_id
+            self._made.clear()

@@ -1,0 +1,79 @@
+"""A relay between a client and a server that can lose answers, fall silent, and break.
+
+It lets a request reach the server and its answer not reach the client: the one case that no
+killing of servers makes sure to hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+
+class Proxy:
+    """Get one from `open_proxy`; `address` is what the client is told."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._streams: list[trio.SocketStream] = []
+        self.address = ""
+        self.answers_pass = True
+        self.answers_held = trio.Event()
+        self.connections = 0
+
+    def hold_answers(self) -> None:
+        """From now on requests pass, and answers are thrown away; then call `break_all`."""
+        self.answers_pass = False
+        self.answers_held = trio.Event()
+
+    async def break_all(self) -> None:
+        """Ends the connections; new ones are served as ever."""
+        self.answers_pass = True
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            await stream.aclose()
+
+    async def serve(self, client: trio.SocketStream) -> None:
+        self.connections += 1
+        try:
+            server = await trio.open_tcp_stream(*self._target)
+        except OSError:
+            await client.aclose()
+            return
+        self._streams += [client, server]
+        async with client, server, trio.open_nursery() as nursery:
+            nursery.start_soon(self._relay, client, server, False, nursery.cancel_scope)
+            await self._relay(server, client, True, nursery.cancel_scope)
+
+    async def _relay(
+        self,
+        source: trio.SocketStream,
+        sink: trio.SocketStream,
+        are_answers: bool,
+        scope: trio.CancelScope,
+    ) -> None:
+        try:
+            async for chunk in source:
+                if are_answers and not self.answers_pass:
+                    self.answers_held.set()
+                    continue
+                await sink.send_all(chunk)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        scope.cancel()
+
+
+@asynccontextmanager
+async def open_proxy(address: str) -> AsyncIterator[Proxy]:
+    """A relay to `address` ("host:port")."""
+    host, _, port = address.rpartition(":")
+    proxy = Proxy(host, int(port))
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, proxy.serve, 0)
+        for listener in listeners:
+            if listener.socket.family == trio.socket.AF_INET:
+                proxy.address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        yield proxy
+        nursery.cancel_scope.cancel()

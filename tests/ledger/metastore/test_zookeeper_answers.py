@@ -1,0 +1,207 @@
+"""The ZooKeeper driver when connections break: lost answers, and watches that go on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from ledger.errors import LedgerError, MetadataUnavailable, NodeExists
+from ledger.metastore import open_store
+from ledger.metastore.zookeeper import open_zookeeper
+from ledger.presence import Presence
+from tests.zookeeper import RunningZooKeeper
+
+from .proxy import Proxy, open_proxy
+from .zookeeper_steps import LONG_MS, PATIENCE_S, disconnected, insist, wait_until
+
+pytestmark = pytest.mark.zookeeper
+
+
+@asynccontextmanager
+async def proxied(server: RunningZooKeeper, uri: str) -> AsyncIterator[tuple[Proxy, str]]:
+    async with open_proxy(server.address) as proxy:
+        yield proxy, uri.replace(server.address, proxy.address)
+
+
+async def lose_answer(proxy: Proxy, call: Callable[[], Awaitable[None]]) -> None:
+    """Runs `call` so that the server does it and its answer is lost."""
+    proxy.hold_answers()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        with trio.fail_after(PATIENCE_S):
+            await proxy.answers_held.wait()
+        await proxy.break_all()
+
+
+async def test_a_change_whose_answer_was_lost_is_unknown_and_not_failed(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    async with (
+        proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
+        open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
+    ):
+        await store.create("/n", b"0")
+
+        async def put() -> None:
+            with pytest.raises(MetadataUnavailable, match="put /n may have happened or not"):
+                await store.put("/n", b"1", 0)
+
+        async def create() -> None:
+            with pytest.raises(MetadataUnavailable, match="create /made may have happened"):
+                await store.create("/made", b"")
+
+        await lose_answer(proxy, put)
+        assert (await store.get("/n")).data == b"1"
+        await lose_answer(proxy, create)
+        with pytest.raises(NodeExists):
+            await store.create("/made", b"")
+
+
+async def test_a_read_whose_answer_was_lost_is_asked_again(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    async with (
+        proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
+        open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
+    ):
+        await store.create("/n", b"0")
+
+        async def read() -> None:
+            assert (await store.get("/n")).data == b"0"
+            assert proxy.connections == 2
+
+        async def take() -> None:
+            # 1 was taken, and its answer lost: a gap.
+            assert await store.next_id("/ids/ID-") == 2
+
+        await lose_answer(proxy, read)
+        assert await store.next_id("/ids/ID-") == 0
+        await lose_answer(proxy, take)
+
+
+async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    async with (
+        proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
+        open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
+    ):
+        await store.create("/e/persistent", b"")
+
+        async def create() -> None:
+            await store.create("/e/x", b"mine", is_ephemeral=True)
+
+        async def create_again() -> None:
+            # It is ours, but not of this call: to say "made" would be a lie.
+            with pytest.raises(MetadataUnavailable, match="may have happened or not"):
+                await store.create("/e/x", b"mine", is_ephemeral=True)
+
+        async def announce() -> None:
+            await Presence(store, random.Random(5)).announce()
+
+        await lose_answer(proxy, create)
+        assert (await store.get("/e/x")).data == b"mine"
+        with pytest.raises(NodeExists):
+            await store.create("/e/x", b"mine", is_ephemeral=True)
+        await lose_answer(proxy, create_again)
+        await store.delete("/e/x")
+        await lose_answer(proxy, create)
+        await lose_answer(proxy, announce)
+        assert len(await store.children("/ledgerstream/clients")) == 1
+
+
+async def test_an_ephemeral_create_that_never_arrived_is_made_again(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    async with (
+        proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
+        open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
+        open_store(zookeeper_uri, session_timeout_ms=LONG_MS) as other,
+    ):
+        await store.create("/e/persistent", b"")
+
+        async def create() -> None:
+            await store.create("/e/x", b"mine", is_ephemeral=True)
+
+        await lose_answer(proxy, create)
+        await store.delete("/e/x")
+        proxy.hold_answers()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            await proxy.answers_held.wait()
+            await other.delete("/e/x")  # as if it had never been
+            await proxy.break_all()
+        assert (await other.get("/e/x")).data == b"mine"
+
+
+async def test_two_calls_that_lost_their_answers_do_not_both_think_they_made_the_node(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    made = 0
+    async with (
+        proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
+        open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
+    ):
+        await store.create("/locks/other", b"")
+
+        async def lock() -> None:
+            nonlocal made
+            try:
+                await store.create("/locks/x", b"", is_ephemeral=True)
+                made += 1
+            except LedgerError:
+                pass
+
+        async def both() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lock)
+                nursery.start_soon(lock)
+
+        await lose_answer(proxy, both)
+    assert made <= 1
+
+
+async def test_watches_survive_connections_that_break_again_and_again(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    async with (
+        proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
+        open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
+        open_store(zookeeper_uri, session_timeout_ms=LONG_MS) as other,
+        aclosing(store.watch("/a")) as nodes,
+    ):
+        assert await anext(nodes) is None
+        for number in range(10):
+            data = b"%d" % number
+            await (other.create("/a", data) if number == 0 else insist(other, "/a", data))
+            if number % 2:
+                await proxy.break_all()
+            await wait_until(nodes, data)
+        assert proxy.connections >= 5
+
+
+async def test_a_broken_connection_alone_yields_no_value(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    async with (
+        proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
+        open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
+        aclosing(store.watch("/a")) as nodes,
+        aclosing(store.watch_children("/")) as names,
+    ):
+        await store.create("/a", b"")
+        await wait_until(nodes, b"")
+        while await anext(names) != ["a"]:
+            pass
+        await proxy.break_all()
+        await disconnected(store)
+        await store.get("/a")
+        await store.put("/a", b"next")
+        assert (await anext(nodes)) == await store.get("/a")
+        await store.create("/b", b"")
+        assert await anext(names) == ["a", "b"]
