@@ -129,10 +129,11 @@ def layout_of_uri(uri: str) -> Layout | None:
     kind = scheme.partition("+")[2]
     if kind in ("", "null"):
         return None
-    for layout in Layout:
+    # As in Apache's addresses, nobody can ask for the legacy one; it may be found.
+    for layout in (Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL, Layout.FLAT):
         if layout.value == kind:
             return layout
     raise InvalidArgument(
-        f"cluster address {uri!r}: {kind!r} is no layout of ledgers; known are "
-        f"{', '.join(layout.value for layout in Layout)} and null"
+        f"cluster address {uri!r}: {kind!r} is no layout of ledgers; known are hierarchical, "
+        "longhierarchical, flat and null"
     )

@@ -109,5 +109,6 @@ def test_the_cluster_address_may_ask_for_a_layout() -> None:
     assert layout_of_uri("zk+flat://a:2181/ledgers") is FLAT
     for uri in ("zk://a:2181/ledgers", "zk+null://a:2181/ledgers", "sqlite:///c.db", "memory:"):
         assert layout_of_uri(uri) is None
-    with pytest.raises(InvalidArgument, match=r"'ms'.*hierarchical"):
-        layout_of_uri("zk+ms://a:2181/ledgers")
+    for unknown in ("ms", "legacyhierarchical"):
+        with pytest.raises(InvalidArgument, match=rf"'{unknown}' is no layout.*flat"):
+            layout_of_uri(f"zk+{unknown}://a:2181/ledgers")
