@@ -22,6 +22,7 @@ from ledger.handshake import AuthProvider
 from ledger.metastore import ledgers_root, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.layout import Layout, layout_of_uri
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.opener import Opener
 from ledger.options import ClientOptions
@@ -84,6 +85,7 @@ class LedgerClient:
         rng: choice of bookies, jitter.
         now_ms: wall clock in milliseconds, for creation times only.
         root: where ledgers live in the metadata store.
+        layout: how they must be laid out there; None takes what is there.
         auth: who we are, for bookies that ask.
     """
 
@@ -96,13 +98,14 @@ class LedgerClient:
         now_ms: Callable[[], int],
         options: ClientOptions | None = None,
         root: str = "/ledgers",
+        layout: Layout | None = None,
         auth: AuthProvider | None = None,
     ) -> None:
         self.store = store
         self.options = options or ClientOptions()
         self.rng = rng
         self.now_ms = now_ms
-        self.ledgers = LedgerStore(store, root)
+        self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
         self._presence = Presence(store, rng)
         self.pool = BookiePool(network, self.bookies.address, self.options, rng, auth=auth)
@@ -135,6 +138,7 @@ class LedgerClient:
                 now_ms=wall_ms,
                 options=options,
                 root=ledgers_root(cluster),
+                layout=layout_of_uri(cluster),
                 auth=auth,
             ) as client,
         ):
