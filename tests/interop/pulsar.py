@@ -41,6 +41,10 @@ class PulsarError(Exception):
         self.name = name
 
 
+class PulsarGone(Exception):
+    """The process ended before it answered."""
+
+
 @cache
 def pulsar() -> Build:
     """Pulsar's classpath; fetches and compiles if need be. Skips the test without Maven."""
@@ -76,22 +80,26 @@ class Driver:
             )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
-            self.kill()
+            self.close()
             raise AssertionError(f"{name} did not start:\n{tail_of(log)}")
 
     async def call(self, op: str, **arguments: Any) -> Answer:
-        """The answer to a request. Raises PulsarError."""
+        """The answer to a request. Raises PulsarError, PulsarGone."""
         request = partial(self._call, {"op": op, **arguments})
         return await trio.to_thread.run_sync(request, abandon_on_cancel=True)
 
     def _call(self, request: Answer) -> Answer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        line = b""
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            pass
         if not line:
-            raise PulsarError("Gone", f"the process ended; it said:\n{tail_of(self.log)}")
+            raise PulsarGone(f"the process ended; it said:\n{tail_of(self.log)}")
         answer: Answer = json.loads(line)
         if "error" in answer:
             raise PulsarError(answer["error"], answer["message"])
@@ -102,6 +110,10 @@ class Driver:
         """kill -9."""
         self._process.kill()
         self._process.wait()
+
+    def close(self) -> None:
+        """Ends the process; nobody may wait for an answer."""
+        self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 try:

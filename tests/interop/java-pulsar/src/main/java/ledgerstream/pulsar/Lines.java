@@ -24,8 +24,15 @@ final class Lines {
     private Lines() {
     }
 
-    /** Whatever else this process prints must not look like an answer. */
+    /**
+     * For the beginning of `main`. Whatever else this process prints must not look like an answer,
+     * and if `main` fails the process ends, whatever other threads there are.
+     */
     static PrintStream takeOutput() {
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        });
         PrintStream answers = System.out;
         System.setOut(System.err);
         return answers;

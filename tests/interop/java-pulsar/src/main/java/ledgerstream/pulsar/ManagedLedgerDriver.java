@@ -27,6 +27,7 @@ import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl;
 import org.apache.pulsar.common.api.proto.CommandSubscribe.InitialPosition;
 import org.apache.pulsar.metadata.api.MetadataStoreConfig;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+import org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver;
 
 /**
  * Pulsar's managed ledger, the part of a broker that writes and reads ledgers, without a broker.
@@ -47,6 +48,7 @@ public final class ManagedLedgerDriver {
         var answers = Lines.takeOutput();
         MetadataStoreExtended store = MetadataStoreExtended.create(
             "zk:" + arguments[0], MetadataStoreConfig.builder().build());
+        PulsarMetadataClientDriver.init();  // makes "metadata-store:" known, as the broker does
         ClientConfiguration bookkeeper = new ClientConfiguration();
         bookkeeper.setMetadataServiceUri(arguments[1]);
         bookkeeper.setUseV2WireProtocol(arguments[2].equals("v2"));
@@ -187,8 +189,9 @@ public final class ManagedLedgerDriver {
         ledgers.remove(request.get("name").asText()).close();
     }
 
+    /** Of a managed ledger that is not open here. */
     private void delete(JsonNode request, ObjectNode answer) throws Exception {
-        ledgers.remove(request.get("name").asText()).delete();
+        factory.delete(request.get("name").asText());
     }
 
     private static ArrayNode position(Position position) {
