@@ -205,3 +205,17 @@ def wire(request: pytest.FixtureRequest) -> str:
     """The version of the wire protocol that the client uses."""
     chosen: str = request.param
     return chosen
+
+
+@pytest.fixture
+def client(
+    version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
+) -> JavaClient:
+    """Apache's client of this version and wire protocol on the module's bookies of ours."""
+    return java_shared(version, our_bookies.uri, v2=wire == "v2")
+
+
+@pytest.fixture
+def client_v3(version: str, our_bookies: OurBookies, java_shared: GetSharedJava) -> JavaClient:
+    """The same where the wire protocol makes no difference."""
+    return java_shared(version, our_bookies.uri)

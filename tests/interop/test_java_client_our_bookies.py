@@ -6,108 +6,73 @@ import pytest
 
 from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import Answer, JavaClient, JavaError, payload, to_base64
+from tests.interop.java_ledgers import KIB, MIB, PASSWORD, closed_ledger, opened, result
 from tests.interop.our_bookies import OurBookies, bytes_on_disk, wait_until_async
 from tests.interop.results import not_supported
 
 pytestmark = pytest.mark.interop
 
-AREA = "Java client, our bookies"
-PASSWORD = b"open sesame"
-KIB = 1024
-MIB = 1024 * KIB
-
-
-def result(feature: str, wire: str | None = None) -> pytest.MarkDecorator:
-    """The test's row in the table of docs/interoperability.md."""
-    return pytest.mark.interop_result(area=AREA, feature=feature, wire=wire)
-
-
-@pytest.fixture
-def java(
-    version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
-) -> JavaClient:
-    return java_shared(version, our_bookies.uri, v2=wire == "v2")
-
-
-@pytest.fixture
-def java_v3(version: str, our_bookies: OurBookies, java_shared: GetSharedJava) -> JavaClient:
-    return java_shared(version, our_bookies.uri)
-
-
-async def closed_ledger(java: JavaClient, count: int, size: int, **created: object) -> Answer:
-    """A ledger of `count` entries; `create`'s answer."""
-    ledger = await java.call("create", password=PASSWORD, **created)
-    written = await java.call(
-        "append_many", handle=ledger["handle"], seed=ledger["ledger"], count=count, size=size
-    )
-    assert written == {"acked": count, "last": count - 1, "lac": count - 1}
-    closed = await java.call("close", handle=ledger["handle"])
-    assert closed == {"last": count - 1, "length": count * size}
-    return ledger
-
-
-async def opened(java: JavaClient, ledger: int, **options: object) -> Answer:
-    return await java.call("open", ledger=ledger, **{"password": PASSWORD, **options})
-
 
 @result("create, add, read, close, metadata, list")
-async def test_a_ledger_reads_as_it_was_written(java: JavaClient, our_bookies: OurBookies) -> None:
-    ledger = await java.call(
+async def test_a_ledger_reads_as_it_was_written(
+    client: JavaClient, our_bookies: OurBookies
+) -> None:
+    ledger = await client.call(
         "create", ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD, digest="CRC32C"
     )
     entries = [payload(5, i, size) for i, size in enumerate([1, 31, 1000, 4096, 65_537])]
     for i, data in enumerate(entries):
-        assert await java.call("append", handle=ledger["handle"], data=data) == {"last": i}
+        assert await client.call("append", handle=ledger["handle"], data=data) == {"last": i}
     length = sum(map(len, entries))
-    assert await java.call("close", handle=ledger["handle"]) == {"last": 4, "length": length}
+    assert await client.call("close", handle=ledger["handle"]) == {"last": 4, "length": length}
 
-    reader = await opened(java, ledger["ledger"])
+    reader = await opened(client, ledger["ledger"])
     assert (reader["lac"], reader["length"], reader["closed"]) == (4, length, True)
-    assert await java.read(reader["handle"], 0, 4) == entries
-    assert await java.read(reader["handle"], 2, 2) == [entries[2]]
+    assert await client.read(reader["handle"], 0, 4) == entries
+    assert await client.read(reader["handle"], 2, 2) == [entries[2]]
 
-    metadata = await java.call("metadata", ledger=ledger["ledger"])
+    metadata = await client.call("metadata", ledger=ledger["ledger"])
     assert (metadata["state"], metadata["last"], metadata["length"]) == ("CLOSED", 4, length)
     (fragment,) = metadata["fragments"]
     ours = {our_bookies.bookie_id(number) for number in our_bookies.running}
     assert len(set(fragment["bookies"])) == 3
     assert set(fragment["bookies"]) <= ours
-    assert ledger["ledger"] in (await java.call("list"))["ledgers"]
+    assert ledger["ledger"] in (await client.call("list"))["ledgers"]
 
 
 @result("digests CRC32, CRC32C, MAC, DUMMY, with and without password")
 @pytest.mark.parametrize("password", [PASSWORD, b""], ids=["password", "no password"])
 @pytest.mark.parametrize("digest", ["CRC32", "CRC32C", "MAC", "DUMMY"])
-async def test_every_digest_type(java: JavaClient, digest: str, password: bytes) -> None:
-    ledger = await java.call("create", digest=digest, password=password)
-    await java.call("append_many", handle=ledger["handle"], seed=1, count=100, size=300)
+async def test_every_digest_type(client: JavaClient, digest: str, password: bytes) -> None:
+    ledger = await client.call("create", digest=digest, password=password)
+    await client.call("append_many", handle=ledger["handle"], seed=1, count=100, size=300)
     # Recovery, not close: so the bookies' fencing and LAC answers are checked by digest too.
-    reader = await opened(java, ledger["ledger"], digest=digest, password=password)
+    reader = await opened(client, ledger["ledger"], digest=digest, password=password)
     assert (reader["lac"], reader["length"], reader["closed"]) == (99, 30_000, True)
-    checked = await java.call("verify", handle=reader["handle"], seed=1, last=99, size=300)
+    checked = await client.call("verify", handle=reader["handle"], seed=1, last=99, size=300)
     assert checked == {"entries": 100, "bytes": 30_000}
-    metadata = await java.call("metadata", ledger=ledger["ledger"])
+    metadata = await client.call("metadata", ledger=ledger["ledger"])
     assert metadata["digest"] == digest
     assert metadata["password"] == to_base64(password)
 
 
 @result("wrong password is refused")
-async def test_a_wrong_password_opens_nothing(java: JavaClient) -> None:
-    ledger = await closed_ledger(java, 3, 10)
+async def test_a_wrong_password_opens_nothing(client: JavaClient) -> None:
+    ledger = await closed_ledger(client, 3, 10)
     for recovery in (True, False):
         with pytest.raises(JavaError, match="UnauthorizedAccess"):
-            await opened(java, ledger["ledger"], password=b"guess", recovery=recovery)
-    assert (await opened(java, ledger["ledger"]))["lac"] == 2
+            await opened(client, ledger["ledger"], password=b"guess", recovery=recovery)
+    assert (await opened(client, ledger["ledger"]))["lac"] == 2
 
 
 @result("20,000 entries of 1 KiB pipelined; reading by 8 threads")
-async def test_many_entries_in_flight(java: JavaClient) -> None:
+async def test_many_entries_in_flight(client: JavaClient) -> None:
     count, size = 20_000, KIB
-    ledger = await closed_ledger(java, count, size)
-    reader = await opened(java, ledger["ledger"])
+    ledger = await closed_ledger(client, count, size)
+    reader = await opened(client, ledger["ledger"])
 
     async def verify(**how: int) -> Answer:
-        return await java.call(
+        return await client.call(
             "verify", handle=reader["handle"], seed=ledger["ledger"], size=size, **how
         )
 
@@ -117,60 +82,60 @@ async def test_many_entries_in_flight(java: JavaClient) -> None:
 
 
 @result("empty entries, and entries up to the frame limit")
-async def test_empty_and_big_entries(java: JavaClient) -> None:
+async def test_empty_and_big_entries(client: JavaClient) -> None:
     sizes = [0, 0, 5 * MIB - 600, 0, 3 * MIB, 1]
-    ledger = await java.call("create", password=PASSWORD)
+    ledger = await client.call("create", password=PASSWORD)
     for i, size in enumerate(sizes):
         data = payload(9, i, size)
-        assert await java.call("append", handle=ledger["handle"], data=data) == {"last": i}
-    reader = await opened(java, ledger["ledger"])
+        assert await client.call("append", handle=ledger["handle"], data=data) == {"last": i}
+    reader = await opened(client, ledger["ledger"])
     assert (reader["lac"], reader["length"]) == (5, sum(sizes))
     for i, size in enumerate(sizes):
-        assert await java.read(reader["handle"], i, i) == [payload(9, i, size)]
+        assert await client.read(reader["handle"], i, i) == [payload(9, i, size)]
 
 
 @result("striped ledgers: ensemble wider than the write quorum")
 @pytest.mark.parametrize("quorums", [(4, 2, 2), (3, 2, 1), (4, 3, 2), (1, 1, 1)], ids=str)
-async def test_striped_ledgers(java: JavaClient, quorums: tuple[int, int, int]) -> None:
+async def test_striped_ledgers(client: JavaClient, quorums: tuple[int, int, int]) -> None:
     ensemble, write_quorum, ack_quorum = quorums
     ledger = await closed_ledger(
-        java, 500, 200, ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum
+        client, 500, 200, ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum
     )
-    metadata = await java.call("metadata", ledger=ledger["ledger"])
+    metadata = await client.call("metadata", ledger=ledger["ledger"])
     assert len(metadata["fragments"][0]["bookies"]) == ensemble
-    reader = await opened(java, ledger["ledger"])
-    checked = await java.call(
+    reader = await opened(client, ledger["ledger"])
+    checked = await client.call(
         "verify", handle=reader["handle"], seed=ledger["ledger"], last=499, size=200
     )
     assert checked["entries"] == 500
 
 
 @result("own entry ids, out of order (LedgerHandleAdv)")
-async def test_entries_under_ids_of_the_writers_choice(java: JavaClient) -> None:
-    ledger = await java.call("create", password=PASSWORD, adv=True)
+async def test_entries_under_ids_of_the_writers_choice(client: JavaClient) -> None:
+    ledger = await client.call("create", password=PASSWORD, adv=True)
     requests = [
-        java.vm.request("write", handle=ledger["handle"], entry=i, data=payload(2, i, 50))
+        client.vm.request("write", handle=ledger["handle"], entry=i, data=payload(2, i, 50))
         for i in (2, 0, 3, 1, 5, 4)
     ]
     assert [r.result(60)["last"] for r in requests] == [2, 0, 3, 1, 5, 4]
     with pytest.raises(JavaError, match="DuplicateEntryId"):
-        await java.call("write", handle=ledger["handle"], entry=3, data=b"again")
-    await java.call("close", handle=ledger["handle"])
-    reader = await opened(java, ledger["ledger"])
-    assert await java.read(reader["handle"], 0, 5) == [payload(2, i, 50) for i in range(6)]
+        await client.call("write", handle=ledger["handle"], entry=3, data=b"again")
+    await client.call("close", handle=ledger["handle"])
+    reader = await opened(client, ledger["ledger"])
+    assert await client.read(reader["handle"], 0, 5) == [payload(2, i, 50) for i in range(6)]
 
 
 @result("ledger under an id of the writer's choice")
-async def test_a_chosen_ledger_id(java: JavaClient, version: str, wire: str) -> None:
+async def test_a_chosen_ledger_id(client: JavaClient, version: str, wire: str) -> None:
     chosen = (1 << 40) + hash_of(version, wire)  # beyond 31 bits: the long hierarchical paths
-    ledger = await java.call("create", password=PASSWORD, adv=True, ledger=chosen)
+    ledger = await client.call("create", password=PASSWORD, adv=True, ledger=chosen)
     assert ledger["ledger"] == chosen
-    await java.call("write", handle=ledger["handle"], entry=0, data=b"x")
-    await java.call("close", handle=ledger["handle"])
-    reader = await opened(java, chosen)
-    assert await java.read(reader["handle"], 0, 0) == [b"x"]
+    await client.call("write", handle=ledger["handle"], entry=0, data=b"x")
+    await client.call("close", handle=ledger["handle"])
+    reader = await opened(client, chosen)
+    assert await client.read(reader["handle"], 0, 0) == [b"x"]
     with pytest.raises(JavaError, match="LedgerExist"):
-        await java.call("create", password=PASSWORD, adv=True, ledger=chosen)
+        await client.call("create", password=PASSWORD, adv=True, ledger=chosen)
 
 
 def hash_of(*words: str) -> int:
@@ -178,28 +143,30 @@ def hash_of(*words: str) -> int:
 
 
 @result("custom metadata")
-async def test_custom_metadata(java: JavaClient) -> None:
+async def test_custom_metadata(client: JavaClient) -> None:
     custom = {"application": b"pulsar", "empty": b"", "bytes": bytes(range(256))}
     ledger = await closed_ledger(
-        java, 1, 1, custom={name: to_base64(value) for name, value in custom.items()}
+        client, 1, 1, custom={name: to_base64(value) for name, value in custom.items()}
     )
-    metadata = await java.call("metadata", ledger=ledger["ledger"])
+    metadata = await client.call("metadata", ledger=ledger["ledger"])
     assert metadata["custom"] == {name: to_base64(value) for name, value in custom.items()}
 
 
 @result("batch read")
-async def test_batch_reads_keep_both_limits(java: JavaClient, wire: str, version: str) -> None:
+async def test_batch_reads_keep_both_limits(client: JavaClient, wire: str, version: str) -> None:
     if version.startswith("4.16"):
         not_supported("the client has no batch read before 4.17")
-    ledger = await closed_ledger(java, 100, KIB)
-    reader = (await opened(java, ledger["ledger"]))["handle"]
+    ledger = await closed_ledger(client, 100, KIB)
+    reader = (await opened(client, ledger["ledger"]))["handle"]
     if wire == "v3":
         with pytest.raises(JavaError, match="UnsupportedOperation"):
-            await java.call("batch_read", handle=reader, first=0, count=10, bytes=MIB)
+            await client.call("batch_read", handle=reader, first=0, count=10, bytes=MIB)
         not_supported("the client refuses batch reads in v3 itself")
 
     async def read(first: int, count: int, size: int) -> list[int]:
-        answer = await java.call("batch_read", handle=reader, first=first, count=count, bytes=size)
+        answer = await client.call(
+            "batch_read", handle=reader, first=first, count=count, bytes=size
+        )
         for entry in answer["entries"]:
             expected = payload(ledger["ledger"], entry["entry"], KIB)
             assert entry["data"] == to_base64(expected)
@@ -238,31 +205,33 @@ async def test_batch_reads_of_an_open_ledger(
 
 
 @result("force, and adds with deferred sync")
-async def test_deferred_sync_is_confirmed_by_force(java: JavaClient, wire: str) -> None:
+async def test_deferred_sync_is_confirmed_by_force(client: JavaClient, wire: str) -> None:
     if wire == "v2":
-        ledger = await java.call("create", password=PASSWORD, deferred_sync=True)
+        ledger = await client.call("create", password=PASSWORD, deferred_sync=True)
         with pytest.raises(JavaError, match="IllegalOp"):
-            await java.call("append", handle=ledger["handle"], data=b"x")
+            await client.call("append", handle=ledger["handle"], data=b"x")
         not_supported("the client refuses deferred sync in v2 itself")
-    ledger = await java.call("create", password=PASSWORD, deferred_sync=True)
-    written = await java.call("append_many", handle=ledger["handle"], seed=3, count=50, size=100)
+    ledger = await client.call("create", password=PASSWORD, deferred_sync=True)
+    written = await client.call("append_many", handle=ledger["handle"], seed=3, count=50, size=100)
     # Answered, though nothing says that it is on a disk: so none of it is confirmed.
     assert (written["acked"], written["last"], written["lac"]) == (50, 49, -1)
-    assert await java.call("force", handle=ledger["handle"]) == {"lac": 49}
-    await java.call("append_many", handle=ledger["handle"], seed=3, first=50, count=10, size=100)
-    assert await java.call("force", handle=ledger["handle"]) == {"lac": 59}
-    await java.call("close", handle=ledger["handle"])
-    reader = await opened(java, ledger["ledger"])
-    checked = await java.call("verify", handle=reader["handle"], seed=3, last=59, size=100)
+    assert await client.call("force", handle=ledger["handle"]) == {"lac": 49}
+    await client.call("append_many", handle=ledger["handle"], seed=3, first=50, count=10, size=100)
+    assert await client.call("force", handle=ledger["handle"]) == {"lac": 59}
+    await client.call("close", handle=ledger["handle"])
+    reader = await opened(client, ledger["ledger"])
+    checked = await client.call("verify", handle=reader["handle"], seed=3, last=59, size=100)
     assert checked["entries"] == 60
 
 
 @result("delete; the bookies' garbage collection gives the space back", wire="-")
-async def test_a_deleted_ledger_is_collected(java_v3: JavaClient, our_bookies: OurBookies) -> None:
+async def test_a_deleted_ledger_is_collected(
+    client_v3: JavaClient, our_bookies: OurBookies
+) -> None:
     """80 MiB in entry logs of 32 MiB: one of them at least holds nothing else."""
     size, log_size = 80 * MIB, 32 * MIB
-    ledger = await java_v3.call("create", ensemble=1, password=PASSWORD)
-    metadata = await java_v3.call("metadata", ledger=ledger["ledger"])
+    ledger = await client_v3.call("create", ensemble=1, password=PASSWORD)
+    metadata = await client_v3.call("metadata", ledger=ledger["ledger"])
     number = our_bookies.number_of(metadata["fragments"][0]["bookies"][0])
 
     def used() -> int:
@@ -270,31 +239,31 @@ async def test_a_deleted_ledger_is_collected(java_v3: JavaClient, our_bookies: O
 
     before = used()
     count = size // (64 * KIB)
-    await java_v3.call("append_many", handle=ledger["handle"], count=count, size=64 * KIB)
-    await java_v3.call("close", handle=ledger["handle"])
+    await client_v3.call("append_many", handle=ledger["handle"], count=count, size=64 * KIB)
+    await client_v3.call("close", handle=ledger["handle"])
     await wait_until_async(lambda: used() > before + size, what="all is in entry logs")
     full = used()
-    await java_v3.call("delete", ledger=ledger["ledger"])
-    assert ledger["ledger"] not in (await java_v3.call("list"))["ledgers"]
+    await client_v3.call("delete", ledger=ledger["ledger"])
+    assert ledger["ledger"] not in (await client_v3.call("list"))["ledgers"]
     with pytest.raises(JavaError, match="NoSuchLedger"):
-        await opened(java_v3, ledger["ledger"])
+        await opened(client_v3, ledger["ledger"])
     await wait_until_async(lambda: used() <= full - log_size, what="an entry log is gone")
 
 
 @result("bookie info: free and total space")
-async def test_bookie_info(java: JavaClient, our_bookies: OurBookies) -> None:
-    bookies = (await java.call("bookie_info"))["bookies"]
+async def test_bookie_info(client: JavaClient, our_bookies: OurBookies) -> None:
+    bookies = (await client.call("bookie_info"))["bookies"]
     assert set(bookies) == {our_bookies.bookie_id(number) for number in our_bookies.running}
     for space in bookies.values():
         assert 0 < space["free"] <= space["total"]
 
 
 @result("registration: available bookies and what they say about themselves", wire="-")
-async def test_bookies_are_seen(java_v3: JavaClient, our_bookies: OurBookies) -> None:
-    seen = await java_v3.call("bookies")
+async def test_bookies_are_seen(client_v3: JavaClient, our_bookies: OurBookies) -> None:
+    seen = await client_v3.call("bookies")
     ours = sorted(our_bookies.bookie_id(number) for number in our_bookies.running)
     assert seen == {"available": ours, "all": ours, "read_only": []}
-    service = await java_v3.call("bookie_service", bookie=ours[0])
+    service = await client_v3.call("bookie_service", bookie=ours[0])
     assert service["properties"]["software"] == "ledgerstream"
     host, port = ours[0].split(":")
     (endpoint,) = service["endpoints"]
@@ -306,11 +275,11 @@ async def test_bookies_are_seen(java_v3: JavaClient, our_bookies: OurBookies) ->
 
 
 @result("list of a ledger's entries at one bookie", wire="v3")
-async def test_entries_of_a_ledger_at_a_bookie(java_v3: JavaClient) -> None:
-    ledger = await closed_ledger(java_v3, 100, 10, ensemble=3, write_quorum=2)
-    metadata = await java_v3.call("metadata", ledger=ledger["ledger"])
+async def test_entries_of_a_ledger_at_a_bookie(client_v3: JavaClient) -> None:
+    ledger = await closed_ledger(client_v3, 100, 10, ensemble=3, write_quorum=2)
+    metadata = await client_v3.call("metadata", ledger=ledger["ledger"])
     for position, bookie in enumerate(metadata["fragments"][0]["bookies"]):
-        held = await java_v3.call(
+        held = await client_v3.call(
             "entries_of_ledger", ledger=ledger["ledger"], bookie=bookie, last=120
         )
         expected = [i for i in range(100) if position in (i % 3, (i + 1) % 3)]

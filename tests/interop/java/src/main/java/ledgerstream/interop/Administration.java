@@ -49,6 +49,7 @@ final class Administration {
         driver.blocking("serde_encode", this::serdeEncode);
         driver.blocking("serde_decode", this::serdeDecode);
         driver.blocking("shell", this::shell);
+        driver.blocking("handshakes", Handshake::counts);
     }
 
     private ObjectNode metadata(Request request) throws Exception {
