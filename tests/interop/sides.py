@@ -236,10 +236,13 @@ class OurPacedWriter:
         changed.set()
 
     async def run(self) -> None:
-        """Until all is appended, it is told to close, or it fails."""
+        """Appends at its pace, then idles until it is told to close or to finish."""
         try:
             with self._pacing:
                 await self._append_all()
+                self._is_idle = True
+                self._tell()
+                await trio.sleep_forever()
             if self._closing.is_set():
                 metadata = await self._writer.close()
                 self._saw.closed_at = metadata.last_entry_id

@@ -26,6 +26,7 @@ from tests.interop.takeover import (
     Recovery,
     Story,
     faults,
+    may_misjudge_length,
 )
 
 PLAY_TIMEOUT_S = 90.0
@@ -163,7 +164,13 @@ class Play:
         }
         async with python.client() as client:
             replicas = await read_replicas(client.pool, metadata, without=down)
-        story.replica_faults = replica_faults(metadata, replicas, recovered_from=0)
+        story.is_length_doubtful = may_misjudge_length(plan, metadata)
+        story.replica_faults = replica_faults(
+            metadata,
+            replicas,
+            recovered_from=0,
+            is_length_doubtful=story.is_length_doubtful,
+        )
 
 
 def expected_payloads(plan: Plan, count: int) -> list[bytes]:

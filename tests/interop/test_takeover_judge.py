@@ -17,10 +17,12 @@ from tests.interop.takeover import (
     Kind,
     Language,
     Plan,
+    Recovery,
     Story,
     WriterSaw,
     faults,
     make_plan,
+    may_misjudge_length,
 )
 from tests.interop.versions import VERSIONS
 
@@ -198,6 +200,21 @@ def test_a_fault_is_noticed(spoil: Callable[[Story], None], says: str) -> None:
     story = copy.deepcopy(good_story())
     spoil(story)
     assert any(says in fault for fault in faults(story, PAYLOADS)), faults(story, PAYLOADS)
+
+
+def test_only_apaches_recovery_of_an_empty_or_striped_fragment_may_misjudge_the_length() -> None:
+    by_java = replace(plans(1, 1)[0], recoveries=(Recovery(Language.JAVA),))
+    by_us = replace(by_java, recoveries=(Recovery(Language.PYTHON),))
+    empty = replace(METADATA, fragments=(Fragment(0, BOOKIES), Fragment(2, BOOKIES)))
+    striped = replace(METADATA, write_quorum=2)
+    assert may_misjudge_length(by_java, empty)
+    assert may_misjudge_length(by_java, striped)
+    assert not may_misjudge_length(by_java, METADATA)
+    assert not may_misjudge_length(by_us, empty)
+    story = good_story()
+    _wrong_length(story)
+    story.is_length_doubtful = True
+    assert faults(story, PAYLOADS) == []
 
 
 # ---- replicas
