@@ -6,8 +6,10 @@ skipped, with the reason, where there is no Java.
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from pathlib import Path
 from bookie.zookeeper_server import ZooKeeperServer
 
 _START_TIMEOUT_S = 60.0
+_CLOSE_SESSION = -11
 
 
 class RunningZooKeeper:
@@ -57,6 +60,30 @@ class RunningZooKeeper:
             self._process.wait()
             self._process = None
 
+    def sessions(self) -> list[int]:
+        """Ids of all sessions that have a connection now."""
+        answer = self._exchange(b"cons").decode()
+        return [int(found, 16) for found in re.findall(r"sid=0x([0-9a-f]+)", answer)]
+
+    def expire_sessions(self) -> int:
+        """Ends all sessions, as the server would for want of heartbeats: ephemeral nodes are
+        gone, and clients hear of it when they connect again. Returns how many there were."""
+        sessions = self.sessions()
+        for session_id in sessions:
+            self._exchange(
+                _frame(struct.pack(">iqiq", 0, 0, 10_000, session_id), _password(session_id))
+                + _frame(struct.pack(">ii", 1, _CLOSE_SESSION))
+            )
+        return len(sessions)
+
+    def _exchange(self, request: bytes) -> bytes:
+        with socket.create_connection((self.server.host, self.server.port), 10) as connection:
+            connection.sendall(request)
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+        return answer
+
     def pause(self) -> None:
         """The process stands still, its sockets stay open."""
         assert self._process is not None
@@ -65,6 +92,24 @@ class RunningZooKeeper:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+
+def _frame(fixed: bytes, password: bytes | None = None) -> bytes:
+    """A request of ZooKeeper's protocol."""
+    body = fixed
+    if password is not None:
+        body += struct.pack(">i", len(password)) + password + b"\0"
+    return struct.pack(">i", len(body)) + body
+
+
+def _password(session_id: int) -> bytes:
+    """The server's: 16 bytes of Java's generator, seeded with the session id and a constant."""
+    state = (session_id ^ 0xB3415C00 ^ 0x5DEECE66D) % (1 << 48)
+    password = b""
+    for _ in range(4):
+        state = (state * 0x5DEECE66D + 0xB) % (1 << 48)
+        password += struct.pack("<I", state >> 16)
+    return password
 
 
 @contextmanager

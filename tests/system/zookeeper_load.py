@@ -1,0 +1,242 @@
+"""Load that goes on while ZooKeeper is tormented, and the judge of what became of it.
+
+Writers remember what they were told is durable, and when. Whatever the metadata store does:
+nothing acknowledged is lost, streams hold each record once and in order, and nobody is told
+twice of one position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from stream.core.position import Position
+from stream.errors import TakenOver
+from stream.namespace import Namespace
+from stream.writer import StreamWriter
+
+NAMESPACE = "torment"
+BURST = 8
+PAUSE_S = 0.01
+RETRY_S = 0.1
+PADDING = bytes(200)
+
+
+def payload(name: str, number: int) -> bytes:
+    return f"{name} {number} ".encode() + PADDING
+
+
+@dataclass
+class Acknowledged:
+    """One burst: when it was begun and acknowledged, and what of."""
+
+    began_s: float
+    ended_s: float
+    last: int
+
+
+@dataclass
+class Writing:
+    """One writer under load. `bursts` are what it was told is durable."""
+
+    name: str
+    bursts: list[Acknowledged] = field(default_factory=list)
+    errors: list[LedgerError] = field(default_factory=list)
+    stops: trio.Event = field(default_factory=trio.Event)
+    appended: int = 0
+    _changed: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def acknowledged(self) -> int:
+        return self.bursts[-1].last + 1 if self.bursts else 0
+
+    def next_burst(self) -> list[bytes]:
+        begin, self.appended = self.appended, self.appended + BURST
+        return [payload(self.name, number) for number in range(begin, self.appended)]
+
+    async def wait_burst_begun_after(self, at_s: float) -> float:
+        """When the first burst that was begun after `at_s` was acknowledged."""
+        await self.wait_until(lambda _: bool(self.bursts) and self.bursts[-1].began_s >= at_s)
+        return next(burst.ended_s for burst in self.bursts if burst.began_s >= at_s)
+
+    async def wait_until(self, is_so: Callable[[Writing], bool]) -> None:
+        """Looks after each burst and each error."""
+        while not (self.bursts or self.errors) or not is_so(self):
+            await self._changed.wait()
+
+    def note(self, began_s: float) -> None:
+        self.bursts.append(Acknowledged(began_s, trio.current_time(), self.appended - 1))
+        self._tell()
+
+    def note_error(self, error: LedgerError) -> None:
+        self.errors.append(error)
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+
+@dataclass
+class StreamWriting(Writing):
+    """Appends to a stream until it is stopped, or another writer took the stream over."""
+
+    stream: str = "stream"
+    places: dict[Position, bytes] = field(default_factory=dict)
+    """Positions it was told, and what it appended there."""
+
+    async def wait_rolled(self) -> None:
+        """Until it is acknowledged something in a segment after the present one."""
+        before = max(self.places).segment
+        await self.wait_until(lambda _: max(self.places).segment > before)
+
+    @property
+    def is_taken_over(self) -> bool:
+        return any(isinstance(error, TakenOver) for error in self.errors)
+
+    async def run(self, namespace: Namespace) -> None:
+        try:
+            async with namespace.writer(self.stream, create=True) as writer:
+                await self._append(writer)
+        except TakenOver as error:
+            self.note_error(error)
+
+    async def _append(self, writer: StreamWriter) -> None:
+        while not self.stops.is_set():
+            began_s = trio.current_time()
+            values = self.next_burst()
+            first, last = await writer.append_many(values)
+            self.places |= {first: values[0], last: values[-1]}
+            self.note(began_s)
+            await trio.sleep(PAUSE_S)
+
+
+@dataclass
+class LedgerWriting(Writing):
+    """Appends to ledgers, a new one after each error, until it is stopped."""
+
+    ledgers: list[int] = field(default_factory=list)
+
+    async def run(self, client: LedgerClient) -> None:
+        while not self.stops.is_set():
+            try:
+                async with client.create_ledger() as writer:
+                    self.ledgers.append(writer.ledger_id)
+                    while not self.stops.is_set():
+                        began_s = trio.current_time()
+                        await writer.append_many(self.next_burst())
+                        self.note(began_s)
+                        await trio.sleep(PAUSE_S)
+            except LedgerError as error:
+                self.note_error(error)
+                await trio.sleep(RETRY_S)
+
+
+async def make_namespace(uri: str) -> None:
+    """Its segments are short, so that metadata is needed all the time."""
+    async with LedgerClient.connect(uri) as client:
+        await Namespace(client, NAMESPACE).ensure(roll_ms=1000, roll_bytes=1 << 16)
+
+
+@dataclass
+class Load:
+    """Several writers, each with a client of its own."""
+
+    uri: str
+    nursery: trio.Nursery
+    streams: list[StreamWriting] = field(default_factory=list)
+    ledgers: list[LedgerWriting] = field(default_factory=list)
+
+    @property
+    def writings(self) -> list[Writing]:
+        return [*self.streams, *self.ledgers]
+
+    def begin(self, writing: Writing, uri: str | None = None) -> None:
+        """`uri`: another way to the same metadata."""
+        if isinstance(writing, StreamWriting):
+            self.streams.append(writing)
+            self.nursery.start_soon(self._run_stream, writing, uri or self.uri)
+        elif isinstance(writing, LedgerWriting):
+            self.ledgers.append(writing)
+            self.nursery.start_soon(self._run_ledgers, writing, uri or self.uri)
+
+    async def _run_stream(self, writing: StreamWriting, uri: str) -> None:
+        """Tries again until the stream can be taken over."""
+        while True:
+            try:
+                async with LedgerClient.connect(uri) as client:
+                    await writing.run(Namespace(client, NAMESPACE))
+                    return
+            except LedgerError as error:
+                # What was appended and not acknowledged is unknown: nothing may follow it.
+                assert not writing.appended, f"{writing.name} failed under way"
+                writing.note_error(error)
+            await trio.sleep(RETRY_S)
+
+    async def _run_ledgers(self, writing: LedgerWriting, uri: str) -> None:
+        async with LedgerClient.connect(uri) as client:
+            await writing.run(client)
+
+    async def wait_all(self, is_so: Callable[[Writing], bool]) -> None:
+        for writing in self.writings:
+            await writing.wait_until(is_so)
+
+    def stop(self) -> None:
+        for writing in self.writings:
+            writing.stops.set()
+
+    # The judge.
+
+    async def check_everything(self) -> None:
+        """Reads all of it back with a client of its own."""
+        async with LedgerClient.connect(self.uri) as client:
+            for stream in {writing.stream: None for writing in self.streams}:
+                await self._check_stream(client, stream)
+            for raw in self.ledgers:
+                await self._check_ledgers(client, raw)
+
+    async def _check_stream(self, client: LedgerClient, stream: str) -> None:
+        """It holds what its writers appended, one after the other, each record once; of one
+        that was taken over at least what it was told is durable."""
+        records: dict[Position, bytes] = {}
+        async with Namespace(client, NAMESPACE).reader(stream) as reader:
+            async for batch in reader.read_to_end():
+                records |= {record.position: record.value for record in batch.records()}
+        values = list(records.values())
+        ended_s = 0.0
+        for writing in self.streams:
+            if writing.stream != stream:
+                continue
+            name = writing.name.encode()
+            count = sum(value.split(b" ")[0] == name for value in values)
+            least = writing.acknowledged if writing.is_taken_over else writing.appended
+            assert least <= count <= writing.appended
+            assert values[:count] == [payload(writing.name, n) for n in range(count)]
+            del values[:count]
+            assert writing.places.items() <= records.items()
+            if writing.bursts:
+                assert ended_s < writing.bursts[0].ended_s
+                ended_s = writing.bursts[-1].ended_s
+        assert not values
+
+    async def _check_ledgers(self, client: LedgerClient, writing: LedgerWriting) -> None:
+        """Together the ledgers hold all that was acknowledged, in order, each once; what was
+        not may be there."""
+        held: list[bytes] = []
+        for ledger_id in writing.ledgers:
+            async with client.open_ledger(ledger_id) as reader:
+                last = reader.last_add_confirmed
+                entries = await reader.read(0, last) if last >= 0 else []
+            assert [entry.entry_id for entry in entries] == list(range(last + 1))
+            held += [bytes(entry.payload) for entry in entries]
+        numbers = [int(value.split(b" ")[1]) for value in held]
+        assert numbers == sorted(set(numbers))
+        assert held == [payload(writing.name, number) for number in numbers]
+        acknowledged: set[int] = set()
+        for burst in writing.bursts:
+            acknowledged.update(range(burst.last + 1 - BURST, burst.last + 1))
+        assert acknowledged <= set(numbers)
