@@ -1,0 +1,50 @@
+"""The nodes of a cluster in ZooKeeper as they are, seen past every driver of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kazoo.client import KazooClient
+
+from ledger.metastore.zookeeper_address import parse_address
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    data: bytes
+    is_ephemeral: bool
+
+
+@contextmanager
+def zookeeper_client(uri: str) -> Iterator[KazooClient]:
+    """A client whose paths begin at the root of ZooKeeper."""
+    client = KazooClient(parse_address(uri).hosts)
+    client.start(30)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def root_of(uri: str) -> str:
+    """Path of the ledgers root from the root of ZooKeeper."""
+    address = parse_address(uri)
+    return address.chroot + address.root
+
+
+def znodes(uri: str) -> dict[str, Znode]:
+    """All nodes at and below the ledgers root, by their path from there ("" is the root)."""
+    found: dict[str, Znode] = {}
+
+    def visit(client: KazooClient, path: str, name: str) -> None:
+        data, stat = client.get(path)
+        found[name] = Znode(data or b"", stat.ephemeralOwner != 0)
+        for child in sorted(client.get_children(path)):
+            visit(client, f"{path}/{child}", f"{name}/{child}" if name else child)
+
+    with zookeeper_client(uri) as client:
+        visit(client, root_of(uri), "")
+    return found
