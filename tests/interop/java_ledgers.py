@@ -37,6 +37,12 @@ async def opened(java: JavaClient, ledger: int, **settings: object) -> Answer:
     return await java.call("open", ledger=ledger, **{"password": PASSWORD, **settings})
 
 
+async def lac_of(java: JavaClient, handle: int) -> int:
+    """What the writer knows to be confirmed."""
+    lac: int = (await java.call("written", handle=handle))["lac"]
+    return lac
+
+
 async def verify(java: JavaClient, handle: int, count: int, size: int, seed: int) -> None:
     """Entries 0 .. count-1 are payload(seed, i, size), byte for byte."""
     if count:

@@ -9,7 +9,7 @@ import trio
 
 from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import Answer, JavaClient, JavaError, payload, to_base64
-from tests.interop.java_ledgers import PASSWORD, created, opened, result, verify
+from tests.interop.java_ledgers import PASSWORD, created, lac_of, opened, result, verify
 from tests.interop.our_bookies import OurBookies
 
 pytestmark = pytest.mark.interop
@@ -22,12 +22,6 @@ async def write(java: JavaClient, handle: int, first: int, count: int, size: int
     await java.call(
         "append_many", handle=handle, seed=1, first=first, count=count, size=size, window=1
     )
-
-
-async def lac_of(java: JavaClient, handle: int) -> int:
-    """What the writer knows to be confirmed."""
-    lac: int = (await java.call("written", handle=handle))["lac"]
-    return lac
 
 
 class Poll:
@@ -234,7 +228,7 @@ async def test_recovery_fences_a_living_writer(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(write_until_fenced)
         with trio.fail_after(60):
-            while (await lac_of(client, ledger["handle"])) < 1000:  # noqa: ASYNC110
+            while await lac_of(client, ledger["handle"]) < 1000:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         reader = await opened(other, ledger["ledger"])
     (failure,) = failures
@@ -245,7 +239,7 @@ async def test_recovery_fences_a_living_writer(
     assert reader["lac"] + 1 >= acknowledged
     assert reader["length"] == (reader["lac"] + 1) * size
     await verify(other, reader["handle"], reader["lac"] + 1, size, seed=1)
-    with pytest.raises(JavaError, match="Ledger(Fenced|Closed)"):
+    with pytest.raises(JavaError, match=r"Ledger(Fenced|Closed)"):
         await client.call("append", handle=ledger["handle"], data=b"late")
     metadata = await client.call("metadata", ledger=ledger["ledger"])
     assert (metadata["state"], metadata["last"]) == ("CLOSED", reader["lac"])
