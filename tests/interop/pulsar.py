@@ -128,10 +128,12 @@ class Broker:
     Args:
         zookeeper: host:port and a path of its own, below which Pulsar has all of its nodes and
             the ledgers root `ledgers`.
+        settings: of `broker.conf`, over ours.
     """
 
-    def __init__(self, directory: Path, zookeeper: str) -> None:
+    def __init__(self, directory: Path, zookeeper: str, **settings: object) -> None:
         self.directory = directory
+        self.settings = settings
         self.log = directory / "broker.log"
         self.store = f"zk:{zookeeper}"
         self._port, self._web_port = free_port(), free_port()
@@ -158,10 +160,10 @@ class Broker:
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
-    def start(self, **settings: object) -> None:
+    def start(self) -> None:
         """Returns when it serves."""
         configuration = self.directory / "broker.conf"
-        write_settings(configuration, {**self._settings(), **settings})
+        write_settings(configuration, {**self._settings(), **self.settings})
         command = pulsar().command(
             "org.apache.pulsar.PulsarBrokerStarter",
             "--broker-conf",

@@ -115,6 +115,7 @@ public final class PulsarClientDriver {
     /** Reads a topic from its beginning to its end, of a compacted one the compacted view. */
     private void read(JsonNode request, ObjectNode answer) throws Exception {
         var numbers = answer.putArray("numbers");
+        MessageDigest digest = MessageDigest.getInstance("SHA-256");
         try (Reader<byte[]> reader = client.newReader()
                 .topic(request.get("topic").asText())
                 .startMessageId(MessageId.earliest)
@@ -122,9 +123,11 @@ public final class PulsarClientDriver {
                 .create()) {
             while (reader.hasMessageAvailable()) {
                 byte[] value = reader.readNext(TIMEOUT_S, TimeUnit.SECONDS).getValue();
+                digest.update(value);
                 numbers.add(java.nio.ByteBuffer.wrap(value).getLong());
             }
         }
+        answer.put("sha256", HexFormat.of().formatHex(digest.digest()));
     }
 
     /** Produces and reads back messages with a schema. */
