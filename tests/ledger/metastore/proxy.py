@@ -21,6 +21,7 @@ class Proxy:
         self.address = ""
         self.answers_pass = True
         self.answers_held = trio.Event()
+        self.is_refusing = False
         self.connections = 0
 
     def hold_answers(self) -> None:
@@ -29,13 +30,16 @@ class Proxy:
         self.answers_held = trio.Event()
 
     async def break_all(self) -> None:
-        """Ends the connections; new ones are served as ever."""
+        """Ends the connections; new ones are served, unless `is_refusing`."""
         self.answers_pass = True
         streams, self._streams = self._streams, []
         for stream in streams:
             await stream.aclose()
 
     async def serve(self, client: trio.SocketStream) -> None:
+        if self.is_refusing:
+            await client.aclose()
+            return
         self.connections += 1
         try:
             server = await trio.open_tcp_stream(*self._target)
