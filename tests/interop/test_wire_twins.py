@@ -1,0 +1,102 @@
+"""Random requests to an Apache bookie and to ours: the same answers, but for a named list."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.golden.conversation import described, normalised
+from tests.interop.conftest import GetApacheBookies
+from tests.interop.wire_requests import BATCH_FROM_THE_LAST, STRICTER, Asked, Requests
+from tests.real_cluster import real_cluster
+
+pytestmark = pytest.mark.interop
+
+REQUESTS = 2000
+SETTINGS = {"garbage_interval_ms": 3_600_000}
+APACHE = {
+    "journalSyncData": False,
+    "journalMaxGroupWaitMSec": 0,
+    "gcWaitTime": 3_600_000,
+    # After a flush its "last entry" is the highest of those that came since, whatever there is.
+    "flushInterval": 3_600_000,
+}
+
+
+class Peer:
+    """One connection; what it asks is answered before it asks again."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._data = bytearray()
+
+    async def ask(self, frame: bytes) -> bytes:
+        await self._stream.send_all(len(frame).to_bytes(4, "big") + frame)
+        while True:
+            if len(self._data) >= 4:
+                end = 4 + int.from_bytes(self._data[:4], "big")
+                if len(self._data) >= end:
+                    answer = bytes(self._data[4:end])
+                    del self._data[:end]
+                    return answer
+            received = await self._stream.receive_some(1 << 16)
+            assert received, "the bookie left"
+            self._data += received
+
+
+class Bookie:
+    def __init__(self, peers: dict[int, Peer]) -> None:
+        self._peers = peers
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, address: tuple[str, int]) -> AsyncIterator[Bookie]:
+        """With a connection for each wire."""
+        async with (
+            await trio.open_tcp_stream(*address) as first,
+            await trio.open_tcp_stream(*address) as second,
+        ):
+            yield cls({2: Peer(first), 3: Peer(second)})
+
+    async def ask(self, asked: Asked) -> str:
+        with trio.move_on_after(10):
+            answer = await self._peers[asked.wire].ask(asked.frame)
+            same = normalised(answer, is_request=False, keeps_ids=True)
+            return described(same, is_request=False)
+        return "no answer"
+
+
+@pytest.mark.interop_result(
+    area="wire", feature="random requests are answered alike", wire="v2, v3"
+)
+async def test_random_requests_are_answered_alike(
+    version: str, apache_bookies: GetApacheBookies, tmp_path: Path
+) -> None:
+    apache = apache_bookies(version, count=1, **APACHE).bookies[0]
+    requests = Requests(random.Random(7), has_batch_reads=not version.startswith("4.16."))
+    differences: list[str] = []
+    stricter: Counter[str] = Counter()
+    async with (
+        real_cluster(tmp_path, 1, **SETTINGS) as cluster,
+        Bookie.at(("127.0.0.1", apache.port)) as theirs,
+        Bookie.at(cluster.bookies[0].address) as ours,
+    ):
+        for number in range(REQUESTS):
+            asked = requests.next()
+            their_answer, our_answer = await theirs.ask(asked), await ours.ask(asked)
+            if asked.stricter is not None:
+                stricter[asked.stricter] += their_answer != our_answer
+            elif their_answer != our_answer:
+                differences.append(
+                    f"{number}: {described(asked.frame, is_request=True)}\n"
+                    f"  Apache: {their_answer}\n  ours:   {our_answer}"
+                )
+    assert not differences, f"{len(differences)} differences\n" + "\n".join(differences[:20])
+    known = set(STRICTER) - (set() if requests.has_batch_reads else {BATCH_FROM_THE_LAST})
+    assert set(+stricter) == known, "these are no differences any more"
