@@ -72,11 +72,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One client that takes the ledger over. `gives_up_ms`: it is stopped after so long."""
+    """One client that takes the ledger over."""
 
     language: Language
     begins_ms: float = 0.0
     gives_up_ms: float | None = None
+    """It is stopped after so long."""
+    waits_for_stopped: bool = False
+    """It begins when those that are to be stopped were."""
 
 
 @dataclass(frozen=True, slots=True)

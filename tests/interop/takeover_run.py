@@ -50,15 +50,16 @@ class Play:
     """
 
     def __init__(self, plan: Plan, stage: Stage, store: MetadataStore, make_java: MakeSide) -> None:
-        self._plan = plan
+        self.plan = plan
         self._stage = stage
-        self._store = store
+        self.store = store
         self._make_java = make_java
         self._sides: dict[Language, Side] = {}
+        self._stopped = trio.Event()
 
     async def run(self) -> Story:
         """Raises TakeoverFaulty with everything that is wrong."""
-        plan, stage = self._plan, self._stage
+        plan, stage = self.plan, self._stage
         await stage.wait_serving(plan.bookies)
         story: Story | None = None
         try:
@@ -77,16 +78,16 @@ class Play:
 
     @asynccontextmanager
     async def _cast(self) -> AsyncIterator[PythonSide]:
-        plan = self._plan
+        plan = self.plan
         ids = self._stage.ids(plan.bookies)
         async with trio.open_nursery() as nursery, self._make_java(plan, ids) as java:
-            python = PythonSide(self._store, nursery, ids, f"{plan.seed}/{plan.number}")
+            python = PythonSide(self.store, nursery, ids, f"{plan.seed}/{plan.number}")
             self._sides = {Language.PYTHON: python, Language.JAVA: java}
             yield python
             nursery.cancel_scope.cancel()
 
     async def _act(self, python: PythonSide) -> Story:
-        plan = self._plan
+        plan = self.plan
         writer = await self._sides[plan.writer].begin(plan.shape, plan.password, plan.pace)
         story = Story(plan, writer.ledger_id)
         await self._wait_moment(writer)
@@ -104,7 +105,7 @@ class Play:
 
     async def _wait_moment(self, writer: PacedWriter) -> None:
         """Returns when the takeover is to begin."""
-        plan = self._plan
+        plan = self.plan
         if plan.moment is not Moment.IN_FLIGHT:
             await writer.wait_acked(plan.acks)
         if plan.kill is not None and plan.kill.moment is KillMoment.BEFORE:
@@ -115,28 +116,31 @@ class Play:
             await trio.sleep(plan.delay_ms / 1000)
 
     async def _kill(self, kill: Kill) -> None:
-        victim = self._plan.bookies[kill.index]
+        victim = self.plan.bookies[kill.index]
         await self._stage.kill(victim)
         if kill.restarts_at_once:
             self._stage.begin_start(victim)
 
     async def _kill_during(self, kill: Kill) -> None:
-        await trio.sleep(self._plan.delay_ms / 2000)
+        await trio.sleep(self.plan.delay_ms / 2000)
         await self._kill(kill)
 
     def _restart_victim(self) -> None:
-        kill = self._plan.kill
+        kill = self.plan.kill
         if kill is not None and not kill.restarts_at_once:
-            self._stage.begin_start(self._plan.bookies[kill.index])
+            self._stage.begin_start(self.plan.bookies[kill.index])
 
     async def _recover(self, number: int, recovery: Recovery, story: Story) -> None:
-        plan = self._plan
+        plan = self.plan
         side = self._sides[recovery.language]
         what = (story.ledger_id, plan.shape, plan.password)
         await trio.sleep(recovery.begins_ms / 1000)
         if recovery.gives_up_ms is not None:
-            await side.recover_and_stop(*what, recovery.gives_up_ms)
+            await self.recover_and_stop(side, story.ledger_id, recovery.gives_up_ms)
+            self._stopped.set()
             return
+        if recovery.waits_for_stopped:
+            await self._stopped.wait()
         for attempt in range(_RECOVERY_TRIES):
             try:
                 end = await side.recover(*what)
@@ -148,9 +152,14 @@ class Play:
             return
         raise RecoveryFailed(f"{side.name}: gave up after {story.retries[-1]}")
 
+    async def recover_and_stop(self, side: Side, ledger_id: int, after_ms: float) -> None:
+        """Begins a recovery that is stopped after so long; a play may do it in its own way."""
+        plan = self.plan
+        await side.recover_and_stop(ledger_id, plan.shape, plan.password, after_ms)
+
     async def _read(self, python: PythonSide, story: Story) -> None:
         """What both languages read from the closed ledger, and what its bookies hold."""
-        plan = self._plan
+        plan = self.plan
         metadata = await python.metadata(story.ledger_id)
         if not metadata.is_closed:
             return

@@ -25,6 +25,7 @@ from ledger.writer import LedgerWriter
 from tests.interop.apache_bookie import SORTED_LEDGER_STORAGE
 from tests.interop.conftest import ApacheBookies, GetApacheBookies, GetSharedJava
 from tests.interop.java_client import JavaClient, JavaError, payload
+from tests.interop.versions import VERSIONS
 
 pytestmark = pytest.mark.interop
 
@@ -547,11 +548,10 @@ async def test_metadata_of_old_releases(
 
 
 @result("SortedLedgerStorage: add, recover, tail, read")
+@pytest.mark.parametrize("version", [VERSIONS[1]], indirect=True)
 async def test_the_other_storage(
     version: str, wire: str, apache_bookies: GetApacheBookies, java_shared: GetSharedJava
 ) -> None:
-    if version != "4.17.3":
-        pytest.skip("one version is enough for the other storage")
     cluster = apache_bookies(version, 3, storage=SORTED_LEDGER_STORAGE)
     java = java_shared(version, cluster.uri)
     options = ClientOptions(wire_version=int(wire[1]), add_timeout_s=15, read_timeout_s=15)

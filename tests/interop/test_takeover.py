@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from tests.interop.conftest import GetVm
 from tests.interop.java_side import open_java_cast
+from tests.interop.killed_recovery import KillingPlay
 from tests.interop.sides import PythonSide, Side
 from tests.interop.stage import (
     BookieProcess,
@@ -28,7 +30,7 @@ from tests.interop.stage import (
     open_stage,
     running_bookies,
 )
-from tests.interop.takeover import Plan, make_plan
+from tests.interop.takeover import Language, Moment, Pace, Plan, Recovery, make_plan
 from tests.interop.takeover_run import MakeSide, Play
 from tests.interop.versions import VERSIONS
 
@@ -103,6 +105,56 @@ async def test_no_takeover_loses_an_acknowledged_entry(
         seen = await play_all(seed, share, (version,), bookies, store, java)
     print(dict(seen))
     assert seen["plays"] == len(share)
+
+
+@pytest.mark.interop
+@pytest.mark.interop_result(
+    area="takeover",
+    feature="a recovering process is killed, the other language finishes",
+    wire="v2 and v3",
+)
+@pytest.mark.parametrize("killed", Language, ids=lambda language: f"{language.value} killed")
+async def test_a_killed_recovery_is_finished_by_the_other_language(
+    seed: int,
+    version: str,
+    killed: Language,
+    mixed_cluster: tuple[str, Mapping[str, BookieProcess]],
+    java_vm: GetVm,
+    tmp_path: Path,
+) -> None:
+    uri, bookies = mixed_cluster
+    async with (
+        open_store(uri) as store,
+        open_java_cast([java_vm(version)], uri) as cast,
+        open_stage(bookies) as stage,
+    ):
+
+        @asynccontextmanager
+        async def java(plan: Plan, ids: tuple[str, ...]) -> AsyncIterator[Side]:
+            yield cast.side(plan.version, plan.is_v2, ids)
+
+        for number, is_v2 in enumerate((True, False)):
+            rng = random.Random(f"{seed}/{version}/{killed}/{number}")
+            dealt = make_plan(seed, number, versions=(version,), ours=OURS, apaches=APACHES)
+            plan = replace(
+                dealt,
+                writer=killed.other,
+                is_v2=is_v2,
+                # Much to recover, so that the kill hits the middle of it.
+                pace=Pace(
+                    number, tuple(rng.randrange(2000) for _ in range(400)), (0.0,) * 400, 400
+                ),
+                moment=Moment.AFTER_ACKS,
+                acks=1,
+                recoveries=(
+                    Recovery(killed, gives_up_ms=rng.uniform(0, 30)),
+                    Recovery(killed.other, waits_for_stopped=True),
+                ),
+                kill=None,
+            )
+            play = KillingPlay(plan, stage, store, java, uri=uri, directory=tmp_path)
+            story = await play.run()
+            print(plan.title(), play.state_after_kill.name, story.metadata)
 
 
 @pytest.mark.system
