@@ -49,7 +49,12 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
             is_durable = core.is_sync_deferred and core.last_add_confirmed >= target
             continue
         before = core.last_add_confirmed
-        is_durable = core.forced(marks, [i for i in asked if i not in errors]) >= target
+        durable = core.forced(marks, [i for i in asked if i not in errors])
+        if core.is_sync_deferred:
+            is_durable = durable >= target
+        else:
+            # Acknowledged as synced before: this is the bookies' word that they do sync.
+            is_durable = not errors and core.can_go_on_without_failed()
         if core.last_add_confirmed > before:
             writer.confirmed_moved()
         if not is_durable and trio.current_time() >= give_up_at:

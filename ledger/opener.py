@@ -202,8 +202,8 @@ class _Recovery:
             case _:
                 try:
                     response = await self._ask(action)
-                except Unauthorized:
-                    return Answered(action, Status.UNAUTHORIZED)
+                except Unauthorized as error:
+                    return Silent(action, str(error), is_unauthorized=True)
                 except (RetryableError, ProtocolError) as error:
                     return Silent(action, f"{type(error).__name__}: {error}")
                 return _event_of(action, response)

@@ -145,20 +145,24 @@ class AppendCore:
 
     def forced(self, marks: Marks, indices: Collection[int]) -> int:
         """The bookies at `indices` have synced what they had acknowledged by `marks`: moves the
-        last add confirmed as far as that reaches, and returns it.
+        last add confirmed as far as that reaches. Returns how far that is, also if that is
+        less than was confirmed by acks.
 
         Not for marks taken before an ensemble change: they may be of other bookies.
         """
-        nothing = -1 - self.stride
         durable = self._quorum_of(
             [
-                [mark if i in indices else nothing for i, mark in enumerate(of_class)]
-                for of_class in marks
+                # Who was not forced holds for sure only what is confirmed already.
+                [
+                    mark if i in indices else self._last_of_class(c)
+                    for i, mark in enumerate(of_class)
+                ]
+                for c, of_class in enumerate(marks)
             ]
         )
         confirmed = min(durable, self.last_add_acknowledged)
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
-        return self.last_add_confirmed
+        return confirmed
 
     def acked_up_to(self, index: int) -> int:
         """Every entry sent to `index` with an id up to this one is acknowledged by it."""
@@ -200,8 +204,12 @@ class AppendCore:
         assert confirmed == self.last_add_acknowledged, f"{confirmed} is not all acknowledged"
         for index in replaced:
             for c in range(self.stride):
-                # The last entry of class c that is not after the confirmed one.
-                self._acked[c][index] = confirmed - (confirmed - c) % self.stride
+                self._acked[c][index] = self._last_of_class(c)
                 self._scattered.pop((c, index), None)
             self.failed.pop(index, None)
         self.is_held = bool(self.failed)
+
+    def _last_of_class(self, c: int) -> int:
+        """The last entry of class `c` that is not after the last add confirmed."""
+        confirmed = self.last_add_confirmed
+        return confirmed - (confirmed - c) % self.stride

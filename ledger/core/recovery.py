@@ -194,6 +194,7 @@ class RecoveryCore:
     def _hear_last(self, event: Answered | Silent) -> str | None:
         """Takes the LAC out of the answer; None, or why it counts as silence."""
         if isinstance(event, Silent):
+            self._is_unauthorized |= event.is_unauthorized
             return event.reason
         if event.status in _NEGATIVES:
             return None

@@ -78,6 +78,8 @@ class Silent:
 
     action: ReadLast | ReadEntry | AddEntry
     reason: str
+    is_unauthorized: bool = field(default=False, repr=False)
+    """It did not let us in: trying again with the same credentials will not help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.append import AppendCore
@@ -64,6 +64,7 @@ class NaiveAppend:
         self.is_held = bool(self.failed)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(SIZES), st.randoms(use_true_random=False))
 def test_confirms_exactly_what_a_count_per_entry_confirms(
     sizes: tuple[int, int, int], rng: random.Random
@@ -145,3 +146,62 @@ def test_an_ack_for_an_entry_never_sent_is_the_bookies_fault() -> None:
 def test_impossible_quorums_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(InvalidArgument):
         AppendCore(*sizes)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(SIZES), st.randoms(use_true_random=False))
+def test_deferred_sync_confirms_only_what_was_forced(
+    sizes: tuple[int, int, int], rng: random.Random
+) -> None:
+    """The twin keeps, for each entry, who had acknowledged it when the force began."""
+    core, twin = AppendCore(*sizes, is_sync_deferred=True), NaiveAppend(*sizes)
+    lac = -1
+    for _ in range(40):
+        step = rng.random()
+        if step < 0.4:
+            core.last_add_pushed += 1
+            twin.push()
+        elif step < 0.8 and twin.acks:
+            index = rng.randrange(sizes[0])
+            first = rng.randrange(len(twin.acks))
+            last = min(len(twin.acks) - 1, first + rng.choice([0, 1, 5]))
+            core.acked(index, first, last)
+            for entry_id in range(first, last + 1):
+                twin.ack(index, entry_id)
+        else:
+            marks = core.marks()
+            forced = [i for i in range(sizes[0]) if rng.random() < 0.8]
+            held = [
+                sum(twin.counts(e, i) for i in forced) >= sizes[2] for e in range(len(twin.acks))
+            ]
+            while lac < twin.confirmed and held[lac + 1]:
+                lac += 1
+            core.forced(marks, forced)
+        assert core.advance() == twin.advance()
+        assert core.last_add_acknowledged == twin.confirmed
+        assert core.last_add_confirmed == lac
+
+
+def test_an_ensemble_may_only_change_when_nothing_acknowledged_is_unforced() -> None:
+    core = AppendCore(3, 3, 2, is_sync_deferred=True)
+    core.last_add_pushed = 9
+    for index in range(3):
+        core.acked(index, 0, 9)
+    assert (core.advance(), core.last_add_confirmed) == (9, -1)
+    core.fail(2)
+    with pytest.raises(AssertionError, match="not all acknowledged"):
+        core.ensemble_changed((2,))
+    assert core.forced(core.marks(), [0, 1]) == 9
+    core.ensemble_changed((2,))
+    assert core.acked_up_to(2) == 9
+
+
+def test_one_forced_bookie_of_three_confirms_nothing() -> None:
+    core = AppendCore(3, 3, 2, is_sync_deferred=True)
+    core.last_add_pushed = 9
+    core.acked(0, 0, 9)
+    core.acked(1, 0, 9)
+    assert core.advance() == 9
+    # The third has not acknowledged them: forcing it proves nothing about them.
+    assert core.forced(core.marks(), [0, 2]) == -1
+    assert core.last_add_confirmed == -1

@@ -1,0 +1,219 @@
+"""Others at work on the same ledgers: metadata moved under writer and reader, other software's
+bookies, metadata too old to name a digest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledger.client import LedgerClient
+from ledger.core.entry import DigestType
+from ledger.core.metadata import Fragment, LedgerMetadata
+from ledger.errors import (
+    BookieUnavailable,
+    DigestMismatch,
+    LedgerError,
+    LedgerFenced,
+    RecoveryIncomplete,
+)
+from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
+from ledger.writer import LedgerWriter
+from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
+from tests.real_cluster import SMALL, real_cluster
+
+COUNT = 40
+
+
+def payload_of(i: int) -> bytes:
+    return b"%d" % i
+
+
+async def move_fragment(
+    client: LedgerClient, cluster: ScriptedCluster, ledger_id: int, index: int
+) -> tuple[str, str]:
+    """As auto-recovery does: copies a fragment's entries to a spare bookie and names that in the
+    place of one of its bookies. The two names."""
+
+    moved = ("", "")
+
+    def change(stored: LedgerMetadata) -> LedgerMetadata:
+        nonlocal moved
+        fragments = list(stored.fragments)
+        first, bookies = fragments[index].first_entry_id, fragments[index].bookies
+        spare = next(name for name in cluster.bookies if name not in bookies)
+        moved = (bookies[0], spare)
+        cluster.bookie(spare).entries.update(cluster.bookie(bookies[0]).entries)
+        fragments[index] = Fragment(first, (spare, *bookies[1:]))
+        return replace(stored, fragments=tuple(fragments))
+
+    await client.ledgers.update(ledger_id, change)
+    return moved
+
+
+async def lose_a_bookie(client: LedgerClient, writer: LedgerWriter) -> None:
+    """The writer's connection to its first bookie breaks; it replaces it."""
+    changes = writer.statistics().ensemble_changes
+    bookie = writer.metadata.last_fragment.bookies[0]
+    client.pool.connection(bookie, 2).close(BookieUnavailable("lost"))
+    with trio.fail_after(10):
+        while writer.statistics().ensemble_changes == changes:
+            await writer.append(payload_of(writer.last_add_pushed + 1))
+            await trio.sleep(0.01)
+
+
+async def check_reads(client: LedgerClient, ledger_id: int, count: int) -> None:
+    async with client.open_ledger(ledger_id) as reader:
+        entries = await reader.read(0, count - 1)
+    assert [bytes(e.payload) for e in entries] == [payload_of(i) for i in range(count)]
+
+
+async def test_a_fragment_moved_under_a_writer_stays_moved() -> None:
+    async with scripted_cluster(5) as cluster, cluster.client() as client:
+        async with client.create_ledger() as writer:
+            await writer.append_many(map(payload_of, range(COUNT)))
+            await lose_a_bookie(client, writer)
+            _, spare = await move_fragment(client, cluster, writer.ledger_id, 0)
+            await lose_a_bookie(client, writer)
+            _, spare2 = await move_fragment(client, cluster, writer.ledger_id, 1)
+        stored = await client.ledger_metadata(writer.ledger_id)
+        assert stored.is_closed
+        assert spare in stored.fragments[0].bookies
+        assert spare2 in stored.fragments[1].bookies
+        assert len(stored.fragments) == 3
+        await check_reads(client, writer.ledger_id, writer.last_add_pushed + 1)
+
+
+async def test_the_last_fragment_is_the_writers_own() -> None:
+    """Somebody copied what there was and put another bookie in; the writer went on with its
+    own, so only that one has all entries."""
+    async with scripted_cluster(4) as cluster, cluster.client() as client:
+        async with client.create_ledger(ack_quorum=3) as writer:
+            await writer.append_many(map(payload_of, range(COUNT)))
+            old, spare = await move_fragment(client, cluster, writer.ledger_id, 0)
+            await writer.append_many(map(payload_of, range(COUNT, 2 * COUNT)))
+        stored = await client.ledger_metadata(writer.ledger_id)
+        assert old in stored.last_fragment.bookies
+        assert spare not in stored.last_fragment.bookies
+        await check_reads(client, writer.ledger_id, 2 * COUNT)
+
+
+async def test_a_writer_that_finds_its_ledger_in_recovery_is_fenced() -> None:
+    async with scripted_cluster(4) as cluster, cluster.client() as client:
+        writer = await client.create_ledger()
+        await writer.append_many(map(payload_of, range(COUNT)))
+        await client.ledgers.update(writer.ledger_id, lambda stored: stored.in_recovery())
+        with pytest.raises(LedgerFenced, match="recovered by another client"):
+            await writer.close()
+
+
+async def test_a_reader_finds_entries_that_were_moved_away_meanwhile() -> None:
+    async with scripted_cluster(4) as cluster, cluster.client() as client:
+        async with client.create_ledger(write_quorum=3, ack_quorum=3) as writer:
+            await writer.append_many(map(payload_of, range(COUNT)))
+        async with client.open_ledger(writer.ledger_id) as reader:
+            _, spare = await move_fragment(client, cluster, writer.ledger_id, 0)
+            for name, bookie in cluster.bookies.items():
+                if name != spare:
+                    bookie.entries.clear()
+            entries = await reader.read(0, COUNT - 1)
+            assert len(entries) == COUNT
+            assert spare in reader.metadata.fragments[0].bookies
+
+
+async def test_recovery_begins_anew_when_a_fragment_is_moved_under_it() -> None:
+    async with scripted_cluster(5) as cluster, cluster.client() as client:
+        writer = await client.create_ledger()
+        await writer.append_many(map(payload_of, range(COUNT)))
+        await lose_a_bookie(client, writer)
+        count = writer.last_add_pushed + 1
+        writer.abandon()
+        put, is_moved = client.ledgers.compare_and_put, False
+
+        async def put_late(metadata: LedgerMetadata, version: int) -> int:
+            nonlocal is_moved
+            if metadata.is_closed and not is_moved:
+                is_moved = True
+                await move_fragment(client, cluster, writer.ledger_id, 0)
+            return await put(metadata, version)
+
+        client.ledgers.compare_and_put = put_late  # type: ignore[method-assign]
+        await check_reads(client, writer.ledger_id, count)
+        assert is_moved
+
+
+@pytest.mark.parametrize("properties", [{SOFTWARE_PROPERTY: OUR_SOFTWARE}, {}])
+async def test_only_bookies_of_ours_prove_what_nobody_was_told(properties: dict[str, str]) -> None:
+    """Apache's serve entries they have not synced: such a one may be gone after a power cut."""
+    async with scripted_cluster(properties=properties) as cluster, cluster.client() as reading:
+        async with cluster.client(lac_linger_ms=60_000) as writing:
+            writer = await writing.create_ledger()
+            await writer.append_many(map(payload_of, range(COUNT)))
+        # The client is gone, and nobody was told that the last entries are confirmed.
+        async with reading.open_ledger(writer.ledger_id, recover=False) as reader:
+            known = reader.last_add_confirmed
+            assert known == (COUNT - 1 if properties else -1)
+        await check_reads(reading, writer.ledger_id, COUNT)
+
+
+async def test_our_bookies_are_registered_as_ours(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
+        infos = await client.bookies.available()
+    assert len(infos) == 3
+    assert all(i.properties[SOFTWARE_PROPERTY] == OUR_SOFTWARE for i in infos.values())
+
+
+@pytest.mark.parametrize("format_version", [1, 2])
+async def test_the_digest_of_a_ledger_that_names_none(format_version: int) -> None:
+    password = b"secret"
+    async with scripted_cluster() as cluster, cluster.client() as client:
+        writer = await client.create_ledger(
+            ack_quorum=3, digest_type=DigestType.HMAC, password=password
+        )
+        await writer.append_many(map(payload_of, range(COUNT)))
+        writer.abandon()
+        await client.ledgers.update(
+            writer.ledger_id,
+            lambda stored: replace(
+                stored, format_version=format_version, digest_type=None, password=b"", custom={}
+            ),
+        )
+        with pytest.raises(RecoveryIncomplete, match="bad entry"):
+            await client.open_ledger(writer.ledger_id, password=password)
+        async with client.open_ledger(
+            writer.ledger_id, password=password, digest_type=DigestType.HMAC
+        ) as reader:
+            entries = await reader.read(0, COUNT - 1)
+            assert [bytes(e.payload) for e in entries] == [payload_of(i) for i in range(COUNT)]
+        with pytest.raises(DigestMismatch):
+            async with client.open_ledger(
+                writer.ledger_id, password=password, digest_type=DigestType.CRC32C
+            ) as reader:
+                await reader.read(0, COUNT - 1)
+
+
+@pytest.mark.parametrize("wire_version", [2, 3])
+@pytest.mark.parametrize("deferred_sync", [False, True])
+async def test_our_bookies_in_every_wire_and_sync(
+    tmp_path: Path, wire_version: int, deferred_sync: bool
+) -> None:
+    async with (
+        real_cluster(tmp_path, 4, **SMALL) as cluster,
+        cluster.client(wire_version=wire_version) as client,
+    ):
+        for sizes in ((3, 3, 2), (4, 2, 2)):
+            async with client.create_ledger(
+                ensemble_size=sizes[0],
+                write_quorum=sizes[1],
+                ack_quorum=sizes[2],
+                deferred_sync=deferred_sync,
+            ) as writer:
+                await writer.append_many(map(payload_of, range(500)))
+                assert writer.last_add_confirmed == (-1 if deferred_sync else 499)
+                assert await writer.force() == 499
+            await check_reads(client, writer.ledger_id, 500)
+        space = await client.bookie_info()
+        assert len(space) == 4
+        assert not any(isinstance(s, LedgerError) for s in space.values())
