@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 
-.PHONY: help install demo test test-all interop check format docs sim bench clean
+.PHONY: help install demo test test-all interop interop-table check format docs sim bench clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
@@ -38,8 +38,14 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
 
+# The table in docs/interoperability.md must say what this run found; `make interop-table` writes it.
 interop: $(STAMP)
+	@rm -f .interop/results.json
 	$(BIN)/python -m pytest -m interop --durations=10
+	$(BIN)/python -m tests.interop.results --check
+
+interop-table: $(STAMP)
+	$(BIN)/python -m tests.interop.results --write
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

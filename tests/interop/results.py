@@ -11,7 +11,10 @@ Runs are merged: a test that did not run this time keeps what it gave last time.
 from __future__ import annotations
 
 import argparse
+import fcntl
+import itertools
 import json
+import re
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -80,10 +83,11 @@ class _Gatherer:
         if not isinstance(wire, str):
             raise pytest.UsageError(f"{item.nodeid} has no parameter `wire`")
         # A test without version speaks of all of them.
-        for each in VERSIONS if column is None else (str(column),):
-            key = f"{item.nodeid} @ {each}"
+        columns = VERSIONS if column is None else (str(column),)
+        for each, one_wire in itertools.product(columns, re.split(", | and ", wire)):
+            key = f"{item.nodeid} @ {each} {one_wire}"
             self._keys.setdefault(item.nodeid, []).append(key)
-            self.results[key] = Result(area, feature, wire, each, "not run", _LEFT_OUT)
+            self.results[key] = Result(area, feature, one_wire, each, "not run", _LEFT_OUT)
 
     def note(self, nodeid: str, outcome: str, reason: str = "") -> None:
         """A phase of the test ended so; the worst of all phases counts."""
@@ -134,14 +138,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def keep(found: Mapping[str, Result], path: Path) -> None:
     """Merges `found` over what the file holds; what was left out replaces nothing."""
-    kept = load(path)
-    for key, result in found.items():
-        if result.reason != _LEFT_OUT or key not in kept:
-            kept[key] = result
     path.parent.mkdir(exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({key: asdict(r) for key, r in sorted(kept.items())}, indent=1))
-    new.replace(path)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several runs may end at once
+        kept = load(path)
+        for key, result in found.items():
+            if result.reason != _LEFT_OUT or key not in kept:
+                kept[key] = result
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({key: asdict(r) for key, r in sorted(kept.items())}, indent=1))
+        new.replace(path)
 
 
 def load(path: Path) -> dict[str, Result]:
@@ -229,7 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong:
-        print("cure: mend it, or `python -m tests.interop.results --write`", file=sys.stderr)
+        print("cure: mend it, or write what is so: make interop-table", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -16,9 +16,10 @@ END = "<!-- interop table: end -->"
 WORDS = ("yes", "no", "n.a.", "not run")
 _CELL = re.compile(r"(yes|no|n\.a\.|not run)(?: \((\d+)\))?")
 _FOOTNOTE = re.compile(r"\((\d+)\) (.+)")
+_BOTH = ", "
 _AREAS = (
     "Java client, our bookies",
-    "our client, Apache's bookies",
+    "our client, Apache bookies",
     "mixed ensembles",
     "takeover",
     "metadata",
@@ -29,6 +30,8 @@ _AREAS = (
 
 
 class Row(NamedTuple):
+    """`wire` is one version, or "-" where it does not matter."""
+
     area: str
     feature: str
     wire: str
@@ -47,13 +50,14 @@ Table = dict[Row, dict[str, Cell]]
 
 
 def format_table(table: Table, versions: Sequence[str]) -> str:
-    """Markdown: first the rows about versions, then those about other programs."""
+    """Markdown: first the rows about versions, then those about other programs. What holds for
+    both wire versions alike is one line."""
     footnotes: dict[str, int] = {}
     lines = _head(("Area", "Feature", "Wire", *versions))
     programs = _head(("Program", "Feature", "Wire", "Works"))
     heads = len(programs)
-    for row in sorted(table, key=_place):
-        cells = {column: _format_cell(cell, footnotes) for column, cell in table[row].items()}
+    for row, found in _merged(table):
+        cells = {column: _format_cell(cell, footnotes) for column, cell in found.items()}
         if set(cells) & set(versions):
             lines.append(_line(*row, *(cells.pop(version, "-") for version in versions)))
         for program, cell in cells.items():
@@ -63,6 +67,19 @@ def format_table(table: Table, versions: Sequence[str]) -> str:
     if footnotes:
         lines += ["", *(f"({number}) {reason}  " for reason, number in footnotes.items())]
     return "\n".join(lines) + "\n"
+
+
+def _merged(table: Table) -> list[tuple[Row, dict[str, Cell]]]:
+    """The rows in order; those that differ in nothing but the wire version are one."""
+    merged: list[tuple[Row, dict[str, Cell]]] = []
+    for row in sorted(table, key=_place):
+        if merged:
+            last, cells = merged[-1]
+            if (last.area, last.feature) == (row.area, row.feature) and cells == table[row]:
+                merged[-1] = (row._replace(wire=f"{last.wire}{_BOTH}{row.wire}"), cells)
+                continue
+        merged.append((row, table[row]))
+    return merged
 
 
 def parse_table(text: str) -> Table:
@@ -80,10 +97,12 @@ def parse_table(text: str) -> Table:
         elif not columns:
             columns = _split(line)[3:]
         elif not line.startswith("|---"):
-            row, cells = _parse_line(line, columns, notes, used)
-            if table.setdefault(row, {}).keys() & cells.keys():
-                raise ValueError(f"twice: {line}")
-            table[row].update(cells)
+            merged, cells = _parse_line(line, columns, notes, used)
+            for wire in merged.wire.split(_BOTH):
+                row = merged._replace(wire=wire)
+                if table.setdefault(row, {}).keys() & cells.keys():
+                    raise ValueError(f"twice: {line}")
+                table[row].update(cells)
     if used != set(notes):
         raise ValueError(f"footnotes nobody refers to: {sorted(set(notes) - used)}")
     return table
