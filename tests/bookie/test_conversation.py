@@ -7,6 +7,7 @@ The golden conversations were recorded between Apache's Java client and Apache's
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,12 @@ class Player:
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda path: path.stem)
 async def test_our_bookie_says_what_apaches_said(golden: Path, tmp_path: Path) -> None:
-    async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
+    async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, AsyncExitStack() as streams:
         players: dict[int, Player] = {}
         for event in load(golden).events:
             if event.connection not in players:
-                players[event.connection] = Player(
-                    await trio.open_tcp_stream(*cluster.bookies[0].address)
-                )
+                stream = await trio.open_tcp_stream(*cluster.bookies[0].address)
+                players[event.connection] = Player(await streams.enter_async_context(stream))
             player = players[event.connection]
             if event.is_request:
                 await player.ask(event.frame)

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ledger.core.entry import Digest, DigestType, master_key
+from ledger.errors import Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     AddRequest,
     AuthRequest,
     BatchReadRequest,
+    BatchReadResponse,
     ForceLedgerRequest,
     GetBookieInfoRequest,
     ReadLacRequest,
@@ -329,6 +331,23 @@ def _batch_from_the_last(r: Requests) -> list[Asked]:
 
 
 BATCH_FROM_THE_LAST = "a batch read from entry -1"
+
+
+def is_longer_batch(theirs: bytes, ours: bytes) -> bool:
+    """Both are good answers to one batch read, and ours begins with all of theirs. Apache 4.18
+    guesses by the first entry how many more will fit; 4.17 and we count, and read more."""
+    if theirs[:2] != bytes((2, v2.BATCH_READ)) or theirs[:2] != ours[:2]:
+        return False
+    first, second = v2.decode_response(theirs).body, v2.decode_response(ours).body
+    assert isinstance(first, BatchReadResponse)
+    assert isinstance(second, BatchReadResponse)
+    return (
+        first.status is second.status is Status.OK
+        and 0 < len(first.bodies) < len(second.bodies)
+        and first.bodies == second.bodies[: len(first.bodies)]
+    )
+
+
 STRICTER: dict[str, Callable[[Requests], list[Asked]]] = {
     "an entry id below zero": _negative_entry,
     "an entry id near the highest": _high_entry,
