@@ -139,7 +139,7 @@ class Plan:
         )
 
 
-SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3))
+SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (3, 2, 1))
 DIGESTS = tuple(DigestType)
 _KILLING_EACH = 3
 """One play of so many has a kill."""
@@ -169,7 +169,9 @@ def make_plan(
     moments = [Moment.AFTER_ACKS, Moment.IN_FLIGHT, Moment.IN_FLIGHT, Moment.CLOSING]
     kill = None
     if is_killing:
-        kill = Kill(rng.randrange(ensemble_size), rng.choice(list(KillMoment)), rng.random() < 0.4)
+        # With an ack quorum of one only the dead bookie may have what was acknowledged.
+        returns = rng.random() < 0.4 or ack_quorum == 1
+        kill = Kill(rng.randrange(ensemble_size), rng.choice(list(KillMoment)), returns)
         if kill.moment is KillMoment.BEFORE:
             moments += [Moment.CHANGING] * 3
     return Plan(
@@ -184,11 +186,35 @@ def make_plan(
         password=rng.choice((b"", b"secret", "pässword".encode())),
         pace=pace,
         moment=rng.choice(moments),
-        acks=rng.choice((0, 1, rng.randrange(len(pace.sizes)))),
+        acks=rng.choice((0, 1, *[rng.randrange(len(pace.sizes))] * 4)),
         delay_ms=rng.choice((0.0, rng.uniform(0, 5), rng.uniform(0, 60))),
         recoveries=_recoveries(rng, writer.other),
         kill=kill,
     )
+
+
+def make_plans(
+    seed: int,
+    numbers: Sequence[int],
+    *,
+    versions: Sequence[str],
+    ours: Sequence[str],
+    apaches: Sequence[str],
+) -> list[Plan]:
+    """Plans to be played one after the other."""
+    plans: list[Plan] = []
+    for number in numbers:
+        plans.append(
+            make_plan(
+                seed,
+                number,
+                versions=versions,
+                ours=ours,
+                apaches=apaches,
+                last_victim=plans[-1].victim if plans else None,
+            )
+        )
+    return plans
 
 
 def _dealt(seed: int, number: int, versions: Sequence[str]) -> tuple[Language, str, bool, Kind]:

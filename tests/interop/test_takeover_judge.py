@@ -21,7 +21,7 @@ from tests.interop.takeover import (
     Story,
     WriterSaw,
     faults,
-    make_plan,
+    make_plans,
     may_misjudge_length,
 )
 from tests.interop.versions import VERSIONS
@@ -31,15 +31,7 @@ APACHES = tuple(f"apache-{n}" for n in range(5))
 
 
 def plans(seed: int, count: int) -> list[Plan]:
-    victim = None
-    made = []
-    for number in range(count):
-        plan = make_plan(
-            seed, number, versions=VERSIONS, ours=OURS, apaches=APACHES, last_victim=victim
-        )
-        victim = plan.victim
-        made.append(plan)
-    return made
+    return make_plans(seed, range(count), versions=VERSIONS, ours=OURS, apaches=APACHES)
 
 
 def test_the_seed_decides_the_play() -> None:
