@@ -22,6 +22,8 @@ import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.discover.BookieServiceInfo;
 import org.apache.bookkeeper.meta.LedgerMetadataSerDe;
 import org.apache.bookkeeper.net.BookieId;
+import org.apache.bookkeeper.util.LedgerIdFormatter;
+import org.apache.bookkeeper.util.StringEntryFormatter;
 import org.apache.zookeeper.CreateMode;
 import org.apache.zookeeper.KeeperException;
 import org.apache.zookeeper.ZooDefs;
@@ -280,7 +282,10 @@ final class Administration {
             ByteArrayOutputStream said = new ByteArrayOutputStream();
             try (PrintStream capture = new PrintStream(said, true, StandardCharsets.UTF_8)) {
                 System.setOut(capture);
-                BookieShell shell = new BookieShell();
+                BookieShell shell =
+                        new BookieShell(
+                                new LedgerIdFormatter.LongLedgerIdFormatter(),
+                                new StringEntryFormatter());
                 shell.setConf(server(request));
                 int code = shell.run(arguments.toArray(new String[0]));
                 capture.flush();
