@@ -51,14 +51,15 @@ class Child:
         self._say = say
 
     async def begin_later(self) -> None:
-        """Supervises from a moment on at which the others have settled."""
+        """Supervises from a moment on at which the others have settled. They do without it."""
         await trio.sleep(_BEGIN_LATER_S)
-        await self.supervise(is_restarted=True)
+        await self.supervise(is_restarted=True, is_vital=False)
 
-    async def supervise(self, *, is_restarted: bool) -> None:
+    async def supervise(self, *, is_restarted: bool, is_vital: bool = True) -> None:
         """Keeps the process running until cancelled; then stops it.
 
-        Raises ClusterStartFailed if it ends again and again before it was ever ready.
+        Raises ClusterStartFailed if it `is_vital` and ends again and again before it was ever
+        ready.
         """
         backoff_s = _BACKOFF_FIRST_S
         attempts = 0
@@ -67,7 +68,7 @@ class Child:
             code = await self._run_once()
             attempts += 1
             ended = f"{self.name} ended with {_ending(code)}"
-            if not self.is_ready.is_set() and attempts >= _START_ATTEMPTS:
+            if is_vital and not self.is_ready.is_set() and attempts >= _START_ATTEMPTS:
                 raise ClusterStartFailed(
                     f"{ended} before it was ready: {self.last_words()} (see {self.log})"
                 )

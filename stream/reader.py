@@ -2,11 +2,13 @@
 
 Never fences a writer, never shows a record that is not confirmed or not in a published segment.
 Waiting is done by long polls on the ledger and by watching the stream's metadata; nothing polls on
-a timer. How far it reads ahead is bounded by the client's `read_ahead_bytes`.
+a timer. Following outlives a metadata store that is out of reach for a while. How far it reads
+ahead is bounded by the client's `read_ahead_bytes`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -16,7 +18,14 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
-from ledger.errors import FinalError, InvalidArgument, LedgerClosed, NoSuchEntry, NoSuchLedger
+from ledger.errors import (
+    FinalError,
+    InvalidArgument,
+    LedgerClosed,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchLedger,
+)
 from ledger.reader import LedgerReader
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import EARLIEST, FromSequence, FromTime, Position, Start
@@ -24,6 +33,10 @@ from stream.core.records import Record, RecordBatch, decode
 from stream.errors import NoSuchStream, Truncated
 from stream.seek import end_of, find
 from stream.store import StreamStore
+
+_log = logging.getLogger(__name__)
+
+_METADATA_PAUSE_S = 0.5
 
 
 class StreamReader:
@@ -208,6 +221,13 @@ class StreamReader:
         except (NoSuchLedger, NoSuchEntry) as error:
             await self._leave_segment()
             await self._explain(at, error)
+        except MetadataUnavailable as error:
+            await self._leave_segment()
+            if end is not None:
+                raise
+            # Whoever follows a stream waits anyway, as its writer does.
+            _log.info("stream=%s: waiting for its metadata: %s", self.stream, error)
+            await trio.sleep(_METADATA_PAUSE_S)
         except BaseException:
             # Also when cancelled: what was under way is dropped, the next call begins anew.
             await self._leave_segment()

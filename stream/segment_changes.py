@@ -27,7 +27,7 @@ from stream.succession import StreamLedgers
 _log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.05
-_PAUSE_S_MAX = 2.0
+_PAUSE_S_MAX = 1.0
 _ROLL_RETRY_S = 5.0
 _SEAL_TRIES_MAX = 5
 _REPAIRS_IN_VAIN_MAX = 5

@@ -12,6 +12,8 @@ import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+import trio
+
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.metadata_format import decode, encode
 from ledger.errors import (
@@ -34,6 +36,9 @@ UPDATE_TRIES_MAX = 100
 _BRANCH = re.compile(r"[0-9]{4}\Z")
 _LEAF = re.compile(r"L[0-9]{4}\Z")
 
+
+_DOUBT_S = 1.0
+"""Whoever follows a ledger waits no longer to learn whether its writer is gone."""
 
 CLIENT_TAG = "ledgerstream-client"
 """Key in a ledger's custom metadata: the id of the client that writes it."""
@@ -209,17 +214,18 @@ class LedgerStore:
 
     async def is_writer_gone(self, metadata: LedgerMetadata) -> bool:
         """True only if the ledger names the client that writes it, and that name is gone: from
-        then on the client can change no ensemble of it (see `update`). Doubt, or a ledger of
-        another program, is False."""
+        then on the client can change no ensemble of it (see `update`). Doubt, a store that does
+        not answer at once, or a ledger of another program, is False."""
         client_id = metadata.custom.get(CLIENT_TAG)
         if client_id is None:
             return False
-        try:
-            await self._store.get(client_path(client_id.decode("ascii", "replace")))
-        except NoSuchNode:
-            return True
-        except (MetadataUnavailable, InvalidArgument):
-            return False
+        with trio.move_on_after(_DOUBT_S):
+            try:
+                await self._store.get(client_path(client_id.decode("ascii", "replace")))
+            except NoSuchNode:
+                return True
+            except (MetadataUnavailable, InvalidArgument):
+                return False
         return False
 
     async def _has_token(self, metadata: LedgerMetadata) -> bool:

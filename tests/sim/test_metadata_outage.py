@@ -64,6 +64,42 @@ def test_a_stream_goes_on_after_ten_minutes_without_metadata() -> None:
         simulate(story, seed)
 
 
+def test_who_follows_a_stream_goes_on_after_an_outage() -> None:
+    """Segments come and go in it, which the reader cannot learn of meanwhile."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("writer") as client, cluster.client("reader") as other:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(roll_ms=1000)
+            await namespace.ensure_stream("s")
+            async with (
+                namespace.writer("s") as writer,
+                Namespace(other, "n").reader("s", start=EARLIEST) as reader,
+            ):
+                await writer.append(b"0")
+                seen = [(await anext(reader)).value]
+                cluster.metadata.cut_off("reader")
+                for number in range(1, 31):
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(1)
+                assert writer.statistics().rolls > 10
+
+                async def follow() -> None:
+                    while len(seen) < 31:
+                        seen.append((await anext(reader)).value)
+
+                with trio.move_on_after(60):
+                    await follow()
+                assert len(seen) < 31
+                cluster.metadata.heal()
+                with trio.fail_after(10):
+                    await follow()
+                assert seen == [b"%d" % number for number in range(31)]
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
 def test_a_bookie_started_without_metadata_waits_for_it() -> None:
     async def story(cluster: SimCluster) -> None:
         await cluster.kill_bookie("bookie-0")
