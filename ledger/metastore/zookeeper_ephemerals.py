@@ -1,12 +1,11 @@
 """Finds out whether an ephemeral create whose answer was lost has happened.
 
-A node that belongs to our own session was made by us; by this very call, if the store made no
-other of this path. Where even that leaves doubt, the outcome stays unknown to the caller.
+A node that belongs to our own session was made by us; a call may have it that looks for it
+first, if no other call of this store was told so. Else the outcome stays unknown to the caller.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ class Ephemerals:
         self._link = link
         self._session_id: int | None = None
         self._made: set[str] = set()
-        self._being_made: Counter[str] = Counter()
 
     async def create(
         self,
@@ -37,25 +35,20 @@ class Ephemerals:
 
         `look` gives the node's stat, or None if there is none.
         """
-        self._being_made[path] += 1
-        try:
-            for is_last in [False] * TRIES_MAX + [True]:
-                try:
-                    await create()
+        for is_last in [False] * TRIES_MAX + [True]:
+            try:
+                await create()
+                break
+            except OutcomeUnknown:
+                # What was sent before is carried out, or never will be, once we are
+                # connected again: the server answers in order.
+                stat = await look()
+                if is_last or (stat is not None and not self._is_by_this_call(path, stat)):
+                    raise
+                if stat is not None:
                     break
-                except OutcomeUnknown:
-                    # What was sent before is carried out, or never will be, once we are
-                    # connected again: the server answers in order.
-                    stat = await look()
-                    if is_last or (stat is not None and not self._is_by_this_call(path, stat)):
-                        raise
-                    if stat is not None:
-                        break
-        finally:
-            self._being_made[path] -= 1
-            if not self._being_made[path]:
-                del self._being_made[path]
         self._forget_old_session()
+        # Of two calls that find the node, the first is told that it made it.
         self._made.add(path)
 
     def expect(self, changes: Sequence[Change]) -> None:
@@ -70,11 +63,7 @@ class Ephemerals:
 
     def _is_by_this_call(self, path: str, stat: Any) -> bool:
         self._forget_old_session()
-        return (
-            stat.ephemeralOwner == self._link.session_id
-            and path not in self._made
-            and self._being_made[path] == 1
-        )
+        return stat.ephemeralOwner == self._link.session_id and path not in self._made
 
     def _forget_old_session(self) -> None:
         if self._session_id != self._link.session_id:

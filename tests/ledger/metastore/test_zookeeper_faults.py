@@ -116,6 +116,43 @@ async def test_a_call_gives_up_after_the_session_timeout_and_did_not_happen(
             assert await other.children("/") == ["zookeeper"]
 
 
+async def test_a_watch_waits_for_its_server_as_long_as_it_takes(
+    zookeeper_server: RunningZooKeeper,
+) -> None:
+    uri = zookeeper_server.uri
+    async with (
+        open_zookeeper(uri, session_timeout_ms=SHORT_MS) as store,
+        aclosing(store.watch("/a")) as nodes,
+        trio.open_nursery() as nursery,
+    ):
+        assert await anext(nodes) is None
+        nursery.start_soon(wait_until, nodes, b"at last")
+        zookeeper_server.kill()
+        for _ in range(2):
+            with pytest.raises(MetadataUnavailable):
+                await store.get("/b")  # waits for the session timeout
+        await in_thread(zookeeper_server.start)
+        async with open_store(uri, session_timeout_ms=LONG_MS) as other:
+            await other.create("/a", b"at last")
+
+
+async def test_requests_a_silent_server_does_not_take_do_not_stop_trio(
+    zookeeper_server: RunningZooKeeper,
+) -> None:
+    """kazoo's own way to wake its thread is full after some hundred, and then blocks."""
+    async with open_zookeeper(zookeeper_server.uri, session_timeout_ms=60_000) as store:
+        await store.create("/a", b"")
+        zookeeper_server.pause()
+        started_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(900):
+                nursery.start_soon(store.put, "/a", bytes(30_000))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert trio.current_time() - started_at < 30
+            nursery.cancel_scope.cancel()
+        zookeeper_server.resume()
+
+
 async def test_closing_is_over_soon_though_the_server_is_dead(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
