@@ -13,7 +13,7 @@ import org.apache.bookkeeper.proto.ClientConnectionPeer;
 /**
  * A client's side of authentication, for bookies that ask for none. The setting {@code handshake}
  * says how it behaves: "patient" begins and waits, "twice" sends two first messages, "refusing"
- * fails by itself, "silent" never says anything.
+ * fails by itself.
  */
 public final class Handshake implements ClientAuthProvider.Factory {
     private static final AtomicLong SENT = new AtomicLong();
@@ -66,8 +66,6 @@ public final class Handshake implements ClientAuthProvider.Factory {
                     break;
                 case "refusing":
                     complete.operationComplete(BKException.Code.UnauthorizedAccessException, null);
-                    break;
-                case "silent":
                     break;
                 default:
                     throw new IllegalArgumentException(behaviour);
