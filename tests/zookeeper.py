@@ -6,17 +6,21 @@ skipped, with the reason, where there is no Java.
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import socket
 import struct
 import subprocess
-import time
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bookie.zookeeper_server import ZooKeeperServer
+from bookie import zookeeper_process
+from bookie.zookeeper_server import ZooKeeperServer, require_zookeeper
+from tests.tidy.checkout import ROOT
 
 _START_TIMEOUT_S = 60.0
 _CLOSE_SESSION = -11
@@ -35,30 +39,37 @@ class RunningZooKeeper:
         return f"zk://{self.address}/ledgers"
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Returns when it answers. It ends with this process, however that ends."""
         assert self._process is None
-        command = self.server.command()
+        self.server.directory.mkdir(parents=True, exist_ok=True)
         log = self.server.directory / "server.log"
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-P", "-m", zookeeper_process.__name__, *self._arguments()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while not self.is_answering():
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
-                self.kill()
-                raise AssertionError(f"ZooKeeper did not start:\n{log.read_text()[-4000:]}")
-            time.sleep(0.05)  # the server has no way to tell us
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], _START_TIMEOUT_S)
+        if not readable or not process.stdout.readline().startswith(b"ready "):
+            self.kill()
+            raise AssertionError(f"ZooKeeper did not start:\n{log.read_text()[-4000:]}")
+
+    def _arguments(self) -> list[str]:
+        return [str(self.server.directory), str(self.server.port)]
 
     def is_answering(self) -> bool:
         return self.server.is_answering()
 
     def kill(self) -> None:
         """kill -9; nothing is flushed. Also of one that is paused."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with process:  # closes the pipes, waits
+                pass
 
     def sessions(self) -> list[int]:
         """Ids of all sessions that have a connection now."""
@@ -115,6 +126,7 @@ def _password(session_id: int) -> bytes:
 @contextmanager
 def running_zookeeper(directory: Path) -> Iterator[RunningZooKeeper]:
     """A new server on a free port. Raises ZooKeeperMissing."""
+    require_zookeeper()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
