@@ -71,11 +71,11 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer_of(cluster: RealCluster) -> AsyncIterator[Peer]:
+async def peer_of(cluster: RealCluster, outbox_bytes_max: int = 1 << 20) -> AsyncIterator[Peer]:
     async def resolve(_: str) -> tuple[str, int]:
         return cluster.bookies[0].address
 
-    connections = {v: BookieConnection("b", v, outbox_bytes_max=1 << 20) for v in (2, 3)}
+    connections = {v: BookieConnection("b", v, outbox_bytes_max=outbox_bytes_max) for v in (2, 3)}
     async with trio.open_nursery() as nursery:
         for connection in connections.values():
             nursery.start_soon(connection.run, TcpNetwork(), resolve, 5.0)
