@@ -1,0 +1,44 @@
+"""Where bookies listen, also while the metadata store is out of reach.
+
+Must never lead to another bookie than the one that is meant: what another answers, "no such
+entry" above all, would be believed. So only an address that is the bookie's own name is used
+without asking.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from ledger.errors import BookieUnavailable, MetadataUnavailable
+from ledger.metastore.bookies import BookieRegistry
+
+_ANSWER_S = 1.0
+"""Longer than a store that works takes; shorter than anybody waits for a connection."""
+
+
+class BookieAddresses:
+    """Of one client."""
+
+    def __init__(self, registry: BookieRegistry) -> None:
+        self._registry = registry
+        self._named_so: dict[str, None] = {}
+        """Bookies that were at `host:port` when last asked, and have this for a name."""
+
+    async def resolve(self, bookie: str) -> tuple[str, int]:
+        """Host and port of a bookie. Raises BookieUnavailable, MetadataUnavailable."""
+        error: MetadataUnavailable | None = None
+        with trio.move_on_after(_ANSWER_S if bookie in self._named_so else float("inf")):
+            try:
+                host, port = await self._registry.address(bookie)
+            except MetadataUnavailable as unavailable:
+                error = unavailable
+            else:
+                if bookie == f"{host}:{port}":
+                    self._named_so[bookie] = None
+                else:
+                    self._named_so.pop(bookie, None)
+                return host, port
+        if bookie in self._named_so:
+            host, _, port_text = bookie.rpartition(":")
+            return host, int(port_text)
+        raise error or BookieUnavailable(f"bookie {bookie}: its address is unknown")
