@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
+from ledger.bookie_addresses import BookieAddresses
 from ledger.bookie_pool import BookiePool
 from ledger.bookie_space import BookieSpace, ask_space
 from ledger.core import placement
@@ -108,7 +109,8 @@ class LedgerClient:
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
         self._presence = Presence(store, rng)
-        self.pool = BookiePool(network, self.bookies.address, self.options, rng, auth=auth)
+        addresses = BookieAddresses(self.bookies)
+        self.pool = BookiePool(network, addresses.resolve, self.options, rng, auth=auth)
         self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
         self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -294,13 +296,16 @@ class LedgerClient:
         metadata, _ = await self.ledgers.read(ledger_id)
         return metadata
 
-    async def bookie_info(self) -> dict[str, BookieSpace | LedgerError]:
-        """Disk space of every registered bookie, by id; or why it did not tell.
+    async def bookie_info(
+        self, *, timeout_s: float | None = None
+    ) -> dict[str, BookieSpace | LedgerError]:
+        """Disk space of every registered bookie, by id; or why it did not tell in `timeout_s`
+        seconds (default: the read timeout).
 
         Raises MetadataUnavailable.
         """
         found = [*await self.bookies.available(), *await self.bookies.read_only()]
-        return await ask_space(self.pool, found, timeout_s=self.options.read_timeout_s)
+        return await ask_space(self.pool, found, timeout_s=timeout_s or self.options.read_timeout_s)
 
 
 def wall_ms() -> int:

@@ -100,6 +100,25 @@ def test_who_follows_a_stream_goes_on_after_an_outage() -> None:
         simulate(story, seed)
 
 
+def test_bookies_that_were_restarted_are_found_without_the_store() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as writer, cluster.client("reader", IMPATIENT) as client:
+            async with writer.create_ledger() as ledger:
+                await ledger.append_many([b"%d" % number for number in range(10)])
+            async with client.open_ledger(ledger.ledger_id) as reader:
+                for first in range(10):
+                    await reader.read(first, first)  # every bookie was reached once
+                cluster.metadata.cut_off("reader")
+                for name in cluster.bookies:
+                    await cluster.kill_bookie(name)
+                await cluster.start_all()
+                with trio.fail_after(10):
+                    assert len(await reader.read(0, 9)) == 10
+
+    for seed in range(3):
+        simulate(story, seed)
+
+
 def test_a_bookie_started_without_metadata_waits_for_it() -> None:
     async def story(cluster: SimCluster) -> None:
         await cluster.kill_bookie("bookie-0")
