@@ -7,14 +7,16 @@ of them; entries added meanwhile may be left out. Reads no entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from heapq import merge
 from itertools import islice
 
 import trio
 
 from bookie.core.availability import EntriesHeld
 from bookie.core.caches import WriteCache
-from bookie.storage.index import ENTRY_ID_MAX, Index
+from bookie.storage.index import Index
 from ledger.errors import BookieIoError
 
 LIST_BYTES_MAX = 4 * 1024 * 1024
@@ -26,34 +28,32 @@ _RUNS_PER_STEP = 100
 async def list_entries(cache: WriteCache, index: Index, ledger_id: int) -> EntriesHeld:
     """Raises BookieIoError for a damaged index, and for a list above LIST_BYTES_MAX."""
     held = EntriesHeld()
-    cached = iter(await _cached_ranges(cache, ledger_id))
-    waiting = next(cached, None)
-    at = 0
-    while at < ENTRY_ID_MAX:
+    cached = await _cached_ranges(cache, ledger_id)
+    taken = at = 0
+    is_all = False
+    while not is_all:
         stored = list(islice(_ranges_from(index, ledger_id, at), _RUNS_PER_STEP))
-        for first, last in stored:
-            while waiting is not None and waiting[0] <= first:
-                held.add(*waiting)
-                waiting = next(cached, None)
-            held.add(first, last)
-        _check_size(held, ledger_id)
-        await trio.lowlevel.checkpoint()
-        if len(stored) < _RUNS_PER_STEP:
-            break
-        at = stored[-1][1] + 1
-    while waiting is not None:
-        held.add(*waiting)
-        waiting = next(cached, None)
-    _check_size(held, ledger_id)
+        is_all = len(stored) < _RUNS_PER_STEP
+        end = len(cached)
+        if not is_all:
+            at = stored[-1][1] + 1
+            end = bisect_left(cached, (at, 0))
+        await _add(held, merge(cached[taken:end], stored), ledger_id)
+        taken = end
     return held
 
 
-def _check_size(held: EntriesHeld, ledger_id: int) -> None:
-    if held.nbytes > LIST_BYTES_MAX:
-        raise BookieIoError(
-            f"ledger {ledger_id} has so many gaps here that its list of entries would exceed "
-            f"{LIST_BYTES_MAX} bytes: read the entries instead"
-        )
+async def _add(held: EntriesHeld, ranges: Iterable[tuple[int, int]], ledger_id: int) -> None:
+    every = iter(ranges)
+    while step := list(islice(every, _IDS_PER_STEP)):
+        for first, last in step:
+            held.add(first, last)
+        if held.nbytes > LIST_BYTES_MAX:
+            raise BookieIoError(
+                f"ledger {ledger_id} has so many gaps here that its list of entries would "
+                f"exceed {LIST_BYTES_MAX} bytes: read the entries instead"
+            )
+        await trio.lowlevel.checkpoint()
 
 
 def _ranges_from(index: Index, ledger_id: int, at: int) -> Iterator[tuple[int, int]]:
