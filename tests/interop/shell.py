@@ -1,0 +1,40 @@
+"""Apache's `bookkeeper shell` in a shared process: commands in, what they print out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import trio
+
+from tests.interop.apache_bookie import bookie_settings
+from tests.interop.java_client import CLIENT_SETTINGS, JavaVm
+
+_COMMAND_TIMEOUT_S = 120.0
+
+
+class Shell:
+    """Commands run one at a time, as on a machine of the bookie that listens on `port`."""
+
+    def __init__(self, vm: JavaVm, uri: str, directory: Path, port: int = 3181) -> None:
+        self.version = vm.version
+        self._vm = vm
+        settings = {**bookie_settings(directory, uri, port), **CLIENT_SETTINGS}
+        self._settings = {name: str(value) for name, value in settings.items()}
+
+    async def run(self, *arguments: object) -> str:
+        """What the command printed. Raises AssertionError unless its exit code is 0."""
+        with trio.fail_after(_COMMAND_TIMEOUT_S):
+            answer = await self._vm.call(
+                "shell", settings=self._settings, arguments=[str(a) for a in arguments]
+            )
+        output: str = answer["output"]
+        assert answer["code"] == 0, f"{arguments}: {output}"
+        return output
+
+
+def numbers(output: str, *names: str) -> list[int]:
+    """The values printed as `name=<number>` or `name: <number>`; a release calls them otherwise
+    than the one before it."""
+    found = re.findall(rf"\b(?:{'|'.join(names)})(?:=|: )(-?\d+)", output)
+    return [int(number) for number in found]
