@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import trio
 from cyclopts import App, Parameter, validators
@@ -16,15 +16,11 @@ from cyclopts import App, Parameter, validators
 from bookie.local import BOOKIES_MAX, Layout, run_local_cluster
 from ledger.cli.output import CLUSTER_VARIABLE, ClusterOption, OutputOption, remark
 
-if TYPE_CHECKING:
-    from ledger.client import LedgerClient
-
 app = App(name="bookie", help="Run one bookie; list bookies.")
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 _INFO_TIMEOUT_S = 2.0
-_TOTAL_AND_FREE = 3
 
 
 async def standalone(
@@ -107,18 +103,22 @@ async def list_bookies(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the bookies of the cluster: state and disk space."""
+    from ledger.bookie_space import BookieSpace
     from ledger.client import LedgerClient
 
     async with LedgerClient.connect(cluster.uri) as client:
         writable, readable = await client.bookies.available(), await client.bookies.read_only()
         states = dict.fromkeys(await client.bookies.all(), "down")
         states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
-        space: dict[str, tuple[int | None, int | None]] = {}
-        async with trio.open_nursery() as nursery:
-            for bookie, state in states.items():
-                if state != "down":
-                    nursery.start_soon(_ask_space, client, bookie, space)
-    total_and_free = {bookie: space.get(bookie, (None, None)) for bookie in sorted(states)}
+        space = await client.bookie_info(timeout_s=_INFO_TIMEOUT_S)
+    total_and_free: dict[str, tuple[int | None, int | None]] = dict.fromkeys(
+        sorted(states), (None, None)
+    )
+    for bookie, found in space.items():
+        if isinstance(found, BookieSpace):
+            total_and_free[bookie] = found.total_bytes, found.free_bytes
+        else:
+            remark(f"ledgerstream: bookie {bookie} does not answer: {found}")
     output.show_list(
         [
             {"bookie": bookie, "state": states[bookie], "total_bytes": total, "free_bytes": free}
@@ -127,20 +127,3 @@ async def list_bookies(
         title="bookies",
         none="no bookies are known in this cluster",
     )
-
-
-async def _ask_space(
-    client: LedgerClient, bookie: str, space: dict[str, tuple[int | None, int | None]]
-) -> None:
-    from ledger.errors import LedgerError
-    from ledger.wire.messages import GetBookieInfoRequest, GetBookieInfoResponse
-
-    try:
-        answer = await client.pool.call(
-            bookie, GetBookieInfoRequest(_TOTAL_AND_FREE), timeout_s=_INFO_TIMEOUT_S
-        )
-    except LedgerError as error:
-        remark(f"ledgerstream: bookie {bookie} does not answer: {error}")
-        return
-    if isinstance(answer, GetBookieInfoResponse):
-        space[bookie] = (answer.total_bytes, answer.free_bytes)

@@ -31,6 +31,8 @@ from ledger.reader import LedgerReader
 
 app = App(name="ledger", help="The layer below streams.")
 
+DigestName = Literal["crc32c", "crc32", "hmac", "dummy"]
+
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 
@@ -90,7 +92,7 @@ async def create(
     ensemble: int = 3,
     write_quorum: int = 3,
     ack_quorum: int = 2,
-    digest: Literal["crc32c", "crc32", "hmac", "dummy"] = "crc32c",
+    digest: DigestName = "crc32c",
     password: str = "",
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
@@ -145,6 +147,10 @@ async def append(
     output.show(facts, title=f"ledger {ledger_id}")
 
 
+def _digest_type(name: DigestName | None) -> DigestType | None:
+    return None if name is None else DigestType[name.upper()]
+
+
 def _write_entries(entries: list[Entry], output: OutputOption) -> None:
     if output.json:
         for entry in entries:
@@ -167,6 +173,7 @@ async def read(
     first: int = 0,
     last: int | None = None,
     password: str = "",
+    digest: DigestName | None = None,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
@@ -178,10 +185,17 @@ async def read(
         First entry id.
     last
         Last entry id; default: the last confirmed.
+    digest
+        Of a ledger so old that its metadata does not say.
     """
     async with (
         LedgerClient.connect(cluster.uri) as client,
-        client.open_ledger(ledger_id, password=password.encode(), recover=False) as reader,
+        client.open_ledger(
+            ledger_id,
+            password=password.encode(),
+            recover=False,
+            digest_type=_digest_type(digest),
+        ) as reader,
     ):
         end = await _last_readable(reader)
         if last is not None:
@@ -198,13 +212,22 @@ async def recover(
     /,
     *,
     password: str = "",
+    digest: DigestName | None = None,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Fence a ledger's writer, find the end, close it. Safe to repeat."""
+    """Fence a ledger's writer, find the end, close it. Safe to repeat.
+
+    Parameters
+    ----------
+    digest
+        Of a ledger so old that its metadata does not say.
+    """
     async with (
         LedgerClient.connect(cluster.uri) as client,
-        client.open_ledger(ledger_id, password=password.encode()) as reader,
+        client.open_ledger(
+            ledger_id, password=password.encode(), digest_type=_digest_type(digest)
+        ) as reader,
     ):
         output.show(_facts(reader.metadata), title=f"ledger {ledger_id}")
 

@@ -6,9 +6,7 @@ writes is read, followed and recovered by ours.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -19,30 +17,28 @@ from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerState
 from ledger.errors import LedgerFenced, NoSuchLedger, Unauthorized
-from ledger.options import ClientOptions
-from ledger.reader import LedgerReader
 from ledger.writer import LedgerWriter
-from tests.interop.apache_bookie import SORTED_LEDGER_STORAGE
 from tests.interop.conftest import ApacheBookies, GetApacheBookies, GetSharedJava
 from tests.interop.java_client import JavaClient, JavaError, payload
-from tests.interop.versions import VERSIONS
+from tests.interop.our_client import (
+    JAVA_DIGEST,
+    PASSWORD,
+    all_entries,
+    append_for_ever,
+    check_java_reads,
+    follow,
+    java_ledger,
+    java_open,
+    options_of,
+    payloads,
+    result,
+    until,
+    until_lac,
+)
 
 pytestmark = pytest.mark.interop
 
-AREA = "our client, Apache bookies"
-PASSWORD = b"open sesame"
 BOOKIES = 4
-JAVA_DIGEST = {
-    DigestType.CRC32: "CRC32",
-    DigestType.HMAC: "MAC",
-    DigestType.CRC32C: "CRC32C",
-    DigestType.DUMMY: "DUMMY",
-}
-
-
-def result(feature: str, wire: str | None = None) -> pytest.MarkDecorator:
-    """The test's row in the table of docs/interoperability.md."""
-    return pytest.mark.interop_result(area=AREA, feature=feature, wire=wire)
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def cluster(version: str, apache_bookies: GetApacheBookies) -> ApacheBookies:
 
 @pytest.fixture
 async def client(cluster: ApacheBookies, wire: str) -> AsyncIterator[LedgerClient]:
-    options = ClientOptions(wire_version=int(wire[1]), add_timeout_s=15, read_timeout_s=15)
+    options = options_of(wire)
     async with LedgerClient.connect(cluster.uri, options=options) as opened:
         yield opened
 
@@ -60,7 +56,7 @@ async def client(cluster: ApacheBookies, wire: str) -> AsyncIterator[LedgerClien
 @pytest.fixture
 async def client_v2(cluster: ApacheBookies) -> AsyncIterator[LedgerClient]:
     """As it is without settings: adds and reads over v2, the rest over v3."""
-    options = ClientOptions(add_timeout_s=15, read_timeout_s=15)
+    options = options_of("v2")
     async with LedgerClient.connect(cluster.uri, options=options) as opened:
         yield opened
 
@@ -68,54 +64,6 @@ async def client_v2(cluster: ApacheBookies) -> AsyncIterator[LedgerClient]:
 @pytest.fixture
 def java(version: str, cluster: ApacheBookies, java_shared: GetSharedJava) -> JavaClient:
     return java_shared(version, cluster.uri)
-
-
-def payloads(seed: int, sizes: Sequence[int]) -> list[bytes]:
-    return [payload(seed, i, size) for i, size in enumerate(sizes)]
-
-
-async def java_open(java: JavaClient, ledger_id: int, **options: Any) -> dict[str, Any]:
-    return await java.call("open", ledger=ledger_id, **{"password": PASSWORD, **options})
-
-
-async def check_java_reads(
-    java: JavaClient, ledger_id: int, entries: list[bytes], **options: Any
-) -> None:
-    """A closed ledger, opened without recovery, holds exactly `entries`."""
-    reader = await java_open(java, ledger_id, recovery=False, **options)
-    length = sum(map(len, entries))
-    assert (reader["lac"], reader["length"], reader["closed"]) == (len(entries) - 1, length, True)
-    assert await java.read(reader["handle"], 0, len(entries) - 1) == entries
-
-
-async def all_entries(reader: LedgerReader) -> list[bytes]:
-    found = [entry async for some in reader.entries(0) for entry in some]
-    assert [entry.entry_id for entry in found] == list(range(len(found)))
-    return [bytes(entry.payload) for entry in found]
-
-
-async def java_ledger(java: JavaClient, count: int, size: int, **created: Any) -> dict[str, Any]:
-    """A ledger of the Java client with `count` entries, still open; `create`'s answer."""
-    ledger = await java.call("create", password=PASSWORD, **created)
-    written = await java.call(
-        "append_many", handle=ledger["handle"], seed=1, count=count, size=size
-    )
-    assert written["acked"] == count
-    return ledger
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Returns once `holds()`: what another task or process does."""
-    with trio.fail_after(60):
-        while not holds():  # noqa: ASYNC110
-            await trio.sleep(0.002)
-
-
-async def until_lac(java: JavaClient, op: str, handle: int, lac: int) -> None:
-    """Returns once Java knows that `lac` is confirmed."""
-    with trio.fail_after(60):
-        while (await java.call(op, handle=handle))["lac"] < lac:  # noqa: ASYNC110
-            await trio.sleep(0.01)
 
 
 @result("create, add, read, close, metadata, list, delete")
@@ -215,22 +163,12 @@ async def test_old_bookies_cost_batch_reads_but_harm_nothing(
     ledger = await java_ledger(java, 2000, 100)
     await java.call("close", handle=ledger["handle"])
     async with client_v2.create_ledger(password=PASSWORD) as writer:
-        appended = 0
-
-        async def append(task_status: trio.TaskStatus[None]) -> None:
-            nonlocal appended
-            while True:
-                assert await writer.append(payload(5, appended, 500)) == appended
-                appended += 1
-                if appended == 10:
-                    task_status.started()
-
         async with trio.open_nursery() as nursery:
-            await nursery.start(append)
+            await nursery.start(append_for_ever, writer, 5, 500)
             async with client_v2.open_ledger(ledger["ledger"], password=PASSWORD) as reader:
                 assert await all_entries(reader) == payloads(1, [100] * 2000)
-            before = appended
-            await until(lambda: appended >= before + 10)
+            before = writer.last_add_confirmed
+            await until(lambda: writer.last_add_confirmed >= before + 10)
             nursery.cancel_scope.cancel()
         # An old bookie closes the connection on which it is asked: the writer's was another.
         assert writer.statistics().ensemble_changes == 0
@@ -292,14 +230,10 @@ async def test_the_tail_of_a_java_writer(client: LedgerClient, java: JavaClient)
         trio.open_nursery() as nursery,
     ):
 
-        async def follow() -> None:
-            async for entries in reader.tail(0):
-                seen.extend(bytes(entry.payload) for entry in entries)
-
         def has_seen(entries: int) -> bool:
             return len(seen) >= entries
 
-        nursery.start_soon(follow)
+        nursery.start_soon(follow, reader, seen)
         for i in range(count):
             await java.call("append", handle=ledger["handle"], data=payload(8, i, 50))
             await until(partial(has_seen, i))  # the last is confirmed by the next one
@@ -347,6 +281,9 @@ async def test_deferred_adds_are_confirmed_by_force(
         assert writer.last_add_confirmed == 99
     assert writer.metadata.last_entry_id == 199
     await check_java_reads(java, writer.ledger_id, entries, digest="CRC32C")
+    async with client_v2.create_ledger(password=PASSWORD) as writer:
+        await writer.append_many(entries)
+        assert await writer.force() == 199  # of what is synced anyway
 
     ledger = await java.call("create", password=PASSWORD, deferred_sync=True)
     await java.call("append_many", handle=ledger["handle"], seed=9, count=100, size=100)
@@ -356,13 +293,6 @@ async def test_deferred_adds_are_confirmed_by_force(
         await java.call("append", handle=ledger["handle"], data=entries[100])  # tells it
         assert await reader.wait_lac_after(-1, 30) == 99
         assert await all_entries(reader) == entries[:100]
-
-
-@result("force of an ordinary ledger", wire="v3")
-async def test_force_of_what_is_synced_anyway(client_v2: LedgerClient) -> None:
-    async with client_v2.create_ledger(password=PASSWORD) as writer:
-        await writer.append_many(payloads(9, [10] * 10))
-        assert await writer.force() == 9
 
 
 @result("bookie info", wire="v3")
@@ -375,78 +305,6 @@ async def test_bookie_info_is_what_java_hears(client_v2: LedgerClient, java: Jav
         assert not isinstance(space, Exception), space
         assert space.total_bytes == theirs[bookie]["total"]
         assert 0 < space.free_bytes <= space.total_bytes
-
-
-class Challenge:
-    """The client's side of ChallengeAuth.java."""
-
-    plugin = "ledgerstream.interop.ChallengeAuth"
-
-    def __init__(self, secret: bytes) -> None:
-        self.secret = secret
-        self.begun: list[str] = []
-
-    def begin(self, bookie: str) -> ChallengeExchange:
-        self.begun.append(bookie)
-        return ChallengeExchange(self.secret)
-
-
-class ChallengeExchange:
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-
-    def first_payload(self) -> bytes:
-        return b"hello"
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        if challenge == b"welcome":
-            return None
-        return hashlib.sha256(self._secret + challenge).digest()
-
-
-@pytest.fixture
-def guarded(version: str, apache_bookies: GetApacheBookies) -> ApacheBookies:
-    """A bookie that asks who comes."""
-    factory = "ledgerstream.interop.ChallengeAuth"
-    return apache_bookies(
-        version, 1, bookieAuthProviderFactoryClass=factory, challengeAuthSecret="swordfish"
-    )
-
-
-@result("authentication: a challenge answered, a wrong secret refused")
-async def test_a_bookie_that_asks_who_comes(guarded: ApacheBookies, wire: str) -> None:
-    quorums: dict[str, Any] = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
-    options = ClientOptions(wire_version=int(wire[1]), ensemble_change_timeout_s=0.5)
-    entries = payloads(13, [100] * 100)
-    challenge = Challenge(b"swordfish")
-    async with LedgerClient.connect(guarded.uri, options=options, auth=challenge) as client:
-        async with client.create_ledger(**quorums) as writer:
-            await writer.append_many(entries)
-        async with client.open_ledger(writer.ledger_id) as reader:
-            assert await all_entries(reader) == entries
-    assert set(challenge.begun) == {guarded.bookies[0].bookie_id}
-
-    async with LedgerClient.connect(
-        guarded.uri, options=options, auth=Challenge(b"haddock")
-    ) as client:
-        writer = await client.create_ledger(**quorums)
-        with pytest.raises(Unauthorized, match=f"{guarded.bookies[0].bookie_id} refused .*Cure"):
-            await writer.append(b"x")
-    async with LedgerClient.connect(guarded.uri, options=options) as client:
-        writer = await client.create_ledger(**quorums)
-        with pytest.raises(Unauthorized, match="auth"):
-            await writer.append(b"x")
-
-
-@result("authentication: a bookie that asks nobody counts us in")
-async def test_a_bookie_that_asks_nobody(cluster: ApacheBookies, wire: str) -> None:
-    options, challenge = ClientOptions(wire_version=int(wire[1])), Challenge(b"unheard")
-    async with LedgerClient.connect(cluster.uri, options=options, auth=challenge) as client:
-        async with client.create_ledger(password=PASSWORD) as writer:
-            await writer.append_many(payloads(14, [100] * 10))
-        async with client.open_ledger(writer.ledger_id, password=PASSWORD) as reader:
-            assert await all_entries(reader) == payloads(14, [100] * 10)
-    assert challenge.begun
 
 
 @result("ensemble change when a bookie is killed")
@@ -525,56 +383,3 @@ async def test_a_ledger_left_in_recovery(client: LedgerClient, java: JavaClient)
         assert reader.metadata.state is LedgerState.CLOSED
         assert await all_entries(reader) == payloads(1, [100] * 100)
     await check_java_reads(java, ledger["ledger"], payloads(1, [100] * 100))
-
-
-@result("ledgers whose metadata names no digest", wire="v2")
-@pytest.mark.parametrize("format_version", [1, 2])
-async def test_metadata_of_old_releases(
-    client_v2: LedgerClient, java: JavaClient, format_version: int
-) -> None:
-    ledger = await java_ledger(
-        java, 20, 100, digest="MAC", ensemble=3, write_quorum=3, ack_quorum=3
-    )
-    ledgers = client_v2.ledgers
-    stored, version = await ledgers.read(ledger["ledger"])
-    # As releases before 4.1 wrote it: neither digest nor password.
-    old = replace(stored, format_version=format_version, digest_type=None, password=b"")
-    await ledgers.compare_and_put(old, version)
-    async with client_v2.open_ledger(
-        ledger["ledger"], password=PASSWORD, digest_type=DigestType.HMAC
-    ) as reader:
-        assert reader.metadata.digest_type is None
-        assert await all_entries(reader) == payloads(1, [100] * 20)
-
-
-@result("SortedLedgerStorage: add, recover, tail, read")
-@pytest.mark.parametrize("version", [VERSIONS[1]], indirect=True)
-async def test_the_other_storage(
-    version: str, wire: str, apache_bookies: GetApacheBookies, java_shared: GetSharedJava
-) -> None:
-    cluster = apache_bookies(version, 3, storage=SORTED_LEDGER_STORAGE)
-    java = java_shared(version, cluster.uri)
-    options = ClientOptions(wire_version=int(wire[1]), add_timeout_s=15, read_timeout_s=15)
-    entries = payloads(12, [1000] * 2000)
-    async with LedgerClient.connect(cluster.uri, options=options) as client:
-        writer = await client.create_ledger(password=PASSWORD)
-        seen: list[bytes] = []
-        async with (
-            client.open_ledger(writer.ledger_id, password=PASSWORD, recover=False) as reader,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def follow() -> None:
-                async for some in reader.tail(0):
-                    seen.extend(bytes(entry.payload) for entry in some)
-
-            nursery.start_soon(follow)
-            await writer.append_many(entries)
-            writer.abandon()
-            async with client.open_ledger(writer.ledger_id, password=PASSWORD) as recovered:
-                assert await all_entries(recovered) == entries
-        assert seen == entries
-        await check_java_reads(java, writer.ledger_id, entries, digest="CRC32C")
-        ledger = await java_ledger(java, 500, 300)
-        async with client.open_ledger(ledger["ledger"], password=PASSWORD) as reader:
-            assert await all_entries(reader) == payloads(1, [300] * 500)

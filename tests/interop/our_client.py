@@ -1,0 +1,128 @@
+"""Our client beside Apache's, in tests: ledgers of either, read by either and compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from ledger.core.entry import DigestType
+from ledger.options import ClientOptions
+from ledger.reader import LedgerReader
+from ledger.writer import LedgerWriter
+from tests.interop.java_client import JavaClient, payload
+
+AREA = "our client, Apache bookies"
+PASSWORD = b"open sesame"
+JAVA_DIGEST = {
+    DigestType.CRC32: "CRC32",
+    DigestType.HMAC: "MAC",
+    DigestType.CRC32C: "CRC32C",
+    DigestType.DUMMY: "DUMMY",
+}
+
+
+def result(feature: str, wire: str | None = None) -> pytest.MarkDecorator:
+    """The test's row in the table of docs/interoperability.md."""
+    return pytest.mark.interop_result(area=AREA, feature=feature, wire=wire)
+
+
+def options_of(wire: str, **more: Any) -> ClientOptions:
+    """Patient enough for a machine that does much else."""
+    return ClientOptions(
+        wire_version=int(wire[1]), **{"add_timeout_s": 15, "read_timeout_s": 15, **more}
+    )
+
+
+def payloads(seed: int, sizes: Sequence[int]) -> list[bytes]:
+    return [payload(seed, i, size) for i, size in enumerate(sizes)]
+
+
+async def java_open(java: JavaClient, ledger_id: int, **options: Any) -> dict[str, Any]:
+    return await java.call("open", ledger=ledger_id, **{"password": PASSWORD, **options})
+
+
+async def check_java_reads(
+    java: JavaClient, ledger_id: int, entries: list[bytes], **options: Any
+) -> None:
+    """A closed ledger, opened without recovery, holds exactly `entries`."""
+    reader = await java_open(java, ledger_id, recovery=False, **options)
+    length = sum(map(len, entries))
+    assert (reader["lac"], reader["length"], reader["closed"]) == (len(entries) - 1, length, True)
+    assert await java.read(reader["handle"], 0, len(entries) - 1) == entries
+
+
+async def all_entries(reader: LedgerReader) -> list[bytes]:
+    found = [entry async for some in reader.entries(0) for entry in some]
+    assert [entry.entry_id for entry in found] == list(range(len(found)))
+    return [bytes(entry.payload) for entry in found]
+
+
+async def append_for_ever(
+    writer: LedgerWriter, seed: int, size: int, task_status: trio.TaskStatus[None]
+) -> None:
+    """One entry after the other; started when ten are confirmed."""
+    while True:
+        entry_id = await writer.append(payload(seed, writer.last_add_pushed + 1, size))
+        if entry_id == 9:
+            task_status.started()
+
+
+async def follow(reader: LedgerReader, seen: list[bytes]) -> None:
+    """Tails a ledger to its close."""
+    async for entries in reader.tail(0):
+        seen.extend(bytes(entry.payload) for entry in entries)
+
+
+async def java_ledger(java: JavaClient, count: int, size: int, **created: Any) -> dict[str, Any]:
+    """A ledger of the Java client with `count` entries, still open; `create`'s answer."""
+    ledger = await java.call("create", password=PASSWORD, **created)
+    written = await java.call(
+        "append_many", handle=ledger["handle"], seed=1, count=count, size=size
+    )
+    assert written["acked"] == count
+    return ledger
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Returns once `holds()`: what another task or process does."""
+    with trio.fail_after(60):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.002)
+
+
+async def until_lac(java: JavaClient, op: str, handle: int, lac: int) -> None:
+    """Returns once Java knows that `lac` is confirmed."""
+    with trio.fail_after(60):
+        while (await java.call(op, handle=handle))["lac"] < lac:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+class Challenge:
+    """The client's side of ChallengeAuth.java."""
+
+    plugin = "ledgerstream.interop.ChallengeAuth"
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        self.begun: list[str] = []
+
+    def begin(self, bookie: str) -> ChallengeExchange:
+        self.begun.append(bookie)
+        return ChallengeExchange(self.secret)
+
+
+class ChallengeExchange:
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def first_payload(self) -> bytes:
+        return b"hello"
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if challenge == b"welcome":
+            return None
+        return hashlib.sha256(self._secret + challenge).digest()
