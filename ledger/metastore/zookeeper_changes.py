@@ -32,7 +32,9 @@ TRANSACTION_BYTES_MAX = 1_040_000
 CHANGE_BYTES = 64
 """Of a change, besides its path and data; rounded up."""
 
-TRIES_MAX = 20
+TRIES_MAX = 100
+"""Each lost try means that others made or removed a parent between two round trips."""
+
 _NOT_THE_CAUSE = (zk.RolledBackError, zk.RuntimeInconsistency)
 
 
@@ -106,7 +108,8 @@ class Changes:
 
     async def stat(self, path: str) -> Any:
         """The node's stat now, None if there is no node."""
-        return await self._stat_of_whole(self._whole(path))
+        (stat,) = await self._stats([self._whole(path)])
+        return stat
 
     async def _try(self, steps: Sequence[_Step]) -> tuple[_Step, BaseException] | None:
         def issue(client: KazooClient) -> Any:
@@ -130,13 +133,12 @@ class Changes:
 
     async def _with_parents(self, wanted: Sequence[_Step]) -> list[_Step]:
         """`wanted` with a Create for each parent that will be missing at its turn."""
-        exists: dict[str, bool] = {}
+        parents = [ancestors_of(s.path) for s in wanted if isinstance(s.change, Create)]
+        exists = await self._exist(list(dict.fromkeys(p for each in parents for p in each)))
         steps: list[_Step] = []
         for step in wanted:
             if isinstance(step.change, Create):
                 for parent in ancestors_of(step.path):
-                    if parent not in exists:
-                        exists[parent] = await self._exists(parent)
                     if not exists[parent]:
                         made = Create(parent, b"")
                         steps.append(_Step(made, parent, is_parent=True))
@@ -147,18 +149,24 @@ class Changes:
             steps.append(step)
         return steps
 
-    async def _exists(self, path: str) -> bool:
-        return await self._stat_of_whole(path) is not None
+    async def _exist(self, paths: Sequence[str]) -> dict[str, bool]:
+        """Which whole paths exist, asked in one burst."""
+        stats = await self._stats(paths) if paths else []
+        return {path: stat is not None for path, stat in zip(paths, stats, strict=True)}
 
-    async def _stat_of_whole(self, path: str) -> Any:
-        def synced(client: KazooClient) -> Any:
-            client.sync_async(path)
-            return client.exists_async(path)
+    async def _stats(self, paths: Sequence[str]) -> list[Any]:
+        answers: list[Any] = []
+
+        def issue(client: KazooClient) -> Any:
+            client.sync_async(paths[0])
+            answers[:] = [client.exists_async(path) for path in paths]
+            return answers[-1]  # they are answered in order
 
         try:
-            return await self._link.call(synced, f"look at {path}", is_change=False)
+            await self._link.call(issue, f"look at {paths[-1]}", is_change=False)
+            return [answer.get_nowait() for answer in answers]
         except zk.ZookeeperError as error:
-            raise translate(error, path) from error
+            raise translate(error, paths[-1]) from error
 
 
 def check_changes(changes: Sequence[Change]) -> list[Change]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 from contextlib import aclosing
@@ -14,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
+from ledger.client import LedgerClient
 from ledger.errors import (
     InvalidArgument,
     MetadataConflict,
@@ -74,6 +76,18 @@ async def test_the_tree_begins_at_the_parent_of_the_ledgers_root(
         assert sorted(found) == ["ledgers", "ledgerstream"]
         assert (await store.get("/ledgers/LAYOUT")).data == b"x"
         assert await other.children("/") == ["ledgers"]
+
+
+async def test_a_client_finds_its_cluster_where_the_address_says(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    uri = zookeeper_uri.replace("/ledgers", "/mine")
+    async with LedgerClient.connect(uri) as client:
+        instance = await client.bookies.init_cluster(random.Random(1))
+        assert await client.list_ledgers() == []
+    place = f"{parse_address(uri).chroot}/mine/INSTANCEID"
+    data, _ = await raw(shared_zookeeper, lambda plain: plain.get(place))
+    assert data.decode() == instance
 
 
 async def test_nodes_are_open_to_everybody_as_apaches_are(

@@ -105,6 +105,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ({"checkpoint_interval_ms": 0}, "checkpoint_interval_ms is 0, must be at least 1"),
         ({"journal_group_wait_ms": float("nan")}, "journal_group_wait_ms is nan"),
         ({"metadata_root": "ledgers"}, "must be like /ledgers"),
+        ({"metadata_uri": "zk://h:0/ledgers"}, "port is not in 1..65535"),
     ],
 )
 def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
@@ -117,6 +118,12 @@ def test_the_id_follows_from_what_clients_connect_to() -> None:
     public = loaded(host="0.0.0.0", advertised_host="b1")
     assert (public.id_of(3181), public.address(3181)) == ("b1:3181", ("b1", 3181))
     assert loaded(bookie_id="seven").id_of(1) == "seven"
+
+
+def test_the_root_follows_from_the_address_unless_it_is_said() -> None:
+    assert loaded().ledgers_root == "/ledgers"
+    assert loaded(metadata_uri="zk+flat://h/a/b/mine").ledgers_root == "/mine"
+    assert loaded(metadata_uri="zk://h/a", metadata_root="/x/y").ledgers_root == "/x/y"
 
 
 def test_the_documentation_has_the_table_of_settings_as_it_is() -> None:
