@@ -103,6 +103,7 @@ def replica_faults(
     recovered_from: int | None,
     is_on_all: bool = False,
     is_length_doubtful: bool = False,
+    may_be_torn: Collection[str] = (),
 ) -> list[str]:
     """What is wrong with the replicas of a closed ledger.
 
@@ -111,13 +112,21 @@ def replica_faults(
         is_on_all: each entry must be on its whole write set; else on an ack quorum. Bookies
             that were not asked get the benefit of the doubt.
         is_length_doubtful: the metadata's length is not compared with the entries'.
+        may_be_torn: bookies of Apache's that were killed. Their journal has no checksums: half
+            a record, never acknowledged, is replayed with zeros behind it. Such a replica
+            counts as none.
     """
     found: list[str] = []
     digest = Digest(metadata.digest_type or DigestType.CRC32, metadata.password)
     required = metadata.write_quorum if is_on_all else metadata.ack_quorum
     length = 0
     for entry in replicas:
-        bodies = {bookie: body for bookie, body in entry.by_bookie.items() if body is not None}
+        bodies = {
+            bookie: body
+            for bookie, body in entry.by_bookie.items()
+            if body is not None
+            and not (bookie in may_be_torn and _is_torn(digest, metadata, entry.entry_id, body))
+        }
         least = required - (metadata.write_quorum - len(entry.by_bookie))
         if len(bodies) < least:
             found.append(
@@ -143,6 +152,15 @@ def replica_faults(
     if length != metadata.length and not is_length_doubtful:
         found.append(f"the entries have {length} bytes, the metadata says {metadata.length}")
     return found
+
+
+def _is_torn(digest: Digest, metadata: LedgerMetadata, entry_id: int, body: bytes) -> bool:
+    """Whether it ends in zeros that are not the entry's."""
+    try:
+        digest.decode_entry(metadata.ledger_id, entry_id, body)
+    except DigestMismatch:
+        return body.endswith(b"\0")
+    return False
 
 
 def _differences(

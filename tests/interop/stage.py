@@ -119,6 +119,14 @@ class Stage:
     def ids(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(self._bookies[name].bookie_id for name in names)
 
+    def apaches_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Ids of those among them that are Apache's."""
+        return tuple(
+            self._bookies[name].bookie_id
+            for name in names
+            if isinstance(self._bookies[name], ApacheBookie)
+        )
+
     def name_of(self, bookie_id: str) -> str:
         return next(n for n, b in self._bookies.items() if b.bookie_id == bookie_id)
 

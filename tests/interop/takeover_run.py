@@ -70,8 +70,10 @@ class Play:
             raise TakeoverFaulty(f"{plan.title()}: {error!r}{seen}") from error
         found = faults(story, expected_payloads(plan, story.writer.pushed))
         if found:
+            names = dict(zip(plan.bookies, stage.ids(plan.bookies), strict=True))
             raise TakeoverFaulty(
-                f"{plan.title()}, ledger {story.ledger_id}:\n  " + "\n  ".join(found)
+                f"{plan.title()}, ledger {story.ledger_id}, bookies {names}:\n  "
+                + "\n  ".join(found)
             )
         return story
 
@@ -179,6 +181,7 @@ class Play:
             replicas,
             recovered_from=0,
             is_length_doubtful=story.is_length_doubtful,
+            may_be_torn=self._stage.apaches_of([plan.victim] if plan.victim else []),
         )
 
 

@@ -293,6 +293,19 @@ def test_a_spoilt_replica_is_noticed(body: bytes, says: str) -> None:
     assert any(says in fault for fault in found), found
 
 
+def test_half_a_record_counts_as_none_on_a_killed_bookie_of_apaches_alone() -> None:
+    bodies = held()
+    bodies[1]["c:1"] = stored(1, 0, 7, b"defg")[:-2] + b"\0\0"
+    replicas = [Replicas(i, by_bookie) for i, by_bookie in enumerate(bodies)]
+    found = replica_faults(METADATA, replicas, recovered_from=None, may_be_torn=("c:1",))
+    assert found == []
+    found = replica_faults(METADATA, replicas, recovered_from=None, may_be_torn=("b:1",))
+    assert "CRC32C digest" in found[0]
+    bodies[1]["a:1"] = None
+    found = replica_faults(METADATA, replicas, recovered_from=None, may_be_torn=("c:1",))
+    assert "it must be on 2" in found[0]
+
+
 def test_a_length_in_the_metadata_that_is_not_the_entries_is_noticed() -> None:
     assert (
         "the metadata says 8" in replica_faults_of(held(), metadata=replace(METADATA, length=8))[0]
