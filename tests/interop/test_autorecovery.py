@@ -1,0 +1,279 @@
+"""Apache's auditor and replication worker beside our bookies: what one of ours held is copied.
+
+One story per version, told once: ledgers closed and open, a bookie killed -9 and decommissioned;
+the tests look at what it left behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+import trio
+
+from ledger.client import LedgerClient
+from ledger.core.entry import Digest, DigestType
+from ledger.core.metadata import Fragment, LedgerMetadata
+from ledger.errors import LedgerClosed, LedgerError, LedgerFenced
+from ledger.writer import LedgerWriter
+from tests.interop.apache_bookie import AutoRecovery
+from tests.interop.conftest import OUR_BOOKIES, GetVm
+from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
+from tests.interop.mixed import read_replicas
+from tests.interop.our_bookies import OurBookies, wait_until_async
+from tests.interop.shell import Shell
+from tests.interop.znodes import znodes
+
+pytestmark = pytest.mark.interop
+
+ENTRIES = 30
+SIZE = 700
+PAUSE_S = 0.01
+HOLLOW_ENTRIES = 5
+PATIENCE_S = 120.0
+REPLICAS_CHECK = "underreplication/replicascheckctime"
+
+
+def result(feature: str) -> pytest.MarkDecorator:
+    return pytest.mark.interop_result(area="auto-recovery", feature=feature)
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened with one version."""
+
+    dead: str
+    closed: dict[int, int] = field(default_factory=dict)
+    """Ledgers that were closed before the bookie died, and their numbers of entries."""
+
+    idle: int = -1
+    idle_error: LedgerError | None = None
+    idle_of_java: int = -1
+    idle_of_java_error: str | None = None
+    busy: int = -1
+    busy_acked: int = 0
+    busy_error: LedgerError | None = None
+    hollow: int = -1
+    """A ledger whose metadata promises entries that no bookie has."""
+
+    log_before: str = ""
+    said_by_decommission: str = ""
+    auditor: str = ""
+
+
+@pytest.fixture(scope="module")
+def story(
+    java_vm: GetVm,
+    version: str,
+    our_bookies: OurBookies,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
+    for number in range(OUR_BOOKIES):  # the one that the last version decommissioned is new
+        if number not in our_bookies.running:
+            shutil.rmtree(our_bookies.directory / f"ours-{number}")
+    our_bookies.start_missing(OUR_BOOKIES)
+    directory = tmp_path_factory.mktemp("autorecovery")
+    auto_recovery = AutoRecovery(
+        version, directory, our_bookies.uri, auditorReplicasCheckInterval=2
+    )
+    try:
+        yield trio.run(tell, java_vm(version), our_bookies, auto_recovery)
+    finally:
+        auto_recovery.kill()
+
+
+async def tell(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecovery) -> Story:
+    port = int(bookies.bookie_id(0).rpartition(":")[2])
+    shell = Shell(vm, bookies.uri, auto_recovery.directory, port)
+    async with (
+        LedgerClient.connect(bookies.uri) as ours,
+        JavaClient.open(vm, bookies.uri) as theirs,
+        trio.open_nursery() as nursery,
+    ):
+        for ledger_id in await ours.list_ledgers():
+            await ours.delete_ledger(ledger_id)
+        idle, busy = await new_writer(ours), await new_writer(ours)
+        shared = set(idle.metadata.last_fragment.bookies) & {*busy.metadata.last_fragment.bookies}
+        story = Story(dead=min(shared), idle=idle.ledger_id, busy=busy.ledger_id)
+        for write_quorum in (3, 2):
+            for _ in range(2):
+                story.closed[await closed_by_java(theirs, write_quorum)] = ENTRIES
+                story.closed[await closed_by_us(ours, write_quorum)] = ENTRIES
+        await idle.append_many([payload(idle.ledger_id, i, SIZE) for i in range(ENTRIES)])
+        theirs_idle = await idle_writer_of_java(theirs, story)
+        story.hollow = await hollow_ledger(ours, story)
+
+        auto_recovery.start()
+        await wait_until_async(
+            lambda: REPLICAS_CHECK in znodes(bookies.uri),
+            what="the auditor has compared what the bookies hold",
+            timeout_s=PATIENCE_S,
+        )
+        story.log_before = auto_recovery.log.read_text()
+        await ours.delete_ledger(story.hollow)
+        story.auditor = await shell.run("whoisauditor")
+
+        stop = trio.Event()
+        nursery.start_soon(keep_writing, busy, story, stop)
+        await trio.sleep(20 * PAUSE_S)
+        bookies.kill(bookies.number_of(story.dead))
+        await wait_until_async(
+            lambda: f"available/{story.dead}" not in znodes(bookies.uri),
+            what="the dead bookie's registration is gone",
+        )
+        # Returns when no ledger needs the bookie any more; 30 s at the least.
+        with trio.fail_after(PATIENCE_S):
+            story.said_by_decommission = await shell.run(
+                "decommissionbookie", "-bookieid", story.dead
+            )
+        stop.set()
+        try:
+            await idle.append(payload(idle.ledger_id, ENTRIES, SIZE))
+            await idle.close()
+        except LedgerError as error:
+            story.idle_error = error
+        try:
+            await theirs.call("append", handle=theirs_idle, data=b"still there?")
+        except JavaError as error:
+            story.idle_of_java_error = error.name
+    return story
+
+
+async def new_writer(ours: LedgerClient) -> LedgerWriter:
+    return await ours.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+
+
+async def keep_writing(writer: LedgerWriter, story: Story, stop: trio.Event) -> None:
+    try:
+        while not stop.is_set():
+            await writer.append(payload(writer.ledger_id, story.busy_acked, SIZE))
+            story.busy_acked += 1
+            await trio.sleep(PAUSE_S)
+        await writer.close()
+    except LedgerError as error:
+        story.busy_error = error
+
+
+async def closed_by_java(theirs: JavaClient, write_quorum: int) -> int:
+    made = await theirs.call("create", ensemble=3, write_quorum=write_quorum, ack_quorum=2)
+    ledger: int = made["ledger"]
+    await theirs.call("append_many", handle=made["handle"], seed=ledger, count=ENTRIES, size=SIZE)
+    await theirs.call("close", handle=made["handle"])
+    return ledger
+
+
+async def idle_writer_of_java(theirs: JavaClient, story: Story) -> int:
+    """Handle of an open ledger that has the bookie in its ensemble."""
+    while True:
+        made = await theirs.call("create", ensemble=3, write_quorum=3, ack_quorum=2)
+        ledger: int = made["ledger"]
+        metadata = await theirs.call("metadata", ledger=ledger)
+        if story.dead in metadata["fragments"][0]["bookies"]:
+            break
+        await theirs.call("close", handle=made["handle"])
+        story.closed[ledger] = 0
+    await theirs.call("append_many", handle=made["handle"], seed=ledger, count=ENTRIES, size=SIZE)
+    story.idle_of_java = ledger
+    handle: int = made["handle"]
+    return handle
+
+
+async def closed_by_us(ours: LedgerClient, write_quorum: int) -> int:
+    async with ours.create_ledger(
+        ensemble_size=3, write_quorum=write_quorum, ack_quorum=2
+    ) as writer:
+        await writer.append_many([payload(writer.ledger_id, i, SIZE) for i in range(ENTRIES)])
+    return writer.ledger_id
+
+
+async def hollow_ledger(ours: LedgerClient, story: Story) -> int:
+    ledger_id = await ours.ledgers.next_ledger_id()
+    living = [bookie for bookie in await ours.bookies.all() if bookie != story.dead]
+    metadata = LedgerMetadata(
+        ledger_id=ledger_id,
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=2,
+        fragments=(Fragment(0, tuple(living[:3])),),
+        digest_type=DigestType.CRC32C,
+    )
+    await ours.ledgers.create(replace(metadata).closed(HOLLOW_ENTRIES - 1, 50))
+    return ledger_id
+
+
+@pytest.fixture
+async def ours(story: Story, our_bookies: OurBookies) -> AsyncIterator[LedgerClient]:
+    async with LedgerClient.connect(our_bookies.uri) as client:
+        yield client
+
+
+async def check_whole(ours: LedgerClient, ledger_id: int, entries: int, dead: str) -> None:
+    """Every entry is on all bookies of its write set, byte for byte, the dead one none of them."""
+    metadata = await ours.ledger_metadata(ledger_id)
+    assert metadata.is_closed
+    assert metadata.last_entry_id == entries - 1
+    assert dead not in {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+    digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
+    replicas = await read_replicas(ours.pool, metadata)
+    assert len(replicas) == entries
+    for each in replicas:
+        assert len(each.by_bookie) == metadata.write_quorum
+        for bookie, body in each.by_bookie.items():
+            assert body is not None, f"entry {each.entry_id} of {ledger_id} is not on {bookie}"
+            entry = digest.decode_entry(ledger_id, each.entry_id, body)
+            assert entry.payload == payload(ledger_id, each.entry_id, SIZE)
+            assert entry.length == (each.entry_id + 1) * SIZE
+
+
+@result("closed ledgers of a dead bookie are copied, every entry, byte for byte")
+async def test_closed_ledgers_are_whole_again(story: Story, ours: LedgerClient) -> None:
+    assert len(story.closed) >= 8
+    for ledger_id, entries in story.closed.items():
+        await check_whole(ours, ledger_id, entries, story.dead)
+
+
+@result("an open ledger nobody writes to: recovered, its writer is told")
+async def test_an_idle_writer_of_java_is_told(story: Story, ours: LedgerClient) -> None:
+    assert story.idle_of_java_error in ("LedgerFenced", "LedgerClosed")
+    await check_whole(ours, story.idle_of_java, ENTRIES, story.dead)
+
+
+@result("an idle writer of ours: replaces the bookie itself, or is told")
+async def test_an_idle_writer_of_ours_goes_on_or_is_told(story: Story, ours: LedgerClient) -> None:
+    if story.idle_error is None:
+        await check_whole(ours, story.idle, ENTRIES + 1, story.dead)
+    else:
+        assert isinstance(story.idle_error, LedgerFenced | LedgerClosed)
+        await check_whole(ours, story.idle, ENTRIES, story.dead)
+
+
+@result("an open ledger being written to: goes on or is recovered, nothing is lost")
+async def test_a_busy_writer_loses_nothing(story: Story, ours: LedgerClient) -> None:
+    assert story.busy_acked > 20
+    assert story.busy_error is None or isinstance(story.busy_error, LedgerFenced | LedgerClosed)
+    metadata = await ours.ledger_metadata(story.busy)
+    # An entry that was being written when it ended may have survived.
+    assert metadata.last_entry_id in (story.busy_acked - 1, story.busy_acked)
+    await check_whole(ours, story.busy, metadata.last_entry_id + 1, story.dead)
+
+
+@result("decommissionbookie, whoisauditor")
+async def test_the_bookie_is_decommissioned(
+    story: Story, ours: LedgerClient, our_bookies: OurBookies
+) -> None:
+    assert "127.0.0.1" in story.auditor
+    assert "properly replicated" in story.said_by_decommission
+    assert story.dead not in await ours.bookies.all()
+    nodes = znodes(our_bookies.uri)
+    assert f"cookies/{story.dead}" not in nodes
+    assert not [name for name in nodes if name.rpartition("/")[2].startswith("urL")]
+
+
+@result("replicas check over the bookies' lists of entries")
+def test_the_replicas_check_finds_what_is_missing_and_nothing_else(story: Story) -> None:
+    said = [line for line in story.log_before.splitlines() if "missing all replicas" in line]
+    assert said
+    assert all(str(story.hollow) in line.split() or f"={story.hollow}" in line for line in said)
+    assert "Unable to GetListOfEntries" not in story.log_before
