@@ -23,7 +23,9 @@ from tests.golden.conversation import (
     normalised,
     path_of,
 )
+from tests.interop.wire_requests import STRICTER
 from tests.real_cluster import real_cluster
+from tests.tidy.checkout import ROOT
 
 # The ledgers of these tests are not in the metadata: a collector would rightly remove them.
 SETTINGS = {"garbage_interval_ms": 3_600_000}
@@ -144,3 +146,10 @@ def has_part(frame: bytes, field: str) -> bool:
     message.ParseFromString(frame)
     name = field.partition(".")[0]
     return name == "startTLSResponse" or name in {f.name for f, _ in message.ListFields()}
+
+
+def test_every_known_difference_is_documented() -> None:
+    text = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
+    section = text.partition("## Where we are stricter")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")]
+    assert set(STRICTER) < set(rows)
