@@ -23,6 +23,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 AREA = "Pulsar, our bookies"
 BOOKIES = 4
 SIZE = 200
+FRAME_BYTES_MAX = 5_253_120
+"""As Pulsar configures its bookies: its largest message is 5 MiB, and there is more in a frame."""
+LARGE = 5 * 1024 * 1024 - 100
 
 
 class Cluster:
@@ -31,7 +34,7 @@ class Cluster:
     def __init__(self, directory: Path, uri: str) -> None:
         self.uri = uri
         self.directory = directory
-        self.bookies = OurBookies(directory, uri)
+        self.bookies = OurBookies(directory, uri, frame_bytes_max=FRAME_BYTES_MAX)
         # Consumed messages stay, so that they can be read again.
         self.broker = Broker(
             directory,
@@ -166,6 +169,19 @@ async def test_what_a_broker_does_with_topics(cluster: Cluster) -> None:
                 if not set(ledgers) & set(await client.list_ledgers()):
                     break
                 await trio.sleep(0.1)
+
+
+@result("broker: lists the bookies; messages of 5 MiB")
+async def test_large_messages_go_through(cluster: Cluster) -> None:
+    listed = await cluster.broker.admin("GET", "bookies/all")
+    ours = {cluster.bookies.bookie_id(number) for number in range(BOOKIES)}
+    assert {bookie["bookieId"] for bookie in listed["bookies"]} == ours
+
+    topic = "persistent://public/default/large"
+    await cluster.call("subscribe", topic=topic, subscription="s")
+    await cluster.call("produce", topic=topic, first=0, count=3, size=LARGE)
+    consumed = await cluster.call("consume", topic=topic, count=3)
+    assert consumed["sha256"] == digest_of(0, 3, LARGE)
 
 
 @result("broker: its topic is tailed by our client and written on, undisturbed")
