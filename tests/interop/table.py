@@ -23,8 +23,9 @@ _AREAS = (
     "mixed ensembles",
     "takeover",
     "metadata",
-    "tools",
     "wire",
+    "bookkeeper shell",
+    "auto-recovery",
 )
 """Areas in the order of the table; others follow."""
 
