@@ -43,7 +43,9 @@ class ChangingWriter(Protocol):
     ledger_id: int
     error: LedgerError | None
     core: AppendCore
-    wire_version: int
+
+    @property
+    def wire_version(self) -> int: ...
 
     def attach(self, index: int) -> None: ...
 

@@ -52,7 +52,11 @@ class WriterStatistics:
 
 
 class EnsembleSender:
-    """What `LedgerWriter` is towards bookies. `append_nowait` there fills the buffers."""
+    """What `LedgerWriter` is towards bookies. `append_nowait` there fills the buffers.
+
+    The writer and this together have fewer than 30 attributes: with more, each access to one
+    costs more (CPython shares no keys then), and the append path does little else.
+    """
 
     def __init__(
         self, metadata: LedgerMetadata, loop: WriteLoop, *, is_sync_deferred: bool = False
@@ -67,7 +71,6 @@ class EnsembleSender:
             metadata.ack_quorum,
             is_sync_deferred=is_sync_deferred,
         )
-        self.is_sync_deferred = is_sync_deferred
         self.connections: list[BookieConnection | None] = [None] * metadata.ensemble_size
         self.digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
         self.lac_carried = -1
@@ -75,8 +78,6 @@ class EnsembleSender:
         self.is_lac_queued = False
         self._loop = loop
         self._options = loop.options
-        # Deferred sync can only be said in v3.
-        self.wire_version = 3 if is_sync_deferred else loop.options.wire_version
         self._busy = BusyBookies(self)
         self._change = EnsembleChange(self, loop)
         self._key = master_key(metadata.password)
@@ -100,6 +101,16 @@ class EnsembleSender:
         """Every entry up to this id was taken by its ack quorum. The last add confirmed, unless
         sync is deferred."""
         return self.core.last_add_acknowledged
+
+    @property
+    def is_sync_deferred(self) -> bool:
+        """Whether bookies may acknowledge entries before they are durable."""
+        return self.core.is_sync_deferred
+
+    @property
+    def wire_version(self) -> int:
+        """In which protocol adds go out; only v3 can say that sync is deferred."""
+        return 3 if self.core.is_sync_deferred else self._options.wire_version
 
     @property
     def bytes_pending(self) -> int:

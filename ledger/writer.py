@@ -51,8 +51,6 @@ class LedgerWriter(EnsembleSender):
         self.on_confirmed: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
         self._refuses = False
-        self._window_entries = loop.options.window_entries
-        self._window_bytes = loop.options.window_bytes
         self._frame_overhead = 60 + self.digest.size
         self._frame_heads: dict[int, bytes] = {}
         self._send_at = 0
@@ -69,8 +67,8 @@ class LedgerWriter(EnsembleSender):
         """Whether `append_nowait` would take an entry now."""
         core = self.core
         return (
-            core.last_add_pushed - core.last_add_acknowledged < self._window_entries
-            and self._bytes_pending < self._window_bytes
+            core.last_add_pushed - core.last_add_acknowledged < self._options.window_entries
+            and self._bytes_pending < self._options.window_bytes
         )
 
     @property
@@ -78,8 +76,8 @@ class LedgerWriter(EnsembleSender):
         """Who waits for room is woken for half a window at once, not for each ack."""
         core = self.core
         return (
-            2 * (core.last_add_pushed - core.last_add_acknowledged) <= self._window_entries
-            and 2 * self._bytes_pending <= self._window_bytes
+            2 * (core.last_add_pushed - core.last_add_acknowledged) <= self._options.window_entries
+            and 2 * self._bytes_pending <= self._options.window_bytes
         )
 
     def append_nowait(self, payload: Buffer) -> int:
@@ -96,8 +94,8 @@ class LedgerWriter(EnsembleSender):
         if payload.__class__ is not bytes:
             payload = as_bytes(payload)
         if (
-            entry_id - core.last_add_acknowledged > self._window_entries
-            or self._bytes_pending >= self._window_bytes
+            entry_id - core.last_add_acknowledged > self._options.window_entries
+            or self._bytes_pending >= self._options.window_bytes
         ):
             raise trio.WouldBlock
         size = len(payload)

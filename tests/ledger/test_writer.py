@@ -318,3 +318,13 @@ async def test_a_lost_explicit_lac_is_told_again(tmp_path: Path) -> None:
             with trio.fail_after(10):
                 while reader.last_add_confirmed < 1:
                     await reader.wait_lac_after(0, 1)
+
+
+async def test_the_append_path_pays_for_no_attribute_too_many(tmp_path: Path) -> None:
+    """CPython shares the keys of up to 30 attributes; with more, each access costs more."""
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        cluster.client() as client,
+        client.create_ledger() as writer,
+    ):
+        assert len(vars(writer)) < 30
