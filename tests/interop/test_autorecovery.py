@@ -24,7 +24,7 @@ from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
 from tests.interop.mixed import read_replicas
 from tests.interop.our_bookies import OurBookies, wait_until_async
 from tests.interop.shell import Shell
-from tests.interop.znodes import znodes
+from tests.interop.znodes import root_of, znodes, zookeeper_client
 
 pytestmark = pytest.mark.interop
 
@@ -74,6 +74,10 @@ def story(
         if number not in our_bookies.running:
             shutil.rmtree(our_bookies.directory / f"ours-{number}")
     our_bookies.start_missing(OUR_BOOKIES)
+    with zookeeper_client(our_bookies.uri) as zookeeper:  # what the last version's auditor left
+        path = f"{root_of(our_bookies.uri)}/underreplication"
+        if zookeeper.exists(path):
+            zookeeper.delete(path, recursive=True)
     directory = tmp_path_factory.mktemp("autorecovery")
     auto_recovery = AutoRecovery(
         version, directory, our_bookies.uri, auditorReplicasCheckInterval=2
