@@ -257,7 +257,8 @@ def decode_info(bookie_id: str, data: bytes) -> BookieInfo:
     except DecodeError as error:
         raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
     for endpoint in message.endpoints:
-        if endpoint.id == "bookie" and endpoint.protocol == "bookie-rpc":
+        # By protocol alone, as Apache does: the id is that of the bookie in old registrations.
+        if endpoint.protocol == "bookie-rpc":
             try:
                 return BookieInfo(endpoint.host, endpoint.port, dict(message.properties))
             except InvalidArgument as error:

@@ -30,6 +30,7 @@ from ledger.metastore.bookies import (
 from ledger.metastore.cookie import Cookie
 from ledger.metastore.layout import Layout
 from ledger.metastore.memory import MemoryStore, MemoryTree
+from ledger.proto.data_formats_pb2 import BookieServiceInfoFormat
 
 from .conftest import OpenSession
 
@@ -257,6 +258,20 @@ def test_the_endpoint_of_the_bookie_is_found_among_others() -> None:
     assert decode_info("b1", data) == INFO
     with pytest.raises(MetadataCorrupt, match="no bookie-rpc endpoint"):
         decode_info("b1", b"\x32%c" % len(http) + http)
+
+
+def test_an_endpoint_is_known_by_its_protocol_and_may_have_more() -> None:
+    message = BookieServiceInfoFormat(properties={"rack": "r1"})
+    message.endpoints.add(id="admin", protocol="http", host="10.0.0.7", port=8080)
+    message.endpoints.add(
+        id="10.0.0.1:3181",
+        protocol="bookie-rpc",
+        host="10.0.0.1",
+        port=3181,
+        auth=["sasl"],
+        extensions=["tls"],
+    )
+    assert decode_info("b1", message.SerializeToString()) == INFO
 
 
 async def test_cookies_are_kept_under_their_version() -> None:
