@@ -13,6 +13,7 @@ from typing import Protocol
 
 import trio
 
+from ledger.bookie_connection import BookieConnection
 from ledger.core import placement
 from ledger.core.append import AppendCore
 from ledger.core.metadata import LedgerMetadata
@@ -43,6 +44,7 @@ class ChangingWriter(Protocol):
     ledger_id: int
     error: LedgerError | None
     core: AppendCore
+    connections: list[BookieConnection | None]
 
     @property
     def wire_version(self) -> int: ...

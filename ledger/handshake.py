@@ -7,7 +7,9 @@ shows a payload in an error.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
 
 from ledger.errors import (
     BookieUnavailable,
@@ -25,6 +27,8 @@ AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 """Plugin name in the answer of a bookie that asks nobody who he is."""
 
 _ROUNDS_MAX = 32
+
+Result = TypeVar("Result")
 
 
 class AuthExchange(Protocol):
@@ -63,14 +67,14 @@ async def authenticate(
     Raises Unauthorized if it refuses us; RemoteProtocolError, BookieUnavailable, OSError. The
     caller bounds the time.
     """
-    exchange = provider.begin(bookie)
     wire = _Wire(transport, bookie, version, provider.plugin)
-    payload = exchange.first_payload()
+    exchange = wire.ask_ours(partial(provider.begin, bookie))
+    payload = wire.ask_ours(exchange.first_payload)
     for _ in range(_ROUNDS_MAX):
         answer = await wire.say(AuthRequest(provider.plugin, payload))
         if answer.plugin == AUTH_DISABLED_PLUGIN:
             return
-        reply = exchange.answer(answer.payload)
+        reply = wire.ask_ours(partial(exchange.answer, answer.payload))
         if reply is None:
             return
         payload = reply
@@ -91,6 +95,19 @@ class _Wire:
             f"bookie {self._bookie} refused to authenticate us by plugin {self._plugin!r}: {why}. "
             "Cure: the plugin and the credentials it is configured with"
         )
+
+    def ask_ours(self, step: Callable[[], Result]) -> Result:
+        """A step of the provider, whose own failure must not end the client."""
+        try:
+            return step()
+        except LedgerError:
+            raise
+        except Exception as error:
+            # The type alone: the text might tell a secret.
+            raise Unauthorized(
+                f"cannot authenticate to bookie {self._bookie} by plugin {self._plugin!r}: the "
+                f"AuthProvider failed with {type(error).__name__}"
+            ) from error
 
     def _ended(self, why: str) -> LedgerError:
         """v2 has no code for a refusal: the connection is closed instead."""

@@ -2,6 +2,8 @@
 
 Asks all bookies of the present ensemble that work, as Apache's client does, and counts only
 those that answered. Moves the last add confirmed of a writer with deferred sync, and nothing else.
+A bookie must be forced over the connection on which it acknowledged: over another it might be
+a process that began after a crash, and knows nothing of what the first one never synced.
 """
 
 from __future__ import annotations
@@ -10,9 +12,16 @@ from typing import Protocol
 
 import trio
 
+from ledger.bookie_connection import BookieConnection
 from ledger.core.append import AppendCore
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import LedgerError, NotEnoughBookies, Status, error_of_status
+from ledger.errors import (
+    BookieUnavailable,
+    LedgerError,
+    NotEnoughBookies,
+    Status,
+    error_of_status,
+)
 from ledger.wire.messages import ForceLedgerRequest
 from ledger.write_loop import WriteLoop
 
@@ -26,6 +35,7 @@ class ForcedWriter(Protocol):
     ledger_id: int
     error: LedgerError | None
     core: AppendCore
+    connections: list[BookieConnection | None]
 
     def confirmed_moved(self) -> None: ...
 
@@ -43,7 +53,7 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
     while not is_durable and writer.error is None:
         fragment, marks = writer.metadata.last_fragment, core.marks()
         asked = {i: b for i, b in enumerate(fragment.bookies) if i not in core.failed}
-        errors = await _ask(writer.ledger_id, asked, loop)
+        errors = await _ask(writer, asked, loop)
         if writer.metadata.last_fragment != fragment:
             # The ensemble was changed, and what was acknowledged before was forced for that.
             is_durable = core.is_sync_deferred and core.last_add_confirmed >= target
@@ -69,15 +79,23 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
             await trio.sleep(_LOOK_AGAIN_S)
 
 
-async def _ask(ledger_id: int, asked: dict[int, str], loop: WriteLoop) -> dict[int, LedgerError]:
+async def _ask(
+    writer: ForcedWriter, asked: dict[int, str], loop: WriteLoop
+) -> dict[int, LedgerError]:
     """Why those bookies that did not do it did not."""
     errors: dict[int, LedgerError] = {}
+    request = ForceLedgerRequest(writer.ledger_id)
+    timeout_s = loop.options.add_timeout_s
 
-    async def ask(index: int, bookie: str) -> None:
+    async def ask(index: int, bookie: str, connection: BookieConnection | None) -> None:
         try:
-            answer = await loop.pool.call(
-                bookie, ForceLedgerRequest(ledger_id), timeout_s=loop.options.add_timeout_s
-            )
+            if not writer.core.is_sync_deferred:
+                # What it acknowledged is durable already, whichever process did.
+                answer = await loop.pool.call(bookie, request, timeout_s=timeout_s)
+            elif connection is not None:
+                answer = await connection.call(request, timeout_s)
+            else:
+                raise BookieUnavailable(f"bookie {bookie} was lost")
         except LedgerError as error:
             errors[index] = error
             return
@@ -86,5 +104,5 @@ async def _ask(ledger_id: int, asked: dict[int, str], loop: WriteLoop) -> dict[i
 
     async with trio.open_nursery() as nursery:
         for index, bookie in asked.items():
-            nursery.start_soon(ask, index, bookie)
+            nursery.start_soon(ask, index, bookie, writer.connections[index])
     return errors

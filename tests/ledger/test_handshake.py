@@ -33,6 +33,8 @@ class Friend:
         self.said.append(challenge)
         if challenge == b"go away":
             raise Unauthorized("it does not know us")
+        if challenge == b"surprise":
+            raise ValueError("a secret")
         return None if challenge == b"welcome" else challenge[::-1]
 
 
@@ -119,6 +121,10 @@ def sends_away(request: Request) -> ResponseBody:
     return AuthResponse(Status.OK, Friend.plugin, b"go away")
 
 
+def surprises(request: Request) -> ResponseBody:
+    return AuthResponse(Status.OK, Friend.plugin, b"surprise")
+
+
 def asks_for_ever(request: Request) -> ResponseBody:
     return AuthResponse(Status.OK, Friend.plugin, b"more")
 
@@ -130,6 +136,7 @@ def asks_for_ever(request: Request) -> ResponseBody:
         (2, refused_as_apache, "closed the connection|UNAUTHORIZED"),
         (2, sends_away, "does not know us"),
         (3, sends_away, "does not know us"),
+        (2, surprises, "by plugin 'test.Friend': the AuthProvider failed with ValueError"),
         (2, asks_for_ever, "no end after 32 rounds"),
     ],
 )
@@ -149,7 +156,8 @@ async def test_a_refusal_names_bookie_plugin_and_cure(
             await writer.append(b"x")
         said = str(caught.value)
         assert secret.decode() not in said
-        if answer is not sends_away:
+        assert "a secret" not in said
+        if answer not in (sends_away, surprises):
             assert "by plugin 'test.Friend'" in said
             assert "Cure" in said
         with pytest.raises(Unauthorized, match=why):
