@@ -231,6 +231,10 @@ def main(arguments: list[str] | None = None) -> int:
         table = format_table(with_written(found, written), VERSIONS)
         DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table}\n{END}{after}", encoding="utf-8")
         return 0
+    cells = [cell for row in found.values() for cell in row.values()]
+    if all(cell.word == "not run" for cell in cells):
+        print("nothing to compare: " + "; ".join({cell.reason for cell in cells}))
+        return 0  # in CI what is missing has failed the tests
     wrong = differences(found, written)
     for line in wrong:
         print(line, file=sys.stderr)

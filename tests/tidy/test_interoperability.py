@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.results import differences, load, table_of, with_written
+from tests.interop.results import differences, keep, load, main, table_of, with_written
 from tests.interop.table import BEGIN, END, Cell, Row, format_table, parse_table
 from tests.interop.versions import VERSIONS
 from tests.tidy.checkout import ROOT
@@ -107,9 +107,10 @@ def test_broker(version):
 """
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run of SUITE without its slow test left behind."""
+    tmp_path = tmp_path_factory.mktemp("suite")
     (tmp_path / "test_suite.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: not now\n")
     (tmp_path / "conftest.py").write_text(
@@ -130,6 +131,17 @@ def results(tmp_path: Path) -> Path:
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr
     return tmp_path / "kept" / "results.json"
+
+
+@pytest.fixture
+def results(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, which `main` compares with an empty document."""
+    copy = tmp_path / "results.json"
+    copy.write_bytes(run.read_bytes())
+    (tmp_path / "document.md").write_text(in_document(""))
+    monkeypatch.setattr("tests.interop.results.RESULTS", copy)
+    monkeypatch.setattr("tests.interop.results.DOCUMENT", tmp_path / "document.md")
+    return copy
 
 
 def test_outcomes_of_tests_become_cells(results: Path) -> None:
@@ -167,3 +179,19 @@ def test_what_was_left_out_on_purpose_keeps_what_is_written() -> None:
     assert not differences(found, written)
     assert with_written(found, written) == written
     assert with_written(found, {}) == found
+
+
+def test_nothing_is_wrong_where_nothing_could_run(results: Path) -> None:
+    assert main(["--check"]) == 1
+    skipped = {key: r for key, r in load(results).items() if r.reason == "no Java"}
+    results.unlink()
+    keep(skipped, results)
+    assert main(["--check"]) == 0
+
+
+def test_what_was_found_is_written_and_then_true(results: Path) -> None:
+    assert main(["--write"]) == 0
+    assert main(["--check"]) == 0
+    text = results.with_name("document.md").read_text()
+    assert text.startswith("# Words\n")
+    assert text.endswith("\nMore words.\n")
