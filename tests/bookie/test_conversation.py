@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from ledger.proto import bookkeeper_protocol_pb2 as pb
+from ledger.wire import v2
 from tests.golden.conversation import (
     described,
     exchanges,
@@ -93,6 +94,21 @@ def test_there_is_a_conversation_for_each_version_and_wire() -> None:
     for version in ("4.16.6", "4.17.3", "4.18.0"):
         for wire in ("v2", "v3"):
             assert f"conversation_{version}_{wire}" in found
+
+
+@pytest.mark.parametrize("golden", golden_files(), ids=lambda path: path.stem)
+def test_a_golden_conversation_speaks_of_every_operation(golden: Path) -> None:
+    keys = {key_of(e.frame, is_request=True)[:2] for e in load(golden).events if e.is_request}
+    on_v3 = {pb.READ_LAC, pb.WRITE_LAC, pb.GET_BOOKIE_INFO, pb.START_TLS}
+    if golden.stem.endswith("v3"):
+        on_v3 |= {pb.ADD_ENTRY, pb.READ_ENTRY, pb.AUTH, pb.FORCE_LEDGER}
+        on_v3 |= {pb.GET_LIST_OF_ENTRIES_OF_LEDGER}
+        on_v2 = set[int]()
+    else:
+        on_v2 = {v2.ADD, v2.READ, v2.AUTH}
+        if "4.16." not in golden.stem:  # the first release with batch reads is 4.17
+            on_v2 |= {v2.BATCH_READ}
+    assert keys == {(3, operation) for operation in on_v3} | {(2, code) for code in on_v2}
 
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda path: path.stem)

@@ -266,6 +266,17 @@ class Script:
             )
             assert told["lac"] == 0
 
+            async def append() -> None:
+                """The entry names the LAC before it: only the explicit LAC tells of itself."""
+                since = len(self._proxy.events)
+                call = "long poll woken by an explicit LAC"
+                await self._append(writer, call, made["handle"], 81)
+                await self._proxy.wait_for(_is_write_lac_reply, since)
+
+            await self._poll_meanwhile(
+                reader, opened["handle"], "long poll woken by an explicit LAC", 1, append
+            )
+
     async def _wrong_key(self) -> None:
         """The other cluster gives its first ledgers ids that the bookie knows already."""
         async with self._client(cluster=1) as client:
