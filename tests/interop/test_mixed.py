@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import aclosing
 
 import pytest
 import trio
@@ -14,18 +11,25 @@ from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import NoSuchLedger
-from ledger.metastore import open_store
+from tests.interop.company import (
+    ENTRIES,
+    WINDOW,
+    Cluster,
+    Company,
+    check_ledger,
+    company,
+    end_ledger,
+    pace_of,
+    payloads_of,
+)
 from tests.interop.conftest import GetSharedJava
-from tests.interop.java_client import JavaError, from_base64, payload
-from tests.interop.java_side import PLACEMENT, JavaSide, java_digest
-from tests.interop.mixed import read_raw, read_replicas, replica_faults
-from tests.interop.sides import PLACEMENT_KEY, PacedWriter, PythonSide, Side
-from tests.interop.stage import BookieProcess, Stage, open_stage
-from tests.interop.takeover import End, Language, Pace, Shape, WriterSaw
+from tests.interop.java_client import JavaError, from_base64
+from tests.interop.java_side import PLACEMENT, JavaSide
+from tests.interop.mixed import read_raw
+from tests.interop.sides import Side
+from tests.interop.takeover import Language, Shape
 
 pytestmark = pytest.mark.interop
-
-Cluster = tuple[str, Mapping[str, BookieProcess]]
 
 MIXED = {
     "two Apache, one ours": ("apache-0", "ours-0", "apache-1", "ours-1", "apache-2"),
@@ -34,139 +38,6 @@ MIXED = {
 """Bookies by their order of use: the ensemble, then the spare ones."""
 
 SHAPES = ((3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 1))
-SIZES = (0, 1, 17, 300, 4096, 70_000)
-WINDOW = 8
-ENTRIES = 30
-TIMEOUT_S = 60.0
-
-
-@dataclass(slots=True)
-class Company:
-    """Both clients, and the bookies that they use in this test."""
-
-    stage: Stage
-    python: PythonSide
-    java: JavaSide
-    bookies: tuple[str, ...]
-
-    def side(self, language: Language) -> Side:
-        return self.python if language is Language.PYTHON else self.java
-
-
-@asynccontextmanager
-async def company(
-    cluster: Cluster,
-    java: GetSharedJava,
-    version: str,
-    names: Sequence[str],
-    *,
-    v2: bool = False,
-    **settings: Any,
-) -> AsyncIterator[Company]:
-    uri, bookies = cluster
-    client = java(version, uri, v2=v2, **PLACEMENT, **settings)
-    with trio.fail_after(TIMEOUT_S):
-        async with open_store(uri) as store, open_stage(bookies) as stage:
-            await stage.wait_serving(names)
-            ids = stage.ids(names)
-            async with trio.open_nursery() as nursery:
-                python = PythonSide(store, nursery, ids, f"{names}")
-                yield Company(stage, python, JavaSide(client, client, uri, ids), ids)
-                nursery.cancel_scope.cancel()
-
-
-def pace_of(seed: int, count: int = ENTRIES, pause_ms: float = 0.0) -> Pace:
-    sizes = tuple(SIZES[i % len(SIZES)] for i in range(count))
-    return Pace(seed, sizes, (pause_ms,) * count, WINDOW)
-
-
-def payloads_of(pace: Pace, count: int | None = None) -> list[bytes]:
-    return [payload(pace.seed, i, size) for i, size in enumerate(pace.sizes[:count])]
-
-
-async def end_ledger(
-    here: Company, writer: PacedWriter, by: Language | None, shape: Shape, password: bytes
-) -> WriterSaw:
-    """The writer closes it, or a client recovers it while the writer lives."""
-    if by is None:
-        await writer.begin_close()
-    else:
-        await here.side(by).recover(writer.ledger_id, shape, password)
-    saw = await writer.finish()
-    if by is None:
-        assert (saw.error, saw.closed_at) == (None, saw.acked[-1])
-    else:
-        assert saw.error == "LedgerFenced"
-    return saw
-
-
-async def check_ledger(
-    here: Company,
-    ledger_id: int,
-    shape: Shape,
-    password: bytes,
-    expected: Sequence[bytes],
-    *,
-    is_recovered: bool,
-    is_on_all: bool = True,
-    may_be_torn: Sequence[str] = (),
-) -> LedgerMetadata:
-    """Both clients see one closed ledger with these payloads, and all replicas agree."""
-    end = End(len(expected) - 1, sum(map(len, expected)))
-    for language in Language:
-        told, read = await here.side(language).read_closed(ledger_id, shape, password)
-        assert told == end, f"{language} says {told}"
-        assert read == list(expected), f"{language} reads other payloads"
-    metadata = await here.python.metadata(ledger_id)
-    assert End(metadata.last_entry_id, metadata.length) == end
-    assert_same_metadata(await here.java.metadata(ledger_id), metadata)
-    # The last entries may be told about a window before they were confirmed.
-    recovered_from = len(expected) - WINDOW if is_recovered else None
-    async with here.python.client() as client:
-        while True:
-            replicas = await read_replicas(client.pool, metadata)
-            found = replica_faults(
-                metadata,
-                replicas,
-                recovered_from=recovered_from,
-                is_on_all=is_on_all,
-                may_be_torn=may_be_torn,
-            )
-            if not any("is on" in fault for fault in found):
-                break
-            await trio.sleep(0.1)  # what was acknowledged by two may still be on its way
-    names = {bookie: here.stage.name_of(bookie) for bookie in here.bookies}
-    assert not found, f"ledger {ledger_id}, bookies {names}:\n" + "\n".join(found)
-    return metadata
-
-
-def assert_same_metadata(java: dict[str, Any], ours: LedgerMetadata) -> None:
-    """What Java's client understands is what ours does."""
-    assert java == {
-        "ledger": ours.ledger_id,
-        "ensemble_size": ours.ensemble_size,
-        "write_quorum": ours.write_quorum,
-        "ack_quorum": ours.ack_quorum,
-        "state": ours.state.name,
-        "last": ours.last_entry_id,
-        "length": ours.length,
-        "closed": ours.is_closed,
-        "has_password": True,
-        "created_ms": ours.created_ms,
-        "c_token": java["c_token"],  # of the creation, which is over
-        "format_version": ours.format_version,
-        "digest": java_digest(ours.digest_type or DigestType.CRC32),
-        "password": java["password"],
-        "fragments": [
-            {"first": fragment.first_entry_id, "bookies": list(fragment.bookies)}
-            for fragment in ours.fragments
-        ],
-        "custom": java["custom"],
-    }
-    assert from_base64(java["password"]) == ours.password
-    custom = {name: from_base64(value) for name, value in java["custom"].items()}
-    assert custom == dict(ours.custom)
-    assert PLACEMENT_KEY in custom
 
 
 @pytest.mark.interop_result(
@@ -229,25 +100,26 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
     async with company(mixed_cluster, java_shared, version, names) as here:
         in_v2 = java_shared(version, uri, v2=True, **PLACEMENT)
         sides: list[Side] = [here.python, here.java, JavaSide(in_v2, in_v2, uri, here.bookies)]
-        paces = [pace_of(n, 120, pause_ms=5.0) for n in range(2 * len(sides))]
+        paces = [pace_of(n, 5000, pause_ms=5.0) for n in range(2 * len(sides))]
         writers = [await sides[n // 2].begin(shape, password, p) for n, p in enumerate(paces)]
         for writer in writers:
-            await writer.wait_acked(20)
+            await writer.wait_acked(10)
         await here.stage.kill(names[0])
-        for writer, pace in zip(writers, paces, strict=True):
-            await writer.wait_acked(len(pace.sizes))
         for n, writer in enumerate(writers):
+            changed = await _wait_changed(here, writer.ledger_id)
+            await writer.wait_acked(changed.last_fragment.first_entry_id + 10)
             other = Language.JAVA if n // 2 == 0 else Language.PYTHON
             await end_ledger(here, writer, other if n % 2 else None, shape, password)
         here.stage.begin_start(names[0])
         await here.stage.wait_serving(names)
         for n, (writer, pace) in enumerate(zip(writers, paces, strict=True)):
+            end = (await here.python.metadata(writer.ledger_id)).last_entry_id
             metadata = await check_ledger(
                 here,
                 writer.ledger_id,
                 shape,
                 password,
-                payloads_of(pace),
+                payloads_of(pace, end + 1),
                 is_recovered=n % 2 == 1,
                 is_on_all=False,
                 may_be_torn=here.stage.apaches_of(names[:1]),
@@ -258,7 +130,19 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
             assert second.bookies == tuple(
                 replacement if bookie == killed else bookie for bookie in first.bookies
             )
-            assert 20 <= second.first_entry_id < len(pace.sizes)
+            assert 10 <= second.first_entry_id < end
+
+
+async def _wait_changed(here: Company, ledger_id: int) -> LedgerMetadata:
+    """The metadata once the writer has replaced a bookie."""
+    async with (
+        here.python.client() as client,
+        aclosing(client.ledgers.watch(ledger_id)) as versions,
+    ):
+        async for metadata in versions:
+            if metadata is not None and len(metadata.fragments) > 1:
+                return metadata
+    raise AssertionError("a watch has no end")
 
 
 @pytest.mark.interop_result(
