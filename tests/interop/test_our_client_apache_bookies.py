@@ -17,7 +17,6 @@ from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerState
 from ledger.errors import LedgerFenced, NoSuchLedger, Unauthorized
-from ledger.writer import LedgerWriter
 from tests.interop.conftest import ApacheBookies, GetApacheBookies, GetSharedJava
 from tests.interop.java_client import JavaClient, JavaError, payload
 from tests.interop.our_client import (
@@ -307,29 +306,29 @@ async def test_bookie_info_is_what_java_hears(client_v2: LedgerClient, java: Jav
         assert 0 < space.free_bytes <= space.total_bytes
 
 
-@result("ensemble change when a bookie is killed")
+@result("ensemble change when a bookie is killed, also with deferred sync")
+@pytest.mark.parametrize("deferred_sync", [False, True], ids=["synced", "deferred"])
 async def test_a_killed_bookie_is_replaced(
-    client: LedgerClient, cluster: ApacheBookies, java: JavaClient
+    client: LedgerClient, cluster: ApacheBookies, java: JavaClient, deferred_sync: bool
 ) -> None:
-    size = 200
-
-    async def append(writer: LedgerWriter, count: int) -> None:
+    async def append(count: int) -> None:
         first = writer.last_add_pushed + 1
-        await writer.append_many(payload(10, i, size) for i in range(first, first + count))
+        await writer.append_many(payload(10, i, 200) for i in range(first, first + count))
 
-    async with client.create_ledger(password=PASSWORD) as writer:
-        await append(writer, 500)
+    async with client.create_ledger(password=PASSWORD, deferred_sync=deferred_sync) as writer:
+        await append(500)
         victim = writer.metadata.last_fragment.bookies[1]
         await trio.to_thread.run_sync(cluster.bookie(victim).kill)
         with trio.fail_after(60):
             while writer.statistics().ensemble_changes == 0:
-                await append(writer, 100)
-        await append(writer, 500)
+                await append(100)
+        await append(500)
     total = writer.last_add_confirmed + 1
+    assert total == writer.last_add_pushed + 1
     fragments = writer.metadata.fragments
     assert victim not in fragments[-1].bookies
     assert len(fragments) == 2
-    entries = payloads(10, [size] * total)
+    entries = payloads(10, [200] * total)
     await check_java_reads(java, writer.ledger_id, entries, digest="CRC32C")
     # With one copy of the first fragment gone.
     async with client.open_ledger(writer.ledger_id, password=PASSWORD) as reader:
