@@ -18,7 +18,8 @@ from tests.interop.java_side import PLACEMENT, JavaSide, java_digest
 from tests.interop.mixed import read_replicas, replica_faults
 from tests.interop.sides import PLACEMENT_KEY, PacedWriter, PythonSide, Side
 from tests.interop.stage import BookieProcess, Stage, open_stage
-from tests.interop.takeover import End, Language, Pace, Shape, WriterSaw
+from tests.interop.story import End, WriterSaw
+from tests.interop.takeover import Language, Pace, Shape
 
 Cluster = tuple[str, Mapping[str, BookieProcess]]
 

@@ -11,7 +11,8 @@ import trio
 from ledger.core.entry import DigestType
 from tests.interop.java_client import Answer, JavaClient, JavaError, JavaVm, client_settings_of
 from tests.interop.sides import PLACEMENT_KEY, RecoveryFailed
-from tests.interop.takeover import End, Pace, Shape, WriterSaw
+from tests.interop.story import End, WriterSaw
+from tests.interop.takeover import Pace, Shape
 
 PLACEMENT = {
     "ensemblePlacementPolicy": "ledgerstream.interop.ChosenBookies",

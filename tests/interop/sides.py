@@ -21,7 +21,8 @@ from ledger.options import ClientOptions
 from ledger.runtime.network import TcpNetwork
 from ledger.writer import LedgerWriter
 from tests.interop.java_client import payload
-from tests.interop.takeover import End, Pace, Shape, WriterSaw
+from tests.interop.story import End, WriterSaw
+from tests.interop.takeover import Pace, Shape
 
 PLACEMENT_KEY = "interop-bookies"
 """In the custom metadata: bookie ids, separated by commas, the wanted ensemble first."""

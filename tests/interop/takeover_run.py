@@ -16,18 +16,8 @@ from tests.interop.java_client import payload
 from tests.interop.mixed import read_replicas, replica_faults
 from tests.interop.sides import PacedWriter, PythonSide, RecoveryFailed, Side
 from tests.interop.stage import Stage
-from tests.interop.takeover import (
-    End,
-    Kill,
-    KillMoment,
-    Language,
-    Moment,
-    Plan,
-    Recovery,
-    Story,
-    faults,
-    may_misjudge_length,
-)
+from tests.interop.story import End, Story, faults, may_misjudge_length
+from tests.interop.takeover import Kill, KillMoment, Language, Moment, Plan, Recovery
 
 PLAY_TIMEOUT_S = 90.0
 _RETRY_PAUSE_S = 0.25

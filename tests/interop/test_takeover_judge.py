@@ -12,18 +12,8 @@ import pytest
 from ledger.core.entry import Digest, DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from tests.interop.mixed import Replicas, replica_faults
-from tests.interop.takeover import (
-    End,
-    Kind,
-    Language,
-    Plan,
-    Recovery,
-    Story,
-    WriterSaw,
-    faults,
-    make_plans,
-    may_misjudge_length,
-)
+from tests.interop.story import End, Story, WriterSaw, faults, may_misjudge_length
+from tests.interop.takeover import Kind, Language, Plan, Recovery, make_plans
 from tests.interop.versions import VERSIONS
 
 OURS = tuple(f"ours-{n}" for n in range(5))
