@@ -77,7 +77,7 @@ async def test_our_bookie_says_what_apaches_said(golden: Path, tmp_path: Path) -
             if event.is_request:
                 await player.ask(event.frame)
                 continue
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 ours = await player.answer(key_of(event.frame, is_request=False))
             assert plain(ours) == plain(event.frame), event.call
         assert not any(player.left_over for player in players.values())

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bookie.core.availability import decode_entries_held
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.errors import Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb
@@ -23,6 +24,7 @@ from ledger.wire.messages import (
     BatchReadResponse,
     ForceLedgerRequest,
     GetBookieInfoRequest,
+    ListEntriesRequest,
     ReadLacRequest,
     ReadRequest,
     Request,
@@ -64,6 +66,9 @@ class Requests:
 
     rng: random.Random
     has_batch_reads: bool
+    is_sorted: bool = False
+    """Apache's SortedLedgerStorage: it lists entries, keeps the first of two entries with one id
+    where DbLedgerStorage and we keep the last, and falls silent over entry ids below -1."""
     _ledgers: list[int] = field(default_factory=lambda: list(range(1, LEDGERS + 1)))
     _held: dict[int, int] = field(default_factory=dict)
     """Ledgers with entries, and their highest explicit LAC."""
@@ -79,7 +84,7 @@ class Requests:
         if rng.random() < 0.02:
             self._ledgers[rng.randrange(LEDGERS)] = self._next_ledger
             self._next_ledger += 1
-        if rng.random() < 0.04:
+        if rng.random() < 0.04 and not self.is_sorted:
             return self._stricter()
         kinds: list[Callable[[], Asked]] = [
             self._add,
@@ -131,18 +136,22 @@ class Requests:
             ledger_id,
             entry_id,
             key,
-            entry_of(ledger_id, entry_id, rng.choice((0, 1, 20, 700))),
+            entry_of(ledger_id, entry_id, self._size(entry_id)),
             is_recovery=version > 0 and rng.random() < 0.3,
             is_high_priority=version > 0 and rng.random() < 0.1,
             is_deferred_sync=wire == 3 and rng.random() < 0.1,
         )
         return self._asked(body, wire, version)
 
+    def _size(self, entry_id: int) -> int:
+        sizes = (0, 1, 20, 700)
+        return sizes[entry_id % 4] if self.is_sorted else self.rng.choice(sizes)
+
     def _read(self) -> Asked:
         rng = self.rng
         wire = rng.choice((2, 3))
         ledger_id = self._ledger() if rng.random() < 0.9 else 1_000_000
-        entry_id = rng.choice((-1, -1, -2, *range(ENTRIES + 2)))
+        entry_id = rng.choice((-1, -1, -1 if self.is_sorted else -2, *range(ENTRIES + 2)))
         if ledger_id in self._held and rng.random() < 0.1:
             return self._asked(ReadRequest(ledger_id, entry_id, self._key(), is_fencing=True), wire)
         if wire == 2 and rng.random() < 0.05:  # version 1 has fences without a key
@@ -196,6 +205,8 @@ class Requests:
         wire = 3
         body: RequestBody
         kind = rng.randrange(7)
+        if kind == 6 and self.is_sorted:
+            return self._asked(ListEntriesRequest(rng.choice((self._ledger(), 1_000_000))), wire)
         if kind == 6:
             ledger_id = -self.fresh_ledger()
             return self.v3_add(ledger_id, 0, KEY, entry_of(ledger_id, 0))
@@ -346,6 +357,22 @@ def is_longer_batch(theirs: bytes, ours: bytes) -> bool:
         and 0 < len(first.bodies) < len(second.bodies)
         and first.bodies == second.bodies[: len(first.bodies)]
     )
+
+
+def is_same_list(theirs: bytes, ours: bytes) -> bool:
+    """Both list the same entries; Apache's bookie makes a group of each sequence."""
+    messages = pb.Response(), pb.Response()
+    lists = []
+    for message, frame in zip(messages, (theirs, ours), strict=True):
+        if frame[:1] != b"\x0a":
+            return False
+        message.ParseFromString(frame)
+        answer = message.getListOfEntriesOfLedgerResponse
+        if not answer.HasField("availabilityOfEntriesOfLedger"):
+            return False
+        lists.append(sorted(decode_entries_held(answer.availabilityOfEntriesOfLedger)))
+        answer.ClearField("availabilityOfEntriesOfLedger")
+    return lists[0] == lists[1] and messages[0] == messages[1]
 
 
 STRICTER: dict[str, Callable[[Requests], list[Asked]]] = {
