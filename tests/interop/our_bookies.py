@@ -5,6 +5,7 @@ A bookie keeps its id, port and data when it is started again.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -103,6 +104,13 @@ class OurBookies:
         process = self._processes.pop(number)
         process.terminate()
         return self._reap(process)
+
+    def pause(self, number: int) -> None:
+        """The process stands still, its sockets stay open."""
+        self._processes[number].send_signal(signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        self._processes[number].send_signal(signal.SIGCONT)
 
     def kill_all(self) -> None:
         for number in list(self._processes):

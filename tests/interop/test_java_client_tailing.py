@@ -27,8 +27,21 @@ async def write(java: JavaClient, handle: int, first: int, count: int, size: int
 class Poll:
     """A long poll on its way; the block's end waits for its answer."""
 
-    def __init__(self, java: JavaClient, handle: int, entry: int, timeout_ms: int = LONG_MS):
-        self._arguments = {"handle": handle, "entry": entry, "timeout_ms": timeout_ms}
+    def __init__(
+        self,
+        java: JavaClient,
+        handle: int,
+        entry: int,
+        timeout_ms: int = LONG_MS,
+        *,
+        parallel: bool = False,
+    ) -> None:
+        self._arguments: dict[str, object] = {
+            "handle": handle,
+            "entry": entry,
+            "timeout_ms": timeout_ms,
+            "parallel": parallel,
+        }
         self._java = java
         self.answer: Answer = {}
 
@@ -52,13 +65,16 @@ async def let_park(poll: Poll) -> None:
 
 
 @result("long poll: woken by the next add, entry rides along", wire="v3")
-async def test_a_parked_poll_is_woken_by_the_next_add(client_v3: JavaClient) -> None:
+@pytest.mark.parametrize("parallel", [False, True], ids=["one bookie", "all bookies"])
+async def test_a_parked_poll_is_woken_by_the_next_add(
+    client_v3: JavaClient, parallel: bool
+) -> None:
     java = client_v3
     ledger = await created(java)
     await write(java, ledger["handle"], 0, 1)
     reader = (await opened(java, ledger["ledger"], recovery=False))["handle"]
     for entry in range(3):
-        poll = Poll(java, reader, entry)
+        poll = Poll(java, reader, entry, parallel=parallel)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll.run)
             await let_park(poll)
@@ -77,6 +93,22 @@ async def test_a_poll_for_a_confirmed_entry_does_not_wait(client_v3: JavaClient)
     await poll.run()
     assert poll.entry == 5
     assert poll.answer["lac"] >= 8
+
+
+@result("long poll: in v2 it is a read, answered at once", wire="v2")
+async def test_a_poll_in_v2_is_a_read(
+    version: str, our_bookies: OurBookies, java_shared: GetSharedJava
+) -> None:
+    java = java_shared(version, our_bookies.uri, v2=True)
+    ledger = await created(java)
+    await write(java, ledger["handle"], 0, 10)
+    reader = (await opened(java, ledger["ledger"], recovery=False))["handle"]
+    poll = Poll(java, reader, 5)
+    await poll.run()
+    assert poll.entry == 5
+    begun_s = time.monotonic()
+    await Poll(java, reader, 10).run()
+    assert time.monotonic() - begun_s < LONG_MS / 1000 / 2
 
 
 @result("long poll: woken by an explicit LAC", wire="v3")

@@ -57,7 +57,9 @@ async def test_a_client_that_authenticates_is_let_in(
 async def test_a_handshake_that_fails_is_an_error(
     version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
 ) -> None:
-    java = with_handshake(java_shared, version, our_bookies.uri, wire, "refusing")
+    java = with_handshake(
+        java_shared, version, our_bookies.uri, wire, "refusing", addEntryTimeoutSec=2
+    )
     ledger = await created(java)
     with trio.fail_after(120), pytest.raises(JavaError, match=r"NotEnoughBookies|Unauthorized"):
         await java.call("append", handle=ledger["handle"], data=b"x")
