@@ -1,7 +1,7 @@
 """The metadata door, simulated: delays, lost answers, lost sessions, unreachable for some nodes.
 
 One tree in memory; each incarnation of a node has a session of its own. A change that raised
-MetadataUnavailable has happened or has not: chance decides, as with a real store.
+MetadataUnavailable has happened, has not, or will: chance decides, as with a real store.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TypeVar
 import trio
 
 from bookie.testing.scheduler import Simulation
-from ledger.errors import MetadataUnavailable
-from ledger.metastore.base import ANY_VERSION, Change, Node
+from ledger.errors import LedgerError, MetadataUnavailable
+from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.memory import MemoryStore, MemoryTree
 
 ResultT = TypeVar("ResultT")
@@ -26,13 +26,17 @@ class MetadataOptions:
     """How the store behaves; may be changed while it runs.
 
     Each call takes up to `delay_max_s` there and as long back. An error comes, with the
-    probability given, before or after the change took effect, after up to `timeout_s`.
+    probability given, before or after the change took effect, after up to `timeout_s`; or the
+    change takes effect up to `late_max_s` after the error came: it waited in a buffer of a server
+    that stood still, while its client connected anew.
     """
 
     delay_max_s: float = 0.005
     timeout_s: float = 2.0
     error_before_probability: float = 0.0
     error_after_probability: float = 0.0
+    error_late_probability: float = 0.0
+    late_max_s: float = 3.0
 
 
 class SimMetadata:
@@ -95,19 +99,27 @@ class SimMetadataStore:
         return await self._call("children", path, lambda: self.inner.children(path))
 
     async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
+        change = Create(path, data, is_ephemeral)
         await self._call(
-            "create", path, lambda: self.inner.create(path, data, is_ephemeral=is_ephemeral)
+            "create",
+            path,
+            lambda: self.inner.create(path, data, is_ephemeral=is_ephemeral),
+            [change],
         )
 
     async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        return await self._call("put", path, lambda: self.inner.put(path, data, version))
+        return await self._call(
+            "put", path, lambda: self.inner.put(path, data, version), [Put(path, data, version)]
+        )
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._call("delete", path, lambda: self.inner.delete(path, version))
+        await self._call(
+            "delete", path, lambda: self.inner.delete(path, version), [Delete(path, version)]
+        )
 
     async def transaction(self, changes: Sequence[Change]) -> None:
         paths = ",".join(change.path for change in changes)
-        await self._call("transaction", paths, lambda: self.inner.transaction(changes))
+        await self._call("transaction", paths, lambda: self.inner.transaction(changes), changes)
 
     async def next_id(self, path: str) -> int:
         return await self._call("next id", path, lambda: self.inner.next_id(path))
@@ -123,7 +135,13 @@ class SimMetadataStore:
         if not self.is_frozen:
             await self.inner.aclose()
 
-    async def _call(self, kind: str, path: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def _call(
+        self,
+        kind: str,
+        path: str,
+        call: Callable[[], Awaitable[ResultT]],
+        changes: Sequence[Change] = (),
+    ) -> ResultT:
         """One round trip. The change itself happens at one instant, or not at all."""
         metadata = self._metadata
         options, chance = metadata.options, metadata.chance
@@ -132,6 +150,8 @@ class SimMetadataStore:
         is_cut_off = metadata.is_unreachable(self.node)
         if is_cut_off or chance.random() < options.error_before_probability:
             await self._fail(kind, path, "before")
+        if changes and options.error_late_probability:  # no chance is drawn where it is off
+            await self._maybe_late(kind, path, changes)
         result = await self._instantly(call)
         metadata.simulation.trace("metadata", self.node, kind, path)
         await trio.sleep(chance.uniform(0, options.delay_max_s))
@@ -139,6 +159,29 @@ class SimMetadataStore:
         if is_cut_off or chance.random() < options.error_after_probability:
             await self._fail(kind, path, "after")
         return result
+
+    async def _maybe_late(self, kind: str, path: str, changes: Sequence[Change]) -> None:
+        metadata = self._metadata
+        options, chance = metadata.options, metadata.chance
+        if chance.random() >= options.error_late_probability:
+            return
+        wait_s = options.timeout_s + chance.uniform(0, options.late_max_s)
+        session = self.inner.session
+
+        def happen() -> None:
+            if self.is_frozen or self.inner.session is not session:
+                return
+            try:
+                self.inner.apply(changes)
+            except LedgerError as error:
+                metadata.simulation.trace(
+                    "metadata late in vain", self.node, kind, path, str(error)
+                )
+            else:
+                metadata.simulation.trace("metadata late", self.node, kind, path)
+
+        metadata.simulation.call_later(wait_s, happen)
+        await self._fail(kind, path, "late")
 
     async def _instantly(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         # Shielded: whether the change happened must not depend on a cancellation in between.

@@ -265,7 +265,16 @@ class MemoryStore:
             raise InvalidArgument(
                 f"a transaction of {len(changes)} changes, {TRANSACTION_CHANGES_MAX} at most"
             )
+        self.apply(changes)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """A transaction at this very instant."""
         self._tree.apply(changes, self._session, self._now_ms())
+
+    @property
+    def session(self) -> object:
+        """Another one after the session was lost."""
+        return self._session
 
     async def next_id(self, path: str) -> int:
         await self._begin()

@@ -241,6 +241,8 @@ class Faults:
             timeout_s=0.5,
             error_before_probability=0.1,
             error_after_probability=0.2,
+            error_late_probability=0.1,
+            late_max_s=1.0,
         )
         await trio.sleep(self.chance.expovariate(0.7))
         self.cluster.metadata.options = replace(self._metadata_options)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import trio
 
 from bookie.testing import SimCluster, simulate
+from bookie.testing.metastore import MetadataOptions
 from ledger.options import ClientOptions
 from stream.core.position import EARLIEST
 from stream.namespace import Namespace
@@ -153,3 +154,44 @@ def test_an_emptied_store_empties_no_disk() -> None:
                 assert len(await reader.read(0, 199)) == 200
 
     simulate(story, 1)
+
+
+def test_changes_that_happen_after_they_were_given_up_break_no_stream() -> None:
+    """A server stands still, its clients connect anew, and then it carries out what they sent
+    before. Meanwhile the writer needs one ledger after the other: it has no session to change
+    ensembles with, and bookies die."""
+    repairs = 0
+
+    async def story(cluster: SimCluster) -> None:
+        nonlocal repairs
+        calm = cluster.metadata.options
+        trouble = MetadataOptions(
+            delay_max_s=0.1,
+            timeout_s=0.2,
+            error_before_probability=0.2,
+            error_late_probability=0.3,
+            late_max_s=1.0,
+        )
+        async with cluster.client("writer", IMPATIENT) as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(roll_ms=1000)
+            await namespace.ensure_stream("s")
+            async with namespace.writer("s") as writer:
+                for number in range(100):
+                    if number % 10 == 5:
+                        cluster.metadata.options = trouble
+                        cluster.metadata.expire("writer")
+                        for name in cluster.bookies[1:]:
+                            await cluster.kill_bookie(name)
+                        await cluster.start_all()
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(0.1)
+                repairs += writer.statistics().repairs
+                cluster.metadata.options = calm
+            async with namespace.reader("s", start=EARLIEST) as reader:
+                values = [r.value async for batch in reader.read_to_end() for r in batch.records()]
+            assert values == [b"%d" % number for number in range(100)]
+
+    for seed in range(3):
+        simulate(story, seed)
+    assert repairs > 10

@@ -139,7 +139,11 @@ class Torment:
                         self.writers[index] = cluster.start_client(self.write, options=IMPATIENT)
                     case 4:
                         cluster.metadata.options = replace(
-                            calm, error_before_probability=0.1, error_after_probability=0.2
+                            calm,
+                            error_before_probability=0.1,
+                            error_after_probability=0.2,
+                            error_late_probability=0.1,
+                            late_max_s=1.0,
                         )
                         await trio.sleep(chance.random() * 2)
                         cluster.metadata.options = replace(calm)
