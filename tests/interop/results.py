@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -113,9 +113,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and call.excinfo is not None:
+        path, line, _ = report.longrepr
+        report.longrepr = (path, line, f"Skipped: {_reason_of_skip(call.excinfo.value)}")
     gatherer = item.config.stash[_gatherer]
     if report.failed or hasattr(report, "wasxfail"):
         gatherer.note(item.nodeid, "failed", getattr(report, "wasxfail", ""))
@@ -131,17 +134,39 @@ def pytest_runtest_makereport(
     return report
 
 
+def _reason_of_skip(raised: BaseException) -> str:
+    """Of an async test it is found in what pytest-trio caught before it skipped without one."""
+    if isinstance(raised, BaseExceptionGroup):
+        return next(filter(None, map(_reason_of_skip, raised.exceptions)), "")
+    if isinstance(raised, pytest.skip.Exception) and raised.msg:
+        return raised.msg
+    return _reason_of_skip(raised.__context__) if raised.__context__ is not None else ""
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if not session.config.option.collectonly:
-        keep(session.config.stash[_gatherer].results, RESULTS)
+        found = session.config.stash[_gatherer].results
+        are_whole = not any("::" in argument for argument in session.config.args)
+        keep(found, RESULTS, {_module(key) for key in found} if are_whole else set())
 
 
-def keep(found: Mapping[str, Result], path: Path) -> None:
-    """Merges `found` over what the file holds; what was left out replaces nothing."""
+def _module(key: str) -> str:
+    return key.partition("::")[0]
+
+
+def keep(found: Mapping[str, Result], path: Path, whole: Collection[str] = ()) -> None:
+    """Merges `found` over what the file holds; what was left out replaces nothing.
+
+    Of the modules in `whole` all tests are in `found`: others there are no more.
+    """
     path.parent.mkdir(exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several runs may end at once
-        kept = load(path)
+        kept = {
+            key: result
+            for key, result in load(path).items()
+            if key in found or _module(key) not in whole
+        }
         for key, result in found.items():
             if result.reason != _LEFT_OUT or key not in kept:
                 kept[key] = result
