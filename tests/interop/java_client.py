@@ -2,7 +2,7 @@
 
 `JavaVm` is the process, `JavaClient` one client in it; several clients, with settings of their
 own, may share a process, and a process may outlive a test. Requests run concurrently; appends to
-one handle keep the order in which they were asked for. Operations: see README.md beside this.
+one handle keep the order in which they were asked for. Operations: see java/README.md.
 """
 
 from __future__ import annotations

@@ -66,7 +66,6 @@ public final class Driver {
         new Writing(clients).offer(driver);
         new Reading(clients).offer(driver);
         new Administration(clients).offer(driver);
-        new Hosting().offer(driver);
         new Pacing(clients).offer(driver);
         driver.serve();
         System.out.flush();
