@@ -220,9 +220,11 @@ async def test_no_ledger_id_is_given_twice(
             zookeeper.ensure_path(f"{root_of(uri)}/idgen-long/HOB-{high_bits:010d}")
     taken: list[int] = []
     async with java(version, uri) as client, LedgerClient.connect(uri) as ours:
+        # Long ids are not counted safely by several threads of one Java client.
+        java_tasks = 1 if high_bits else 3
 
         async def by_java() -> None:
-            for _ in range(10):
+            for _ in range(30 // java_tasks):
                 taken.append((await client.call("create", **ALONE))["ledger"])
 
         async def by_us() -> None:
@@ -233,8 +235,9 @@ async def test_no_ledger_id_is_given_twice(
                     taken.append(writer.ledger_id)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(3):
+            for _ in range(java_tasks):
                 nursery.start_soon(by_java)
+            for _ in range(3):
                 nursery.start_soon(by_us)
         assert len(set(taken)) == len(taken) == 60
         assert {ledger_id >> 32 for ledger_id in taken} == {high_bits}
