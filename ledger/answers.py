@@ -75,7 +75,7 @@ class Answers:
                 continue
             if first >= 0:
                 self._acked(touched, ledger_id, first, last)
-                first = -1
+                ledger_id = first = -1  # the next ack begins a run
             if body.status is Status.OK:
                 ledger_id, first, last = body.ledger_id, entry_id, entry_id
             else:
@@ -137,7 +137,7 @@ class Answers:
                 continue
             if first >= 0:
                 self._acked(touched, ledger_id, first, last)
-                first = -1
+                ledger_id = first = -1  # the next ack begins a run
             if rc:
                 self._told(touched, rc, ledger, entry, entry)
             else:

@@ -1,23 +1,53 @@
-"""Adds that a bookie refused because it has too much to do: sent again after a growing pause.
+"""Adds that a bookie refused because it has too much to do: sent again, a few at a time.
 
-Only as long as nothing worse happens: a bookie that acknowledges nothing for the add timeout is
-given up by the writer's progress check, as any other. Holds no more than the writer's window.
+How many at once and how soon follows from what comes back: fewer and later after another
+refusal, more after none. Only as long as nothing worse happens: a bookie that acknowledges
+nothing for the add timeout is given up by the writer's progress check, as any other. Holds no
+more than the writer's window.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
+_BATCH_BEGIN = 16
+_BATCH_MAX = 1024
 
 
 class Resender(Protocol):
     """The writer, as seen from here."""
 
-    def send_again(self, index: int, bookie: str, frames: bytes) -> None: ...
+    def send_again(self, index: int, bookie: str, frames: bytes) -> bool:
+        """False if nobody waits for it any more."""
+        ...
+
+
+@dataclass(slots=True)
+class _Busy:
+    """One bookie. `sent` went out in the last round."""
+
+    frames: dict[int, bytes] = field(default_factory=dict)
+    sent: dict[int, None] = field(default_factory=dict)
+    is_refused_again: bool = False
+    batch: int = _BATCH_BEGIN
+    pause_s: float = _PAUSE_S_MIN
+
+    def next_round(self) -> bytes:
+        """Frames to send now, those of the first entries; none when all is done."""
+        if self.is_refused_again:
+            self.batch = max(1, self.batch // 2)
+            self.pause_s = min(2 * self.pause_s, _PAUSE_S_MAX)
+        elif self.sent:
+            self.batch = min(2 * self.batch, _BATCH_MAX)
+            self.pause_s = _PAUSE_S_MIN
+        self.is_refused_again = False
+        self.sent = dict.fromkeys(sorted(self.frames)[: self.batch])
+        return b"".join(self.frames.pop(entry_id) for entry_id in self.sent)
 
 
 class BusyBookies:
@@ -25,31 +55,27 @@ class BusyBookies:
 
     def __init__(self, writer: Resender) -> None:
         self._writer = writer
-        self._frames: dict[tuple[int, str], dict[int, bytes]] = {}
-        self._refused_at: dict[tuple[int, str], tuple[float, float]] = {}
+        self._busy: dict[tuple[int, str], _Busy] = {}
 
     def refused(
         self, index: int, bookie: str, entry_id: int, frame: bytes, nursery: trio.Nursery
     ) -> None:
-        """`frame` is sent again to `bookie` later, together with what it refuses until then."""
+        """`frame` will be sent to `bookie` again."""
         key = (index, bookie)
-        waiting = self._frames.get(key)
-        if waiting is None:
-            waiting = self._frames[key] = {}
-            nursery.start_soon(self._send_later, key, self._pause_s(key))
-        waiting[entry_id] = frame
+        busy = self._busy.get(key)
+        if busy is None:
+            busy = self._busy[key] = _Busy()
+            nursery.start_soon(self._send_rounds, key, busy)
+        busy.is_refused_again |= entry_id in busy.sent
+        busy.frames[entry_id] = frame
 
-    def _pause_s(self, key: tuple[int, str]) -> float:
-        """Twice the last one, unless the bookie took everything for some time since."""
-        now = trio.current_time()
-        at, pause_s = self._refused_at.get(key, (0.0, 0.0))
-        again = now - at < 4 * pause_s
-        pause_s = min(2 * pause_s, _PAUSE_S_MAX) if again else _PAUSE_S_MIN
-        self._refused_at[key] = now, pause_s
-        return pause_s
-
-    async def _send_later(self, key: tuple[int, str], pause_s: float) -> None:
-        await trio.sleep(pause_s)
-        frames = self._frames.pop(key)
+    async def _send_rounds(self, key: tuple[int, str], busy: _Busy) -> None:
         index, bookie = key
-        self._writer.send_again(index, bookie, b"".join(frames[e] for e in sorted(frames)))
+        try:
+            while True:
+                await trio.sleep(busy.pause_s)
+                frames = busy.next_round()
+                if not frames or not self._writer.send_again(index, bookie, frames):
+                    return
+        finally:
+            del self._busy[key]

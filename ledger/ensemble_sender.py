@@ -209,10 +209,12 @@ class EnsembleSender:
             self.bookie_failed(index, error_of_status(status, what))
 
     def _retry_later(self, bookie: str, entry_id: int) -> bool:
-        """Whether the entry will be sent to the busy bookie once more: only what is not
-        confirmed elsewhere is still here."""
+        """Whether the entry will be sent to the busy bookie once more, or need not be: only what
+        is not confirmed elsewhere is still here."""
         index = self._index_of(bookie)
-        if index is None or entry_id <= self.core.last_add_acknowledged:
+        if index is None or entry_id <= self.core.acked_up_to(index):
+            return True  # it took the same entry before
+        if entry_id <= self.core.last_add_acknowledged:
             return False
         entry_class = entry_id % self.core.stride
         for sent in self._sent:
@@ -223,10 +225,12 @@ class EnsembleSender:
                     return True
         return False
 
-    def send_again(self, index: int, bookie: str, frames: bytes) -> None:
-        """To a bookie that was busy, if it is still the one at `index`."""
-        if self.error is None and self.metadata.last_fragment.bookies[index] == bookie:
-            self._send(index, frames)
+    def send_again(self, index: int, bookie: str, frames: bytes) -> bool:
+        """To a bookie that was busy; False if it is not the one at `index` any more."""
+        if self.error is not None or self.metadata.last_fragment.bookies[index] != bookie:
+            return False
+        self._send(index, frames)
+        return index not in self.core.failed
 
     def lost(self, bookie: str, error: LedgerError) -> None:
         index = self._index_of(bookie)

@@ -53,7 +53,9 @@ _TRIES_MAX = 3
 _RETRY_WAIT_S = 0.1
 _BATCH_ENTRIES_MAX = 20_000
 _SINGLES_MAX = 100
-"""Single reads under way at once for one run of entries, where there are no batch reads."""
+"""Single reads under way at once for one run of entries, where there are no batch reads. Fewer
+while a bookie refuses some of them as too many."""
+_SINGLES_STEP = 10
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ class ReplicaFetch:
         self._ledgers = ledgers
         self._options = options
         self._on_metadata = on_metadata
+        self._singles = _SINGLES_MAX
         self._entry_bytes = 0.0
         if metadata.is_closed and metadata.last_entry_id >= 0:
             self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
@@ -228,21 +231,38 @@ class ReplicaFetch:
     async def _ask_singles(self, bookie: str, first: int, end: int) -> list[Buffer]:
         """Entry by entry, all asked for at once; up to the first that does not come."""
         ledger_id = self.metadata.ledger_id
-        count = min(end - first + 1, _SINGLES_MAX)
+        count = min(end - first + 1, self._singles)
         self.counts.requests += count
         others = _Gathering(count - 1)
-        for i in range(count - 1):
-            self._pool.post(bookie, ReadRequest(ledger_id, first + 1 + i), others.taker(i))
-        # A task waits for this one: it notices a bookie that is silent altogether.
-        response = await self._pool.call(
-            bookie, ReadRequest(ledger_id, first), timeout_s=self._options.read_timeout_s
-        )
+
+        async def post_others() -> None:
+            for i in range(count - 1):
+                request = ReadRequest(ledger_id, first + 1 + i)
+                self._pool.post(bookie, request, others.taker(i))
+
+        failure: LedgerError | None = None
+        async with trio.open_nursery() as nursery:
+            # They go out behind the first: without that one they are no use.
+            nursery.start_soon(post_others)
+            try:
+                # A task waits for it: that notices a bookie that is silent altogether.
+                response = await self._pool.call(
+                    bookie, ReadRequest(ledger_id, first), timeout_s=self._options.read_timeout_s
+                )
+            except LedgerError as error:
+                failure = error
+        if failure is not None:
+            raise failure
         if response.status is not Status.OK:
             raise error_of_status(response.status, f"read at {bookie}")
         if not isinstance(response, ReadResponse) or response.body is None:
             raise RemoteProtocolError(f"{bookie} answered a read without an entry: {response}")
         with trio.move_on_after(self._options.read_timeout_s):
             await others.wait()
+        if others.were_too_many:
+            self._singles = max(1, count // 2)
+        else:
+            self._singles = min(self._singles + _SINGLES_STEP, _SINGLES_MAX)
         return [response.body, *others.prefix()]
 
     def _checked(self, bookie: str, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
@@ -282,6 +302,10 @@ class _Gathering:
     async def wait(self) -> None:
         if not self._done.is_set():
             await self._done.wait()
+
+    @property
+    def were_too_many(self) -> bool:
+        return any(a is not None and a.status is Status.TOO_MANY_REQUESTS for a in self._answers)
 
     def prefix(self) -> list[Buffer]:
         """The entries up to the first that did not come."""

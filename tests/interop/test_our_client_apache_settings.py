@@ -71,6 +71,19 @@ async def test_a_bookie_that_asks_who_comes(guarded: ApacheBookies, wire: str) -
             await writer.append(b"x")
 
 
+@result("a bookie with too much to do: refused adds and reads come again")
+async def test_a_busy_bookie(version: str, wire: str, apache_bookies: GetApacheBookies) -> None:
+    limits = {"maxPendingAddRequestsPerThread": 20, "maxPendingReadRequestsPerThread": 20}
+    busy = apache_bookies(version, 1, **limits)
+    entries = payloads(15, [2000] * 1500)
+    async with LedgerClient.connect(busy.uri, options=options_of(wire)) as client:
+        async with client.create_ledger(**ONE_BOOKIE) as writer:
+            await writer.append_many(entries)
+            assert writer.statistics().ensemble_changes == 0
+        async with client.open_ledger(writer.ledger_id) as reader:
+            assert await all_entries(reader) == entries
+
+
 @result("authentication: a bookie that asks nobody counts us in")
 async def test_a_bookie_that_asks_nobody(plain: ApacheBookies, wire: str) -> None:
     options, challenge = options_of(wire), Challenge(b"unheard")

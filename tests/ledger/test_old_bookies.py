@@ -165,6 +165,27 @@ async def test_a_single_read_that_fails_ends_the_run_and_is_asked_elsewhere() ->
         assert await check_reads(client, ledger_id, 300) >= 300
 
 
+async def test_fewer_single_reads_at_once_where_they_were_too_many() -> None:
+    async with scripted_cluster() as cluster, cluster.client(wire_version=3) as client:
+        ledger_id = await written(client, 1000)
+        reads: list[int] = []
+
+        def script(request: Request) -> ResponseBody | None:
+            """Takes 15 reads and refuses the next 15, and so on."""
+            body = request.body
+            if not isinstance(body, ReadRequest):
+                return None
+            reads.append(body.entry_id)
+            if len(reads) // 15 % 2:
+                return ReadResponse(Status.TOO_MANY_REQUESTS, body.ledger_id, body.entry_id)
+            return None
+
+        for bookie in cluster.bookies.values():
+            bookie.script = script
+        assert await check_reads(client, ledger_id, 1000) == len(reads)
+        assert len(reads) < 4000
+
+
 @pytest.mark.parametrize("wire_version", [2, 3])
 async def test_an_add_refused_by_a_busy_bookie_is_sent_again(wire_version: int) -> None:
     async with scripted_cluster() as cluster, cluster.client(wire_version=wire_version) as client:
