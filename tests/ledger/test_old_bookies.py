@@ -52,7 +52,7 @@ def requests_of(cluster: ScriptedCluster, kind: type) -> list[Request]:
 
 
 async def test_nothing_dies_with_a_connection_closed_on_a_batch_read() -> None:
-    async with scripted_cluster() as cluster, cluster.client() as client:
+    async with scripted_cluster() as cluster, cluster.client(speculative_read_s=60) as client:
         for bookie in cluster.bookies.values():
             bookie.script = closes_on_batches
         ledger_id = await written(client, 500)
@@ -75,7 +75,7 @@ async def test_nothing_dies_with_a_connection_closed_on_a_batch_read() -> None:
 
 
 async def test_a_bookie_that_is_being_stopped_is_not_taken_for_an_old_one() -> None:
-    async with scripted_cluster(1) as cluster, cluster.client() as client:
+    async with scripted_cluster(1) as cluster, cluster.client(speculative_read_s=60) as client:
         bookie = cluster.bookie("b0")
         hangups = 1
 
@@ -94,7 +94,7 @@ async def test_a_bookie_that_is_being_stopped_is_not_taken_for_an_old_one() -> N
 
 async def test_a_bookie_is_asked_again_after_it_was_restarted() -> None:
     sizes = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
-    async with scripted_cluster(1) as cluster, cluster.client() as client:
+    async with scripted_cluster(1) as cluster, cluster.client(speculative_read_s=60) as client:
         bookie = cluster.bookie("b0")
         bookie.script = closes_on_batches
         async with client.create_ledger(**sizes) as writer:  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ async def test_a_bookie_is_asked_again_after_it_was_restarted() -> None:
 
 
 async def test_batch_reads_in_a_crowd_wait_for_the_first() -> None:
-    async with scripted_cluster(1) as cluster, cluster.client() as client:
+    async with scripted_cluster(1) as cluster, cluster.client(speculative_read_s=60) as client:
         async with client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
             await writer.append_many(map(payload_of, range(100)))
         before = cluster.bookie("b0").connections
@@ -140,7 +140,10 @@ async def test_batch_reads_in_a_crowd_wait_for_the_first() -> None:
 
 
 async def test_all_over_v3_needs_one_connection_and_single_reads() -> None:
-    async with scripted_cluster() as cluster, cluster.client(wire_version=3) as client:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(wire_version=3, speculative_read_s=60) as client,
+    ):
         ledger_id = await written(client, 300)
         assert await check_reads(client, ledger_id, 300) == 300
         requests = [r for b in cluster.bookies.values() for r in b.requests]
@@ -151,7 +154,10 @@ async def test_all_over_v3_needs_one_connection_and_single_reads() -> None:
 
 
 async def test_a_single_read_that_fails_ends_the_run_and_is_asked_elsewhere() -> None:
-    async with scripted_cluster() as cluster, cluster.client(wire_version=3) as client:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(wire_version=3, speculative_read_s=60) as client,
+    ):
         ledger_id = await written(client, 300)
 
         def script(request: Request) -> ResponseBody | None:
@@ -166,7 +172,10 @@ async def test_a_single_read_that_fails_ends_the_run_and_is_asked_elsewhere() ->
 
 
 async def test_fewer_single_reads_at_once_where_they_were_too_many() -> None:
-    async with scripted_cluster() as cluster, cluster.client(wire_version=3) as client:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(wire_version=3, speculative_read_s=60) as client,
+    ):
         ledger_id = await written(client, 1000)
         reads: list[int] = []
 
@@ -311,7 +320,7 @@ async def test_force_needs_an_ack_quorum(is_deferred: bool) -> None:
 
 
 async def test_bookie_info_tells_what_each_said_or_why_not() -> None:
-    async with scripted_cluster() as cluster, cluster.client() as client:
+    async with scripted_cluster() as cluster, cluster.client(speculative_read_s=60) as client:
 
         def script(request: Request) -> ResponseBody | None:
             raise Hangup
