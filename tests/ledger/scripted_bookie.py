@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ledger.client import LedgerClient
-from ledger.errors import Status
+from ledger.errors import RemoteProtocolError, Status
 from ledger.handshake import AuthProvider
 from ledger.metastore.bookies import BookieInfo, encode_info
 from ledger.metastore.memory import MemoryStore, MemoryTree
@@ -115,8 +115,8 @@ class ScriptedBookie:
                             body = self.answer(request)
                             response = Response(request.version, request.txn_id, body)
                             await stream.send_all(codec.encode_response(response))
-                except (Hangup, trio.BrokenResourceError):
-                    return
+                except (Hangup, RemoteProtocolError, trio.BrokenResourceError):
+                    return  # who speaks otherwise may be looking for the port's last owner
 
 
 @dataclass
