@@ -281,8 +281,10 @@ class LedgerReader:
         return self._lac
 
     async def _look_behind_writer(self) -> None:
-        if not self.is_closed and await self._ledgers.is_writer_gone(self.metadata):
-            await self._fetch.refresh()  # the ensemble that will not be changed any more
+        if self.is_closed or not await self._ledgers.is_writer_gone(self.metadata):
+            return
+        # The ensemble that will not be changed any more: of one it left, copies prove nothing.
+        if await self._fetch.refresh():
             await self.find_confirmed()
 
     async def find_confirmed(self) -> int:

@@ -149,17 +149,18 @@ class ReplicaFetch:
                     raise
             await trio.sleep(_RETRY_WAIT_S * tries)
 
-    async def refresh(self) -> None:
-        """Reads the metadata anew; what is known stays if the store cannot be reached."""
+    async def refresh(self) -> bool:
+        """Reads the metadata anew; what is known stays if the store cannot be reached: False."""
         try:
             metadata, _ = await self._ledgers.read(self.metadata.ledger_id)
         except RetryableError:
-            return
+            return False
         except NoSuchLedger:
             raise NoSuchLedger(
                 f"ledger {self.metadata.ledger_id} was deleted while it was read"
             ) from None
         self._on_metadata(metadata)
+        return True
 
     async def _fetch_once(self, first: int, last: int) -> list[Entry]:
         metadata = self.metadata

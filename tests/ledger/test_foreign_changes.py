@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from ledger.errors import (
     DigestMismatch,
     LedgerError,
     LedgerFenced,
+    MetadataUnavailable,
     RecoveryIncomplete,
 )
 from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
@@ -100,6 +102,48 @@ async def test_the_last_fragment_is_the_writers_own() -> None:
         await check_reads(client, writer.ledger_id, 2 * COUNT)
 
 
+async def test_a_writer_closes_while_its_new_ensemble_is_being_stored() -> None:
+    async with scripted_cluster(4) as cluster, cluster.client() as client:
+        writer = await client.create_ledger()
+        await writer.append_many(map(payload_of, range(COUNT)))
+        update, is_stored, goes_on = client.ledgers.update, trio.Event(), trio.Event()
+
+        async def update_late(*arguments: Any, **named: Any) -> LedgerMetadata:
+            stored = await update(*arguments, **named)
+            if not stored.is_closed:
+                is_stored.set()
+                await goes_on.wait()
+            return stored
+
+        client.ledgers.update = update_late  # type: ignore[method-assign]
+        bookie = writer.metadata.last_fragment.bookies[0]
+        client.pool.connection(bookie, 2).close(BookieUnavailable("lost"))
+        with trio.fail_after(10):
+            await is_stored.wait()
+        await writer.close()
+        goes_on.set()
+        assert writer.metadata.last_entry_id == COUNT - 1
+        await check_reads(client, writer.ledger_id, COUNT)
+
+
+async def test_a_ledger_that_names_a_bookie_twice_is_read_or_refused() -> None:
+    """As tools have left them. Entries that nobody has must end in an error, not in waiting."""
+    async with scripted_cluster(2) as cluster, cluster.client() as client:
+        async with client.create_ledger(ensemble_size=2, write_quorum=2) as writer:
+            await writer.append_many(map(payload_of, range(COUNT)))
+
+        def twice(stored: LedgerMetadata) -> LedgerMetadata:
+            first = stored.last_fragment.bookies[0]
+            return replace(stored, fragments=(Fragment(0, (first, first)),))
+
+        await client.ledgers.update(writer.ledger_id, twice)
+        await check_reads(client, writer.ledger_id, COUNT)
+        for bookie in cluster.bookies.values():
+            bookie.entries.clear()
+        with trio.fail_after(20), pytest.raises(NoSuchEntry):
+            await check_reads(client, writer.ledger_id, COUNT)
+
+
 async def test_a_writer_that_finds_its_ledger_in_recovery_is_fenced() -> None:
     async with scripted_cluster(4) as cluster, cluster.client() as client:
         writer = await client.create_ledger()
@@ -156,6 +200,36 @@ async def test_only_bookies_of_ours_prove_what_nobody_was_told(properties: dict[
             known = reader.last_add_confirmed
             assert known == (COUNT - 1 if properties else -1)
         await check_reads(reading, writer.ledger_id, COUNT)
+
+
+async def test_no_entry_is_proven_by_an_ensemble_that_may_have_been_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The writer replaced a bookie before it went; the metadata is out of reach when a reader
+    wants to know. What two of the old ensemble hold, two of the new one may deny to a recovery."""
+    cluster_of_four = scripted_cluster(4, {SOFTWARE_PROPERTY: OUR_SOFTWARE})
+    async with cluster_of_four as cluster, cluster.client() as reading:
+        async with cluster.client(lac_linger_ms=60_000) as writing:
+            writer = await writing.create_ledger()
+            await writer.append_many(map(payload_of, range(COUNT)))
+            reader = await reading.open_ledger(writer.ledger_id, recover=False)
+            last = COUNT - 1
+
+            def replaced(stored: LedgerMetadata) -> LedgerMetadata:
+                bookies = stored.last_fragment.bookies
+                spare = next(name for name in cluster.bookies if name not in bookies)
+                return stored.with_ensemble(last, (spare, *bookies[1:]))
+
+            stored = await writing.ledgers.update(writer.ledger_id, replaced)
+            del cluster.bookie(stored.last_fragment.bookies[2]).entries[writer.ledger_id, last]
+
+        async def unavailable(_ledger_id: int) -> None:
+            raise MetadataUnavailable("out of reach")
+
+        with monkeypatch.context() as outage:
+            outage.setattr(reading.ledgers, "read", unavailable)
+            assert await reader.read_last_confirmed() < last
+        assert await reader.read_last_confirmed() == last - 1
 
 
 async def test_our_bookies_are_registered_as_ours(tmp_path: Path) -> None:
