@@ -12,7 +12,6 @@ from typing import Any
 
 import trio
 from kazoo import exceptions as zk
-from kazoo.client import KazooClient
 
 from ledger.errors import InvalidArgument, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
@@ -22,7 +21,7 @@ from ledger.metastore.zookeeper_address import parse_address
 from ledger.metastore.zookeeper_changes import Changes
 from ledger.metastore.zookeeper_ephemerals import Ephemerals
 from ledger.metastore.zookeeper_errors import OutcomeUnknown, translate
-from ledger.metastore.zookeeper_link import Issue, ZooKeeperLink
+from ledger.metastore.zookeeper_link import Issue, ZooKeeperLink, synced
 from ledger.metastore.zookeeper_watches import Watcher, Watches
 
 SESSION_TIMEOUT_MS_MIN = 100
@@ -67,19 +66,7 @@ class ZooKeeperStore:
     async def get(self, path: str) -> Node:
         whole = self._whole(check_path(path))
         try:
-            data, stat = await self._read(lambda client: client.get_async(whole), path)
-        except NoSuchNode:
-            pass
-        else:
-            return _node(data, stat)
-
-        # A server may lag behind others. Absence is reported only when it has caught up.
-        def synced(client: KazooClient) -> Any:
-            client.sync_async(whole)
-            return client.get_async(whole)
-
-        try:
-            data, stat = await self._read(synced, path)
+            data, stat = await self._read(whole, lambda client: client.get_async(whole), path)
         except NoSuchNode:
             if path == "/":
                 return _ROOT
@@ -88,13 +75,10 @@ class ZooKeeperStore:
 
     async def children(self, path: str) -> list[str]:
         whole = self._whole(check_path(path))
-
-        def synced(client: KazooClient) -> Any:
-            client.sync_async(whole)
-            return client.get_children_async(whole)
-
         try:
-            return sorted(await self._read(synced, path))
+            return sorted(
+                await self._read(whole, lambda client: client.get_children_async(whole), path)
+            )
         except NoSuchNode:
             return []
 
@@ -167,6 +151,7 @@ class ZooKeeperStore:
             while True:
                 try:
                     data, stat = await self._read(
+                        watcher.path,
                         lambda client: client.get_async(watcher.path, watch=watcher),
                         path,
                         is_patient,
@@ -186,6 +171,7 @@ class ZooKeeperStore:
             while True:
                 try:
                     names, stat = await self._read(
+                        watcher.path,
                         lambda client: client.get_children_async(
                             watcher.path, watch=watcher, include_data=True
                         ),
@@ -230,13 +216,20 @@ class ZooKeeperStore:
     async def _is_absent(self, watcher: Watcher, path: str, is_patient: bool) -> bool:
         """Sets the watch that fires when the node is made."""
         stat = await self._read(
-            lambda client: client.exists_async(watcher.path, watch=watcher), path, is_patient
+            watcher.path,
+            lambda client: client.exists_async(watcher.path, watch=watcher),
+            path,
+            is_patient,
         )
         return stat is None
 
-    async def _read(self, issue: Issue, path: str, is_patient: bool = False) -> Any:
+    async def _read(self, whole: str, issue: Issue, path: str, is_patient: bool = False) -> Any:
+        """Never older than what anybody was told before: decisions rest on it, like deleting
+        entries of a ledger that is not there. A server by itself may lag behind others."""
         try:
-            return await self._link.call(issue, f"read {path}", is_change=False, patient=is_patient)
+            return await self._link.call(
+                synced(whole, issue), f"read {path}", is_change=False, patient=is_patient
+            )
         except zk.ZookeeperError as error:
             raise translate(error, path) from error
 

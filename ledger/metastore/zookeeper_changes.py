@@ -24,7 +24,7 @@ from ledger.metastore.paths import (
     check_path,
 )
 from ledger.metastore.zookeeper_errors import translate
-from ledger.metastore.zookeeper_link import ZooKeeperLink
+from ledger.metastore.zookeeper_link import ZooKeeperLink, synced
 
 TRANSACTION_BYTES_MAX = 1_040_000
 """A request above 0xfffff bytes (ZooKeeper's jute.maxbuffer) ends the connection."""
@@ -158,12 +158,11 @@ class Changes:
         answers: list[Any] = []
 
         def issue(client: KazooClient) -> Any:
-            client.sync_async(paths[0])
             answers[:] = [client.exists_async(path) for path in paths]
             return answers[-1]  # they are answered in order
 
         try:
-            await self._link.call(issue, f"look at {paths[-1]}", is_change=False)
+            await self._link.call(synced(paths[0], issue), f"look at {paths[-1]}", is_change=False)
             return [answer.get_nowait() for answer in answers]
         except zk.ZookeeperError as error:
             raise translate(error, paths[-1]) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -36,6 +36,42 @@ CLOSE_TIMEOUT_S = 2.0
 
 Issue = Callable[[KazooClient], Any]
 """Hands one request (or several; the last one counts) to kazoo: gives its async result."""
+
+
+def synced(path: str, issue: Issue) -> Issue:
+    """`issue`, a read, answered by a server that has caught up with all changes before."""
+
+    def both(client: KazooClient) -> Any:
+        return _Synced(client.sync_async(path), issue(client))
+
+    return both
+
+
+class _Synced:
+    """An answer that counts only if the sync before it was carried out.
+
+    The connection may break between the two: then the read waits for the next one, and may
+    reach another server, which lags behind.
+    """
+
+    def __init__(self, sync: Any, answer: Any) -> None:
+        self._sync = sync
+        self._answer = answer
+
+    def rawlink(self, answered: Callable[[Any], None]) -> None:
+        def check(answer: Any) -> None:
+            # Answers come in order. A sync that has none by now will never have one.
+            answered(answer if self._sync.successful() else _LOST_SYNC)
+
+        self._answer.rawlink(check)
+
+
+class _Lost:
+    value = None
+    exception = ConnectionLoss("the sync before a read was lost")
+
+
+_LOST_SYNC = _Lost()
 
 
 class _Call:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from kazoo.exceptions import ConnectionLoss
 
-from ledger.errors import LedgerError, MetadataUnavailable, NodeExists
+from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore import open_store
 from ledger.metastore.zookeeper import open_zookeeper
 from ledger.presence import Presence
@@ -226,3 +228,44 @@ async def test_a_broken_connection_alone_yields_no_value(
                     await all_quiet()
             nursery.cancel_scope.cancel()
         assert seen == [b"0", ["a"], b"1", ["a", "b"]]
+
+
+async def test_no_read_is_believed_whose_server_may_lag_behind(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks between a sync and its read; another server answers the read."""
+    async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
+        await store.create("/n/child", b"")
+        client = store._link._client
+        sync, syncs = client.sync_async, list[str]()
+
+        def lost_at_first(path: str) -> Any:
+            syncs.append(path)
+            if len(syncs) > 1:
+                return sync(path)
+            lost = client.handler.async_result()
+            lost.set_exception(ConnectionLoss())
+            return lost
+
+        monkeypatch.setattr(client, "sync_async", lost_at_first)
+
+        async def first(values: AsyncGenerator[object, None]) -> object:
+            async with aclosing(values):
+                return await anext(values)
+
+        async def absent() -> None:
+            with pytest.raises(NoSuchNode):
+                await store.get("/x")
+
+        reads: list[Callable[[], Awaitable[object]]] = [
+            lambda: store.get("/n"),
+            absent,
+            lambda: store.children("/n"),
+            lambda: first(store.watch("/n")),
+            lambda: first(store.watch("/x")),
+            lambda: first(store.watch_children("/n")),
+        ]
+        for number, read in enumerate(reads):
+            syncs.clear()
+            await read()
+            assert len(syncs) >= 2, f"read {number} was believed"
