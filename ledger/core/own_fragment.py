@@ -51,7 +51,8 @@ def closed_by_writer(
     """Closed where the writer ended; None if it is so already.
 
     Raises LedgerFenced if another client closed it elsewhere, or is recovering it: where the
-    ledger ends is theirs to find then.
+    ledger ends is theirs to find then. A fragment that begins where this writer ended may be its
+    own, stored by an ensemble change that was still under way: it is empty, and stays.
     """
     if stored.is_closed:
         if (stored.last_entry_id, stored.length) == (last_entry_id, length):
@@ -61,4 +62,10 @@ def closed_by_writer(
             f"{stored.last_entry_id}; this writer confirmed up to {last_entry_id}"
         )
     stored.require_open()
-    return with_own_fragment(stored, own).closed(last_entry_id, length)
+    ours, empty = stored, stored.fragments[-1:]
+    if own.first_entry_id < empty[0].first_entry_id == last_entry_id + 1:
+        ours = replace(stored, fragments=stored.fragments[:-1])
+    else:
+        empty = ()
+    ours = with_own_fragment(ours, own)
+    return replace(ours, fragments=ours.fragments + empty).closed(last_entry_id, length)

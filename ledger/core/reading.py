@@ -81,7 +81,8 @@ class ReplicaOrder:
         # If all hold every entry the start must not move with the entry id: sticky.
         indices = write_set(0 if size == quorum else entry_id, size, quorum)
         turn = self._rotation % quorum
-        replicas = [bookies[i] for i in indices[turn:] + indices[:turn]]
+        # A closed ledger may name a bookie twice: it has one answer all the same.
+        replicas = list(dict.fromkeys(bookies[i] for i in indices[turn:] + indices[:turn]))
         failed_s = self._failed_s
         if failed_s:
             for bookie in [b for b, at in failed_s.items() if at + FAILURE_MEMORY_S <= now_s]:

@@ -19,6 +19,7 @@ from ledger.errors import (
     LedgerError,
     LedgerFenced,
     MetadataUnavailable,
+    NoSuchEntry,
     RecoveryIncomplete,
 )
 from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY

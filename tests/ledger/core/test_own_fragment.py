@@ -91,3 +91,21 @@ def test_closing_where_another_client_closed() -> None:
     assert closed_by_writer(stored, own, 9, 90) is None
     with pytest.raises(LedgerFenced, match="at entry 9; this writer confirmed up to 12"):
         closed_by_writer(stored, own, 12, 120)
+
+
+def test_a_change_that_was_still_under_way_when_its_writer_closed() -> None:
+    """The new ensemble is stored, and the writer ended before it was told so."""
+    old, new = ("b0", "b1", "b2"), ("b0", "b1", "b3")
+    stored = metadata((0, ("b4", "b1", "b2")), (4, old), (10, new))
+    closed = closed_by_writer(stored, Fragment(4, old), 9, 90)
+    assert closed is not None
+    assert (closed.is_closed, closed.last_entry_id, closed.length) == (True, 9, 90)
+    assert closed.fragments == stored.fragments
+    # Moved by somebody else: its own entries are where the writer was told.
+    moved = metadata((0, old), (4, ("b5", "b1", "b2")), (10, new))
+    closed = closed_by_writer(moved, Fragment(4, old), 9, 90)
+    assert closed is not None
+    assert closed.fragments == metadata((0, old), (4, old), (10, new)).fragments
+    # Not the writer's: it has two fragments more.
+    with pytest.raises(LedgerFenced, match="from entry 7"):
+        closed_by_writer(metadata((0, old), (4, old), (7, new), (10, old)), Fragment(4, old), 9, 90)
