@@ -11,7 +11,13 @@ import struct
 from typing import Protocol
 
 from ledger.calls import Calls
-from ledger.errors import LedgerError, Status, Unauthorized, error_of_status
+from ledger.errors import (
+    LedgerError,
+    RemoteProtocolError,
+    Status,
+    Unauthorized,
+    error_of_status,
+)
 from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import AddResponse
@@ -171,6 +177,8 @@ class Answers:
 
 def _refused_unread(bookie: str, status: Status) -> LedgerError:
     """The answer to an add that names neither ledger nor entry."""
+    if status is Status.OK:
+        return RemoteProtocolError(f"bookie {bookie} answered an add with something else")
     if status is Status.UNAUTHORIZED:
         return Unauthorized(f"bookie {bookie} takes no adds before we authenticate")
     return error_of_status(status, f"adds to bookie {bookie}")

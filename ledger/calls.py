@@ -13,12 +13,13 @@ import trio
 from outcome import Error, Value
 
 from ledger.errors import LedgerError, LocalProtocolError, RemoteProtocolError
-from ledger.wire import v2, v3
+from ledger.wire import v2, v3, v3_forms
 from ledger.wire.messages import (
     AddRequest,
     AddResponse,
     BatchReadRequest,
     BatchReadResponse,
+    ErrorResponse,
     ReadRequest,
     ReadResponse,
     Request,
@@ -31,6 +32,14 @@ WRITER_TXN_ID = 1 << 62
 
 OnAnswer = Callable[[ResponseBody | None], None]
 
+_ANSWER_TYPES: dict[type[RequestBody], type[ResponseBody]] = {
+    BatchReadRequest: BatchReadResponse,
+    **{
+        asked: v3_forms.RESPONSE_OF_OPERATION[int(form.operation)].body_type
+        for asked, form in v3_forms.REQUEST_OF_TYPE.items()
+    },
+}
+
 
 class Call:
     """One request. `task` waits for the answer; None if nobody does (any more).
@@ -38,10 +47,11 @@ class Call:
     `on_answer` is called with the answer, or with None if there will be none.
     """
 
-    __slots__ = ("key", "on_answer", "task")
+    __slots__ = ("answer_type", "key", "on_answer", "task")
 
-    def __init__(self, key: object) -> None:
+    def __init__(self, key: object, answer_type: type[ResponseBody]) -> None:
         self.key = key
+        self.answer_type = answer_type
         self.task: trio.lowlevel.Task | None = None
         self.on_answer: OnAnswer | None = None
 
@@ -62,7 +72,7 @@ class Calls:
         self._txn_id += 1
         request = Request(self._version, self._txn_id, body)
         data = self._codec.encode_request(request)
-        call = Call(self._key_of(request))
+        call = Call(self._key_of(request), _ANSWER_TYPES[type(body)])
         self._calls.setdefault(call.key, deque()).append(call)
         self.waiting += 1
         return call, data
@@ -104,7 +114,13 @@ class Calls:
         calls = self._calls.get(key)
         if calls is None:
             raise RemoteProtocolError(f"answer {type(body).__name__} to nothing we asked")
-        call = calls.popleft()
+        call = calls[0]
+        # An OK to something else must not be taken for this one's.
+        if not isinstance(body, (call.answer_type, ErrorResponse)):
+            raise RemoteProtocolError(
+                f"answer {type(body).__name__} where a {call.answer_type.__name__} was due"
+            )
+        calls.popleft()
         if not calls:
             del self._calls[key]
         self.waiting -= 1
