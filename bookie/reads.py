@@ -49,6 +49,8 @@ LAST_ENTRY = -1
 """As the id in a read: the last entry the bookie holds."""
 BATCH_READ_BYTES_MAX = 5 * 1024 * 1024 - 64
 LONG_POLL_S_MAX = 3600.0
+_LISTS_MAX = 2
+"""Lists of entries made at once: each may hold the ids of a whole write cache."""
 _STATUS_OF_ERROR: dict[type[LedgerError], Status] = {
     NoSuchEntry: Status.NO_SUCH_ENTRY,
     NoSuchLedger: Status.NO_SUCH_LEDGER,
@@ -65,6 +67,7 @@ class Reads:
         self._journal = storage.journal
         self._polls = LongPolls(long_polls_max)
         self._polls_changed = trio.Event()
+        self._lists = trio.Semaphore(_LISTS_MAX)
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -222,7 +225,8 @@ class Reads:
         if state is None or state.is_deleted:
             return ListEntriesResponse(Status.NO_SUCH_LEDGER, ledger_id)
         try:
-            held = await self._storage.entries_held(ledger_id)
+            async with self._lists:
+                held = await self._storage.entries_held(ledger_id)
         except LedgerError as error:
             return ListEntriesResponse(status_of(error, ledger_id, LAST_ENTRY), ledger_id)
         if state.is_limbo:  # what is not in the list would be said to be absent

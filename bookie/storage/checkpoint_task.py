@@ -11,18 +11,16 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from bookie.core.caches import WriteCache
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.settings import StorageFailed
 from ledger.errors import BookieIoError, FinalError
 
 
 class CheckpointTask:
-    """Makes a checkpoint when the active half is full, and at an interval."""
+    """Makes a checkpoint when one is due, and at an interval."""
 
-    def __init__(self, checkpointer: Checkpointer, cache: WriteCache, interval_s: float) -> None:
+    def __init__(self, checkpointer: Checkpointer, interval_s: float) -> None:
         self._checkpointer = checkpointer
-        self._cache = cache
         self._interval_s = interval_s
         self._write_lock = trio.Lock()
         self._is_checkpointing = False
@@ -34,11 +32,12 @@ class CheckpointTask:
 
     @property
     def is_full(self) -> bool:
-        """Adds must wait: the active half is full and a checkpoint holds the other.
+        """Requests must wait: the active half is full, or too many ledgers are new or changed,
+        and a checkpoint holds the other half.
 
-        Asking wakes the task when the half is full, so ask after each chunk of adds.
+        Asking wakes the task when a checkpoint is due, so ask after each chunk of requests.
         """
-        if not self._cache.is_active_full:
+        if not self._checkpointer.is_due:
             return False
         self._wanted.set()
         return self._is_checkpointing or self.failure is not None

@@ -76,6 +76,12 @@ class LedgerStates:
     def has_changes(self) -> bool:
         return bool(self._dirty)
 
+    @property
+    def are_changes_many(self) -> bool:
+        """So many states cannot be let go that a checkpoint must come first: fences and explicit
+        LACs of ever new ledgers fill no cache."""
+        return len(self._dirty) >= self._states_max
+
     def saved(self) -> None:
         """What `take_changed` gave is durable in the index."""
         self._saving = {}

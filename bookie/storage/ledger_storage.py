@@ -74,7 +74,7 @@ class LedgerStorage:
             logs=logs,
             states=states,
         )
-        self._task = CheckpointTask(self._checkpointer, cache, options.checkpoint_interval_s)
+        self._task = CheckpointTask(self._checkpointer, options.checkpoint_interval_s)
         self._garbage = GarbageCollector(
             index=index,
             logs=logs,
@@ -223,7 +223,7 @@ class LedgerStorage:
                 for frame in iterate_frames(payload):
                     replay_frame(frame, self.cache, self._states)
                     self._frames_replayed += 1
-                    if self.cache.is_active_full:
+                    if self._checkpointer.is_due:
                         await self._task.make(moves_mark=False)
         await self._task.make()
 

@@ -28,7 +28,8 @@ class StorageOptions:
     checkpoint_interval_s: float = 10.0
     """The longer, the more there is to replay when the bookie starts."""
     states_max: int = 100_000
-    """Ledgers known in memory, beside those with entries in the write cache."""
+    """Ledgers known in memory, beside those with entries in the write cache. So many new or
+    changed ones cause a checkpoint."""
     garbage: GarbageOptions = field(default_factory=GarbageOptions)
 
     def __post_init__(self) -> None:

@@ -11,8 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.availability import decode_entries_held
+from bookie.core.availability import EntriesHeld, decode_entries_held
 from bookie.requests import AUTH_DISABLED_PLUGIN
+from bookie.storage.ledger_storage import LedgerStorage
 from ledger.errors import Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb
 from ledger.wire import v2, v3
@@ -338,6 +339,37 @@ async def test_a_list_of_entries_names_what_is_in_cache_and_index(tmp_path: Path
         answer = await peer.ask(ListEntriesResponse, ListEntriesRequest(7))
         assert answer.availability is not None
         assert ids_of(answer.availability) == held
+
+
+async def test_few_lists_of_entries_are_made_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may hold the ids of a whole write cache, and its request is small."""
+    listed, at_once, most = LedgerStorage.entries_held, 0, 0
+
+    async def entries_held(self: LedgerStorage, ledger_id: int) -> EntriesHeld:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await trio.sleep(0.01)
+        held = await listed(self, ledger_id)
+        at_once -= 1
+        return held
+
+    monkeypatch.setattr(LedgerStorage, "entries_held", entries_held)
+    async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
+        async with peer_of(cluster) as peer:
+            await peer.ask(AddResponse, add(7, 0), 2)
+
+        async def ask() -> None:
+            async with peer_of(cluster) as peer:
+                answer = await peer.ask(ListEntriesResponse, ListEntriesRequest(7))
+                assert list(decode_entries_held(answer.availability or b"")) == [(0, 0)]
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(ask)
+    assert 1 <= most <= 2
 
 
 async def test_a_ledger_in_limbo_has_no_list_of_entries(tmp_path: Path) -> None:
