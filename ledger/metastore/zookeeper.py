@@ -1,7 +1,8 @@
 """The metadata store on ZooKeeper, for clusters of several machines; shared with Apache's.
 
 The store's tree begins at the parent of the ledgers root, so that our own nodes lie beside the
-ledgers and two clusters of one ZooKeeper never meet. Never used in the simulator (threads).
+ledgers (their name tells roots with one parent apart) and two clusters of one ZooKeeper never
+meet. Never used in the simulator (threads).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ledger.errors import InvalidArgument, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import check_node, check_path
 from ledger.metastore.tasks import open_background
-from ledger.metastore.zookeeper_address import parse_address
+from ledger.metastore.zookeeper_address import OWN, parse_address
 from ledger.metastore.zookeeper_changes import Changes
 from ledger.metastore.zookeeper_ephemerals import Ephemerals
 from ledger.metastore.zookeeper_errors import OutcomeUnknown, translate
@@ -234,7 +235,11 @@ class ZooKeeperStore:
             raise translate(error, path) from error
 
     def _whole(self, path: str) -> str:
-        return (self._chroot or "/") if path == "/" else self._chroot + path
+        if path == "/":
+            return self._chroot or "/"
+        if path == OWN or path.startswith(f"{OWN}/"):
+            path = self._link.address.own + path.removeprefix(OWN)
+        return self._chroot + path
 
 
 def _node(data: bytes | None, stat: Any) -> Node:

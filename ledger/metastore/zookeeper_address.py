@@ -16,6 +16,10 @@ from ledger.metastore.paths import check_path, name_of, parent_of
 
 PORT = 2181
 MANAGERS = ("hierarchical", "longhierarchical", "flat")
+USUAL_ROOT = "/ledgers"
+OWN = "/ledgerstream"
+"""The part of a store's tree that is not Apache's: streams, clients."""
+
 FORM = "zk://HOST:2181,HOST:2181/ledgers"
 
 _HOST = re.compile(r"[^\s/@:\[\]?#%\\\"'<>]+")
@@ -30,6 +34,12 @@ class ZooKeeperAddress:
     chroot: str
     root: str
     manager: str | None
+
+    @property
+    def own(self) -> str:
+        """Where our own nodes lie, seen from the parent of the root: beside it, under a name
+        that tells clusters apart whose roots have one parent."""
+        return OWN if self.root == USUAL_ROOT else f"{OWN}-{self.root[1:]}"
 
     @property
     def hosts(self) -> str:
@@ -62,6 +72,8 @@ def parse_address(uri: str) -> ZooKeeperAddress:
     except InvalidArgument as error:
         raise _refused(uri, str(error)) from None
     parent = parent_of(path)
+    if f"/{name_of(path)}" == OWN:
+        raise _refused(uri, f"ends in {OWN}, where streams lie: name the ledgers root otherwise")
     return ZooKeeperAddress(
         servers=servers,
         chroot="" if parent == "/" else parent,

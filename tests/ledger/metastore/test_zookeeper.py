@@ -78,6 +78,26 @@ async def test_the_tree_begins_at_the_parent_of_the_ledgers_root(
         assert await other.children("/") == ["ledgers"]
 
 
+async def test_clusters_whose_roots_have_one_parent_never_meet(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    """Else a janitor of the one would delete ledgers of the other that have the same ids."""
+    chroot = parse_address(zookeeper_uri).chroot
+    red_uri = zookeeper_uri.replace("/ledgers", "/red")
+    async with open_zookeeper(zookeeper_uri) as store, open_zookeeper(red_uri) as red:
+        await store.create("/ledgerstream/x", b"", is_ephemeral=True)
+        await red.transaction([Create("/ledgerstream/y", b"red"), Check("/ledgerstream", 0)])
+        await red.create("/ledgerstreams", b"")
+        assert await store.children("/ledgerstream") == ["x"]
+        assert await red.children("/ledgerstream") == ["y"]
+        async with aclosing(red.watch("/ledgerstream/y")) as nodes:
+            node = await anext(nodes)
+            assert node is not None
+            assert node.data == b"red"
+        found = await raw(shared_zookeeper, lambda client: client.get_children(chroot))
+        assert sorted(found) == ["ledgerstream", "ledgerstream-red", "ledgerstreams"]
+
+
 async def test_a_client_finds_its_cluster_where_the_address_says(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:

@@ -63,6 +63,7 @@ def test_an_address_says_servers_place_and_manager(
         ("zk://h/a//ledgers", "component ''"),
         ("zk://h/../ledgers", r"component '\.\.'"),
         ("zk://h/%2e/ledgers", r"component '\.'"),
+        ("zk://h/a/ledgerstream", "where streams lie"),
         ("zk://h/ledgers?x=1", "which mean nothing here"),
         ("zk+ms://h/ledgers", "manager 'ms', known are hierarchical, longhierarchical, flat, null"),
         ("zk+://h/ledgers", "manager ''"),
