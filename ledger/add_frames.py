@@ -1,4 +1,4 @@
-"""Adds of a writer as whole frames: v2's made into v3's, and one frame found among many.
+"""Adds of a writer as whole frames: v2's made into v3's, and one frame taken out of many.
 
 Only for what is not hot: writers make v2 frames in place (`ledger.writer`).
 """
@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from ledger.calls import WRITER_TXN_ID
-from ledger.wire import v2, v3
+from ledger.wire import v3
 from ledger.wire.messages import AddRequest, Buffer, Request
 
 _LENGTH = struct.Struct(">i").unpack_from
@@ -35,14 +35,14 @@ def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
     return b"".join(frames)
 
 
-def find(frames: bytes, entry_id: int, version: int) -> bytes | None:
-    """The frame that adds `entry_id`, out of whole frames one after the other."""
-    codec = v3 if version == 3 else v2
+def before_last(frames: bytes, count: int) -> bytes | None:
+    """The frame with `count` others after it, out of whole frames one after the other; None if
+    there are not so many. A busy bookie may refuse thousands: only lengths are looked at."""
+    begins: list[int] = []
     at = 0
     while at < len(frames):
-        end = at + 4 + _LENGTH(frames, at)[0]
-        request = codec.decode_request(frames[at + 4 : end]).body
-        if isinstance(request, AddRequest) and request.entry_id == entry_id:
-            return frames[at:end]
-        at = end
-    return None
+        begins.append(at)
+        at += 4 + _LENGTH(frames, at)[0]
+    begins.append(at)
+    wanted = len(begins) - 2 - count
+    return frames[begins[wanted] : begins[wanted + 1]] if count >= 0 <= wanted else None
