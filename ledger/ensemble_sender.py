@@ -166,7 +166,8 @@ class EnsembleSender:
             self._sent.append(_Sent(entry_class, last, frames, bytes_held))
             for index in core.write_set(entry_class):
                 self._send(index, frames)
-        self.lac_carried = core.last_add_confirmed
+            # Only if there was one: a burst may have been sent before, with an older LAC.
+            self.lac_carried = core.last_add_confirmed
 
     def _send(self, index: int, frames: bytes) -> None:
         connection = self.connections[index]
@@ -219,10 +220,13 @@ class EnsembleSender:
         entry_class = entry_id % self.core.stride
         for sent in self._sent:
             if sent.entry_class == entry_class and entry_id <= sent.last_entry_id:
-                frame = add_frames.find(sent.frames, entry_id, self.wire_version)
-                if frame is not None and self._loop.nursery is not None:
-                    self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
-                    return True
+                # The frames are those of all entries of the class, up to the last one.
+                after = (sent.last_entry_id - entry_id) // self.core.stride
+                frame = add_frames.before_last(sent.frames, after)
+                if frame is None or self._loop.nursery is None:
+                    return False
+                self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
+                return True
         return False
 
     def send_again(self, index: int, bookie: str, frames: bytes) -> bool:

@@ -320,6 +320,26 @@ async def test_a_lost_explicit_lac_is_told_again(tmp_path: Path) -> None:
                     await reader.wait_lac_after(0, 1)
 
 
+async def test_a_burst_that_was_sent_already_carries_no_newer_lac(tmp_path: Path) -> None:
+    """Acks may come between a large entry, sent at once, and the end of its tick."""
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        cluster.client() as client,
+        cluster.client() as other,
+        client.create_ledger() as writer,
+    ):
+        for _ in range(2):
+            writer.append_nowait(bytes(150_000))
+        for bookie in writer.metadata.last_fragment.bookies:
+            writer.acked(bookie, 0, 1)
+        writer.settle()
+        assert writer.last_add_confirmed == 1
+        async with other.open_ledger(writer.ledger_id, recover=False) as reader:
+            with trio.fail_after(20):
+                while reader.last_add_confirmed < 1:
+                    await reader.wait_lac_after(reader.last_add_confirmed, 1)
+
+
 async def test_the_append_path_pays_for_no_attribute_too_many(tmp_path: Path) -> None:
     """CPython shares the keys of up to 30 attributes; with more, each access costs more."""
     async with (
