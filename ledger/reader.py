@@ -34,7 +34,7 @@ from ledger.errors import (
 )
 from ledger.lac_poll import LacPoll
 from ledger.metastore.bookies import BookieRegistry
-from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.options import ClientOptions
 from ledger.quorum_lac import find_confirmed
 from ledger.read_ahead import EntryRange
@@ -281,10 +281,11 @@ class LedgerReader:
         return self._lac
 
     async def _look_behind_writer(self) -> None:
+        writer = self.metadata.custom.get(CLIENT_TAG)
         if self.is_closed or not await self._ledgers.is_writer_gone(self.metadata):
             return
         # The ensemble that will not be changed any more: of one it left, copies prove nothing.
-        if await self._fetch.refresh():
+        if await self._fetch.refresh() and self.metadata.custom.get(CLIENT_TAG) == writer:
             await self.find_confirmed()
 
     async def find_confirmed(self) -> int:

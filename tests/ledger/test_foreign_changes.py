@@ -233,6 +233,34 @@ async def test_no_entry_is_proven_by_an_ensemble_that_may_have_been_left(
         assert await reader.read_last_confirmed() == last - 1
 
 
+async def test_a_reserved_ledger_that_was_given_away_has_a_living_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client that reserved it is gone, the one that writes it lives."""
+    cluster_of_three = scripted_cluster(properties={SOFTWARE_PROPERTY: OUR_SOFTWARE})
+    async with cluster_of_three as cluster, cluster.client() as reading:
+        async with cluster.client() as reserving:
+            ledger_id = await reserving.reserve_ledger()
+        reader = await reading.open_ledger(ledger_id, recover=False)
+        is_gone, found = reading.ledgers.is_writer_gone, list[bool]()
+
+        async with cluster.client(lac_linger_ms=60_000) as writing:
+            writing.rng.seed(4)  # for a name of its own
+
+            async def claimed_meanwhile(metadata: LedgerMetadata) -> bool:
+                found.append(await is_gone(metadata))
+                if len(found) == 1:
+                    writer = await writing.write_reserved(ledger_id)
+                    await writer.append_many(map(payload_of, range(COUNT)))
+                return found[-1]
+
+            monkeypatch.setattr(reading.ledgers, "is_writer_gone", claimed_meanwhile)
+            for _ in range(2):
+                assert await reader.read_last_confirmed() < COUNT - 1
+        assert found == [True, False]
+        assert await reader.read_last_confirmed() == COUNT - 1
+
+
 async def test_our_bookies_are_registered_as_ours(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
         infos = await client.bookies.available()
