@@ -26,6 +26,10 @@ from ledger.metastore.zookeeper_threads import Handler, Inbox
 log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 1000
+READ_TRIES_MAX = 5
+"""A read whose answer is lost so often may be what breaks the connection: a list too long to
+arrive in time takes the calls of all others with it."""
+
 RECONNECT_DELAY_S = 0.05
 RECONNECT_DELAY_S_MAX = 0.35
 """Before jitter of up to 40 %: a server that is back is found within half a second."""
@@ -110,10 +114,12 @@ class ZooKeeperLink:
     async def call(self, issue: Issue, what: str, *, is_change: bool, patient: bool = False) -> Any:
         """What kazoo answers; its errors leave as they are, but for these two.
 
-        Raises MetadataUnavailable if there is no connection for `patience_s` (`patient`: waits
-        for ever), OutcomeUnknown if a change was sent and its answer lost.
+        Raises MetadataUnavailable if there is no connection for `patience_s`, or a read was lost
+        READ_TRIES_MAX times (`patient`: tries for ever), OutcomeUnknown if a change was sent and
+        its answer lost.
         """
         give_up_at = math.inf if patient else trio.current_time() + self.patience_s
+        tries = 0
         while True:
             await self.wait_connected(give_up_at, what)
             await self._slots.acquire()
@@ -130,6 +136,13 @@ class ZooKeeperLink:
                 raise OutcomeUnknown(
                     f"the connection to ZooKeeper at {self.address.hosts} was lost while it"
                     f" answered: {what} may have happened or not. Cure: read and decide again"
+                ) from call.error
+            tries += 1
+            if tries == READ_TRIES_MAX and not patient:
+                raise MetadataUnavailable(
+                    f"{what}: the connection to ZooKeeper at {self.address.hosts} was lost before"
+                    f" the answer, {tries} times. Cure: if others get answers, this one may be"
+                    f" too long for the session timeout of {self.patience_s:g} s"
                 ) from call.error
 
     def post(self, issue: Issue) -> None:

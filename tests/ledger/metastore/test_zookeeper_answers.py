@@ -230,6 +230,23 @@ async def test_a_broken_connection_alone_yields_no_value(
         assert seen == [b"0", ["a"], b"1", ["a", "b"]]
 
 
+async def test_a_read_that_is_lost_again_and_again_ends(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
+        client = store._link._client
+
+        def lost(_path: str) -> Any:
+            result = client.handler.async_result()
+            result.set_exception(ConnectionLoss())
+            return result
+
+        monkeypatch.setattr(client, "get_async", lost)
+        with trio.fail_after(PATIENCE_S), pytest.raises(MetadataUnavailable, match="5 times"):
+            await store.get("/n")
+        assert await store.children("/n") == []
+
+
 async def test_no_read_is_believed_whose_server_may_lag_behind(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
