@@ -56,17 +56,21 @@ async def find_confirmed(
 
 
 async def _of_our_software(registry: BookieRegistry, ensemble: tuple[str, ...]) -> dict[str, None]:
-    """Bookies of `ensemble` registered as ours; none if that cannot be found out."""
-    try:
-        registered = {**await registry.read_only(), **await registry.available()}
-    except MetadataUnavailable:
-        return {}
-    return {
-        bookie: None
-        for bookie in ensemble
-        if bookie in registered
-        and registered[bookie].properties.get(SOFTWARE_PROPERTY) == OUR_SOFTWARE
-    }
+    """Bookies of `ensemble` registered as ours now; one whose registration is in doubt is not.
+
+    A list would not do: it remembers what a bookie published, and under the same name there may
+    be other software since."""
+    ours: dict[str, None] = {}
+    for bookie in ensemble:
+        try:
+            info = await registry.info(bookie)
+        except MetadataUnavailable:
+            return {}
+        except LedgerError:
+            continue
+        if info is not None and info.properties.get(SOFTWARE_PROPERTY) == OUR_SOFTWARE:
+            ours[bookie] = None
+    return ours
 
 
 class _Search:

@@ -53,7 +53,7 @@ class BookieRegistry:
     """The registry below `root`. Any number may share one store.
 
     What a bookie published is read once and remembered while it is listed, so that choosing
-    bookies costs one question; `address` always asks.
+    bookies costs one question; `info` and `address` always ask.
     """
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
@@ -82,18 +82,23 @@ class BookieRegistry:
         known.pop(_READ_ONLY, None)
         return sorted(known)
 
+    async def info(self, bookie_id: str) -> BookieInfo | None:
+        """What a bookie publishes now; None if it is not registered. Raises MetadataCorrupt."""
+        check_bookie_id(bookie_id)
+        for parent in (self._available, self._read_only):
+            try:
+                return await self._info(parent, bookie_id)
+            except NoSuchNode:
+                continue
+        return None
+
     async def address(self, bookie_id: str) -> tuple[str, int]:
         """Host and port of a bookie; of one not registered, what its id says.
 
         Raises BookieUnavailable if neither tells it.
         """
-        check_bookie_id(bookie_id)
-        for parent in (self._available, self._read_only):
-            try:
-                node = await self._store.get(f"{parent}/{bookie_id}")
-            except NoSuchNode:
-                continue
-            info = decode_info(bookie_id, node.data)
+        info = await self.info(bookie_id)
+        if info is not None:
             return info.host, info.port
         info_of_id = _info_of_id(bookie_id)
         if info_of_id is None:

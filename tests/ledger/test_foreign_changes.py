@@ -22,6 +22,7 @@ from ledger.errors import (
     NoSuchEntry,
     RecoveryIncomplete,
 )
+from ledger.metastore.bookies import BookieInfo, encode_info
 from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.writer import LedgerWriter
 from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
@@ -201,6 +202,21 @@ async def test_only_bookies_of_ours_prove_what_nobody_was_told(properties: dict[
             known = reader.last_add_confirmed
             assert known == (COUNT - 1 if properties else -1)
         await check_reads(reading, writer.ledger_id, COUNT)
+
+
+async def test_a_bookie_that_is_of_other_software_by_now_proves_nothing() -> None:
+    """A client that lives long has listed it when it was ours."""
+    cluster_of_three = scripted_cluster(properties={SOFTWARE_PROPERTY: OUR_SOFTWARE})
+    async with cluster_of_three as cluster, cluster.client() as reading:
+        listed = await reading.bookies.available()
+        async with cluster.client(lac_linger_ms=60_000) as writing:
+            writer = await writing.create_ledger()
+            await writer.append_many(map(payload_of, range(COUNT)))
+        for name, info in listed.items():
+            theirs = encode_info(BookieInfo(info.host, info.port))
+            await reading.store.put(f"/ledgers/available/{name}", theirs)
+        async with reading.open_ledger(writer.ledger_id, recover=False) as reader:
+            assert reader.last_add_confirmed < COUNT - 1
 
 
 async def test_no_entry_is_proven_by_an_ensemble_that_may_have_been_left(
