@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
 from kazoo import exceptions as zk
+from kazoo.client import KazooClient
 
 from ledger.errors import InvalidArgument, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
@@ -206,13 +208,18 @@ class ZooKeeperStore:
             raise await self._changes.explain(error, change) from error
 
     async def _make_numbered(self, whole: str) -> str:
-        made: str = await self._link.call(
-            lambda client: client.create_async(whole, b"", ephemeral=True, sequence=True),
-            f"take an id of {whole}",
-            is_change=True,
-        )
-        self._link.post(lambda client: client.delete_async(made))
+        def issue(client: KazooClient) -> Any:
+            answer = client.create_async(whole, b"", ephemeral=True, sequence=True)
+            answer.rawlink(lambda made: self._link.inbox.put(partial(self._unmake, made)))
+            return answer
+
+        made: str = await self._link.call(issue, f"take an id of {whole}", is_change=True)
         return made
+
+    def _unmake(self, made: Any) -> None:
+        """Also when nobody waits for the number any more: nodes would pile up in the session."""
+        if made.exception is None:
+            self._link.post(lambda client: client.delete_async(made.value))
 
     async def _is_absent(self, watcher: Watcher, path: str, is_patient: bool) -> bool:
         """Sets the watch that fires when the node is made."""

@@ -98,6 +98,23 @@ async def test_clusters_whose_roots_have_one_parent_never_meet(
         assert sorted(found) == ["ledgerstream", "ledgerstream-red", "ledgerstreams"]
 
 
+async def test_ids_that_nobody_waits_for_leave_no_nodes(zookeeper_uri: str) -> None:
+    async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
+        assert await store.next_id("/ids/ID-") == 0
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(store.next_id, "/ids/ID-")
+            while len(store._link._in_flight) < 20:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert await store.next_id("/ids/ID-") > 0
+        with trio.fail_after(20):
+            async with aclosing(store.watch_children("/ids")) as names:
+                async for found in names:
+                    if not found:
+                        break
+
+
 async def test_a_client_finds_its_cluster_where_the_address_says(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
