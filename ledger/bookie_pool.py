@@ -1,7 +1,7 @@
 """The client's connections to all bookies: one for v2 and one for v3 each, made when needed.
 
 Adds and reads go over v2 (cheap), what v2 cannot say (long poll, explicit LAC, force, info)
-over v3, as Apache's own v2 client does; or all over v3, if the client is set so. A bookie that
+or cannot keep apart (fencing, recovery) over v3; or all over v3, if set so. A bookie that
 failed is not tried again for a short, growing pause, so that nobody spins on it. Whether a
 bookie knows batch reads is found out on a connection of its own: one that does not closes it,
 and nothing else may die with it (docs/adr/0014).
@@ -62,7 +62,8 @@ def version_for(body: RequestBody) -> int:
     if isinstance(body, BatchReadRequest):
         return 2
     if isinstance(body, AddRequest):
-        return 3 if body.is_deferred_sync else 2
+        # Nor can a recovery's add be told from one of a writer of this client in v2.
+        return 3 if body.is_deferred_sync or body.is_recovery else 2
     return 3
 
 

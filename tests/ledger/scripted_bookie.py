@@ -58,6 +58,8 @@ class ScriptedBookie:
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     script: Script = lambda request: None
+    hold: Callable[[Request], trio.Event | None] = lambda request: None
+    """What to wait for before a request of a connection, and all behind it, is looked at."""
 
     def answer(self, request: Request) -> ResponseBody:
         self.requests.append(request)
@@ -112,6 +114,8 @@ class ScriptedBookie:
                             frame, buffer = buffer[4:end], buffer[end:]
                             codec = v3 if is_version_3(frame[0]) else v2
                             request = codec.decode_request(frame)
+                            if (held := self.hold(request)) is not None:
+                                await held.wait()
                             body = self.answer(request)
                             response = Response(request.version, request.txn_id, body)
                             await stream.send_all(codec.encode_response(response))

@@ -1,0 +1,63 @@
+"""Answers that come when somebody else waits for one of the same entry."""
+
+from __future__ import annotations
+
+import trio
+
+from ledger.errors import Status
+from ledger.wire.messages import (
+    AddRequest,
+    AddResponse,
+    ReadRequest,
+    ReadResponse,
+    Request,
+    ResponseBody,
+)
+from tests.ledger.scripted_bookie import Script, ScriptedBookie, scripted_cluster
+
+
+async def test_a_writers_late_adds_are_not_taken_for_recoverys() -> None:
+    """Writer and recovery of one client, and bookies that look at the writer's adds last: they
+    are refused, and that is not what becomes of the same entries added by recovery."""
+    last = 5
+    async with scripted_cluster() as cluster, cluster.client() as client:
+        is_added_again, is_held_by_one = trio.Event(), trio.Event()
+        fenced: set[str] = set()
+
+        def script_of(bookie: ScriptedBookie) -> Script:
+            def script(request: Request) -> ResponseBody | None:
+                match request.body:
+                    case ReadRequest(ledger_id, entry_id, is_fencing=True):
+                        fenced.add(bookie.name)
+                        if bookie.name == "b1" and entry_id == last:  # else it is proven absent
+                            return ReadResponse(Status.IO_ERROR, ledger_id, entry_id)
+                    case AddRequest(ledger_id, entry_id, is_recovery=is_recovery):
+                        if is_recovery:
+                            is_added_again.set()
+                        elif bookie.name == "b0" and entry_id == last:
+                            is_held_by_one.set()
+                        elif bookie.name in fenced:
+                            return AddResponse(Status.FENCED, ledger_id, entry_id, entry_id)
+                return None
+
+            return script
+
+        def hold(request: Request) -> trio.Event | None:
+            match request.body:
+                case AddRequest(entry_id=5, is_recovery=False):
+                    return is_added_again
+            return None
+
+        for bookie in cluster.bookies.values():
+            bookie.script = script_of(bookie)
+            if bookie.name != "b0":
+                bookie.hold = hold
+        writer = await client.create_ledger()
+        await writer.append_many(b"%d" % i for i in range(last))
+        writer.append_nowait(b"%d" % last)
+        with trio.fail_after(10):
+            await is_held_by_one.wait()
+            async with client.open_ledger(writer.ledger_id) as reader:
+                entries = await reader.read(0, last)
+        assert [bytes(entry.payload) for entry in entries] == [b"%d" % i for i in range(last + 1)]
+        assert writer.last_add_confirmed == last - 1
