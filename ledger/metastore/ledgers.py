@@ -18,6 +18,7 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.core.metadata_format import decode, encode
 from ledger.errors import (
     InvalidArgument,
+    LedgerError,
     LedgerExists,
     MetadataConflict,
     MetadataUnavailable,
@@ -187,8 +188,8 @@ class LedgerStore:
         while (path := path.rpartition("/")[0]) != self.root:
             try:
                 await self._store.delete(path)
-            except (InvalidArgument, NoSuchNode):
-                return
+            except LedgerError:
+                return  # the ledger is deleted, whatever this is
 
     async def list(self) -> builtins.list[int]:
         """All ledger ids, ascending. Not a snapshot: the tree may change meanwhile."""

@@ -16,11 +16,13 @@ from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import (
     InvalidArgument,
     LedgerClosed,
+    LedgerError,
     LedgerExists,
     MetadataConflict,
     MetadataCorrupt,
     MetadataUnavailable,
     NoSuchLedger,
+    Unauthorized,
 )
 from ledger.metastore import ledgers as ledgers_module
 from ledger.metastore.base import Change
@@ -181,6 +183,24 @@ async def test_what_a_transform_raises_leaves_update(store: MemoryStore) -> None
     await ledgers.update(1, lambda metadata: metadata.closed(1, 5))
     with pytest.raises(LedgerClosed):
         await ledgers.update(1, lambda metadata: metadata.with_ensemble(0, ("x:1", "y:1", "z:1")))
+
+
+@pytest.mark.parametrize("error", [MetadataUnavailable, Unauthorized])
+async def test_a_deleted_ledger_is_deleted_though_its_parents_stay(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, error: type[LedgerError]
+) -> None:
+    ledgers = LedgerStore(store)
+    await ledgers.create(new_ledger(7))
+    delete = store.delete
+
+    async def only_ledgers(path: str) -> None:
+        if not path.endswith("/L0007"):
+            raise error(path)
+        await delete(path)
+
+    monkeypatch.setattr(store, "delete", only_ledgers)
+    await ledgers.delete(7)
+    assert await ledgers.list() == []
 
 
 async def test_deleting_removes_empty_parents_and_no_others(store: MemoryStore) -> None:
