@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from ledger.errors import NodeExists
 from ledger.metastore.base import Change, Create, Delete
 from ledger.metastore.zookeeper_errors import OutcomeUnknown
 from ledger.metastore.zookeeper_link import ZooKeeperLink
@@ -35,13 +36,20 @@ class Ephemerals:
 
         `look` gives the node's stat, or None if there is none.
         """
+        is_unknown = False
         for is_last in [False] * TRIES_MAX + [True]:
             try:
                 await create()
                 break
+            except NodeExists:
+                # A server that stood still may carry out what it had in its buffers though it
+                # answered a later connection first: then it is the one before that exists.
+                stat = await look() if is_unknown else None
+                if stat is None or not self._is_by_this_call(path, stat):
+                    raise
+                break
             except OutcomeUnknown:
-                # What was sent before is carried out, or never will be, once we are
-                # connected again: the server answers in order.
+                is_unknown = True
                 stat = await look()
                 if is_last or (stat is not None and not self._is_by_this_call(path, stat)):
                     raise

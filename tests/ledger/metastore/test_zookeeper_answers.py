@@ -15,6 +15,8 @@ from kazoo.exceptions import ConnectionLoss
 from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore import open_store
 from ledger.metastore.zookeeper import open_zookeeper
+from ledger.metastore.zookeeper_ephemerals import Ephemerals
+from ledger.metastore.zookeeper_errors import OutcomeUnknown
 from ledger.presence import Presence
 from tests.zookeeper import RunningZooKeeper
 
@@ -115,6 +117,35 @@ async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
         await lose_answer(proxy, create)
         await lose_answer(proxy, announce)
         assert len(await store.children("/ledgerstream/clients")) == 1
+
+
+async def test_an_ephemeral_create_that_arrived_late_is_found_to_be_ours(
+    shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
+) -> None:
+    """The server that stood still answers a look first, and then what lay in its buffers."""
+    async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
+        link, path, tries = store._link, store._whole("/x"), list[bool]()
+
+        async def create() -> None:
+            tries.append(True)
+            if len(tries) == 1:
+                raise OutcomeUnknown("it lies in a buffer")
+            await link.call(  # now it is carried out
+                lambda client: client.create_async(path, b"", ephemeral=True), "", is_change=True
+            )
+            raise NodeExists("that was before")
+
+        async def look() -> object:
+            return await store._changes.stat("/x")
+
+        ephemerals = Ephemerals(link)
+        await store.create("/y", b"")
+        await ephemerals.create("/x", create, look)
+        assert len(tries) == 2
+        tries.clear()
+        await store.delete("/x")
+        with pytest.raises(NodeExists):  # it has /x already: not by this call
+            await ephemerals.create("/x", create, look)
 
 
 async def test_an_ephemeral_create_that_never_arrived_is_made_again(
