@@ -9,6 +9,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+_ASKS_PER_SEARCH = 8
+"""So many polls are looked at for each ask, on average."""
+
 
 class LongPoll:
     """One parked poll. `answer` is called exactly once, by whichever comes first.
@@ -42,11 +45,18 @@ class LongPolls:
         self.count_max = count_max
         self._heap: list[tuple[float, int, LongPoll]] = []
         self._sequence = 0
+        self._asks_until_search = 0
 
     @property
     def is_full(self) -> bool:
-        if len(self._heap) >= self.count_max:
+        """Answered ones count until they are searched for. Among many that wait that is done
+        for one ask in many: each costs a look at all."""
+        if len(self._heap) < self.count_max:
+            return False
+        self._asks_until_search -= 1
+        if self._asks_until_search <= 0:
             self._forget_answered()
+            self._asks_until_search = len(self._heap) // _ASKS_PER_SEARCH
         return len(self._heap) >= self.count_max
 
     def park(self, poll: LongPoll, deadline: float) -> bool:

@@ -41,3 +41,20 @@ def test_polls_of_peers_that_left_make_room() -> None:
     assert polls.is_full
     gone.append(True)
     assert not polls.is_full
+
+
+def test_a_full_house_is_not_searched_for_each_who_asks() -> None:
+    """There may be ten thousand polls, and thousands beyond that ask again and again."""
+    polls, looks, is_gone = LongPolls(1000), 0, False
+
+    def look() -> bool:
+        nonlocal looks
+        looks += 1
+        return is_gone
+
+    for deadline in range(1000):
+        polls.park(LongPoll(lambda: None, look), deadline)
+    assert all(polls.is_full for _ in range(1000))
+    assert looks <= 10 * 1000
+    is_gone = True
+    assert not all(polls.is_full for _ in range(200))
