@@ -38,6 +38,8 @@ _LAC = struct.Struct(">q").unpack_from
 
 _OUTBOX_BYTES_MAX = 16 * 1024 * 1024
 """Replies waiting for one peer; above it nothing more is read from that peer."""
+_QUEUED_CALLBACKS_MAX = 100_000
+"""With more answers waiting for the journal no socket is read: what only waits has no bytes."""
 _WAITING_CHUNKS_MAX = 8
 """Chunks of one connection that may wait for a disk at once."""
 
@@ -115,7 +117,7 @@ class Connection:
             await transport.wait_readable()
             while storage.is_full:
                 await storage.wait_room()
-            while storage.journal.queued_bytes > self._queued_bytes_max:
+            while self._is_too_much_queued:
                 await self._requests.wait_durable()
             while self._outbox_bytes > _OUTBOX_BYTES_MAX and not self._is_closed:
                 await self._flushed.wait()
@@ -129,6 +131,14 @@ class Connection:
                 return
             buffer.received(count)
             self._take_chunk()
+
+    @property
+    def _is_too_much_queued(self) -> bool:
+        journal = self._storage.journal
+        return (
+            journal.queued_bytes > self._queued_bytes_max
+            or journal.queued_callbacks > _QUEUED_CALLBACKS_MAX
+        )
 
     def _take_chunk(self) -> None:
         """Everything that is whole in the buffer. No await: nothing else runs meanwhile."""

@@ -78,7 +78,8 @@ class Journal:
     """The write-ahead log of one journal directory. `replay`, then `run`; once each.
 
     `open_group` is replaced whenever it is taken: never keep it over an await. The journal
-    sets no bound on what is queued; look at `queued_bytes` and stop reading sockets.
+    sets no bound on what is queued; look at `queued_bytes` and `queued_callbacks`, and stop
+    reading sockets.
     """
 
     def __init__(
@@ -126,6 +127,11 @@ class Journal:
     def queued_bytes(self) -> int:
         """Bytes of frames that are not durable yet."""
         return self.open_group.nbytes + self._bytes_in_flight
+
+    @property
+    def queued_callbacks(self) -> int:
+        """How many wait for the next group, also those that have no frame in it."""
+        return len(self.open_group.on_durable)
 
     @property
     def is_idle(self) -> bool:

@@ -11,17 +11,19 @@ import pytest
 import trio
 import trio.testing
 
+from bookie import connection as bookie_connection
 from bookie.connection import Connection
 from bookie.reads import Reads
 from ledger.bookie_connection import BookieConnection
 from ledger.errors import OperationTimeout, Status
 from ledger.runtime.network import TcpNetwork
-from ledger.wire import v2
+from ledger.wire import v2, v3
 from ledger.wire.messages import (
     AddRequest,
     AddResponse,
     BatchReadRequest,
     BatchReadResponse,
+    ForceLedgerRequest,
     ReadRequest,
     ReadResponse,
     Request,
@@ -243,3 +245,38 @@ async def test_refused_requests_are_logged_once_per_connection(
             assert stream_ended, "an unknown operation ends the connection"
     told = [r for r in caplog.records if "cause=" in r.getMessage() and "peer=" in r.getMessage()]
     assert len(told) == 3
+
+
+async def test_what_only_waits_for_the_journal_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk hangs, and a peer goes on asking to be told when it does not."""
+    monkeypatch.setattr(bookie_connection, "_QUEUED_CALLBACKS_MAX", 1000)
+    force = v3.encode_request(Request(3, 1, ForceLedgerRequest(7)))
+    async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
+        assert cluster.bookies[0].storage is not None
+        journal = cluster.bookies[0].storage.journal
+        write, goes_on = journal._write, trio.Event()
+
+        async def hanging(group: object) -> None:
+            await goes_on.wait()
+            await write(group)  # type: ignore[arg-type]
+
+        journal._write = hanging  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.ask, AddResponse, add(7, 0), 2, 60)
+            await trio.testing.wait_all_tasks_blocked()
+            stream = await trio.open_tcp_stream(*cluster.bookies[0].address)
+            nursery.start_soon(stream.send_all, force * 100_000)
+            with trio.move_on_after(20):
+                queued = -1
+                while journal.queued_callbacks > queued or queued < 1000:
+                    queued = journal.queued_callbacks
+                    await trio.sleep(0.3)
+            assert 1000 < journal.queued_callbacks < 60_000
+            goes_on.set()
+            received = 0
+            with trio.fail_after(30):
+                while received < 100_000 * 20:
+                    received += len(await stream.receive_some(1 << 20))
+            await stream.aclose()
