@@ -59,7 +59,7 @@ class Registration:
         """Returns when registered. Raises MetadataConflict, MetadataUnavailable."""
         self.is_read_only = is_read_only
         # A predecessor that died in the other state would show the bookie twice.
-        await self._forget_predecessor(self._paths[not is_read_only])
+        await self._forget(self._paths[not is_read_only])
         await self._enter(self._paths[is_read_only])
 
     async def set_read_only(self, is_read_only: bool) -> None:
@@ -72,7 +72,7 @@ class Registration:
             self.is_read_only = is_read_only
             if leaving is not None:
                 leaving.cancel()
-            await self._remove(left)
+            await self._forget(left)
 
     async def end(self) -> None:
         """Leaves, without waiting for a store that does not answer."""
@@ -81,7 +81,7 @@ class Registration:
         with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
             scope.shield = True
             try:
-                await self._remove(self._paths[self.is_read_only])
+                await self._forget(self._paths[self.is_read_only])
             except LedgerError as error:
                 log.info("bookie_left_without_store error=%r", str(error))
 
@@ -95,7 +95,7 @@ class Registration:
         with scope:
             while True:
                 try:
-                    await self._wait_gone(path)
+                    await self._wait_gone(path, self._is_same_bookie)
                     log.warning("bookie_registration_lost path=%s", path)
                     await self._claim(path)
                     log.info("bookie_registered_again path=%s", path)
@@ -140,7 +140,8 @@ class Registration:
             return False
         return True
 
-    async def _forget_predecessor(self, path: str) -> None:
+    async def _forget(self, path: str) -> None:
+        """Removes a node of our own address; another's stays."""
         try:
             node = await self._store.get(path)
             if self._is_same_bookie(node.data):
@@ -148,14 +149,11 @@ class Registration:
         except (NoSuchNode, MetadataConflict):
             pass
 
-    async def _wait_gone(self, path: str) -> None:
+    async def _wait_gone(
+        self, path: str, is_there: Callable[[bytes], bool] = lambda _data: True
+    ) -> None:
+        """Also gone: a node whose data says that it is not the one meant."""
         async with aclosing(self._store.watch(path)) as nodes:
             async for node in nodes:
-                if node is None:
+                if node is None or not is_there(node.data):
                     return
-
-    async def _remove(self, path: str) -> None:
-        try:
-            await self._store.delete(path)
-        except NoSuchNode:
-            pass

@@ -19,7 +19,7 @@ from ledger.errors import (
     NodeExists,
     NoSuchNode,
 )
-from ledger.metastore.base import Node
+from ledger.metastore.base import Create, Delete, Node
 from ledger.metastore.bookies import (
     BookieInfo,
     BookieRegistry,
@@ -163,6 +163,24 @@ async def test_the_remains_of_a_dead_predecessor_are_taken_over_at_once(
             assert trio.current_time() == begun
             dead.expire_session()  # its late end must not take the new registration away
             assert list(await registry.available()) == ["b1"]
+
+
+async def test_a_bookie_whose_id_another_took_meanwhile_ends_and_leaves_it_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It stood still until its session was over, and never saw the moment between the two."""
+    tree = MemoryTree()
+    path, theirs = "/ledgers/available/b1", encode_info(BookieInfo("10.0.0.2", 3181))
+    async with MemoryStore(tree, now_ms) as other, MemoryStore(tree, now_ms) as store:
+
+        async def serve() -> None:
+            async with BookieRegistry(store).register("b1", INFO):
+                await other.transaction([Delete(path), Create(path, theirs, is_ephemeral=True)])
+                await trio.sleep_forever()
+
+        with trio.fail_after(60), pytest.raises(MetadataConflict, match="registered by another"):
+            await serve()
+        assert (await other.get(path)).data == theirs
 
 
 async def test_an_id_in_use_by_another_bookie_is_refused_after_the_wait(
