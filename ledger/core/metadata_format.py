@@ -266,6 +266,6 @@ def _decode_lines(ledger_id: int, body: bytes, node_created_ms: int) -> LedgerMe
 
 
 def _integer(text: str) -> int:
-    if _INTEGER.fullmatch(text) is None:
-        raise _Malformed(f"{text[:60]!r} is not a number")
+    if _INTEGER.fullmatch(text) is None or not -(2**63) <= int(text) < 2**63:
+        raise _Malformed(f"{text[:60]!r} is not a number of 64 bits")
     return int(text)

@@ -228,6 +228,10 @@ def test_end_and_length_of_a_ledger_that_is_not_closed_are_ignored() -> None:
         (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n", "at least 4 whole lines, here are 3"),
         (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n0\ta\tb\tc\n9\tCLOS", "is cut off"),
         (b"BookieMetadataFormatVersion\t1\n2\n1_0\n0\n0\ta\tb\tc\n", "'1_0' is not a number"),
+        (
+            b"BookieMetadataFormatVersion\t1\n1\n1\n0\n0\ta\n9999999999999999999\tCLOSED",
+            "'9999999999999999999' is not a number of 64 bits",
+        ),
         (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n0\ta\tb\n", "has 2 bookies, must have 3"),
         (b"BookieMetadataFormatVersion\t1\n2\n1\n0\n0\ta\n", "must hold"),
     ],
