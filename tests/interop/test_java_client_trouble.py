@@ -97,13 +97,13 @@ async def test_a_bookie_that_comes_back_is_used_again(
     client: JavaClient, our_bookies: OurBookies
 ) -> None:
     ledger = await created(client)
-    load = Load(client, ledger, 6000)
+    load = Load(client, ledger, 4000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(load.run)
-        await load.wait_confirmed(300)
+        await load.wait_confirmed(200)
         first = (await in_ensemble(client, ledger["ledger"], our_bookies))[0]
         await kill(our_bookies, first)
-        await load.wait_confirmed(900)
+        await load.wait_confirmed(600)
         await start(our_bookies, first)
         second = (await in_ensemble(client, ledger["ledger"], our_bookies))[2]
         assert second != first
