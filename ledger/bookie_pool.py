@@ -225,13 +225,14 @@ class BookiePool:
         with None if the bookie is out of reach."""
         try:
             connection = self.connection(bookie, self._version_for(body))
-        except (BookieUnavailable, Unauthorized):
+        except (BookieUnavailable, LedgerClosed, Unauthorized):
             on_answer(None)
         else:
             connection.post(body, on_answer)
 
     def close_all(self) -> None:
-        """Ends all connections; whoever waits gets BookieUnavailable."""
+        """Ends all connections; whoever waits gets BookieUnavailable, who comes LedgerClosed."""
+        self._nursery = None
         probes = [connection for _, connection in self._probes.values()]
         for connection in [*self._connections.values(), *probes]:
             connection.close(BookieUnavailable("the client was closed"))

@@ -1,10 +1,11 @@
-"""Answers that come when somebody else waits for one of the same entry."""
+"""Answers that come when somebody else waits for one of the same entry, and questions too late."""
 
 from __future__ import annotations
 
+import pytest
 import trio
 
-from ledger.errors import Status
+from ledger.errors import LedgerClosed, Status
 from ledger.wire.messages import (
     AddRequest,
     AddResponse,
@@ -61,3 +62,14 @@ async def test_a_writers_late_adds_are_not_taken_for_recoverys() -> None:
                 entries = await reader.read(0, last)
         assert [bytes(entry.payload) for entry in entries] == [b"%d" % i for i in range(last + 1)]
         assert writer.last_add_confirmed == last - 1
+
+
+async def test_a_reader_that_outlives_its_client_is_told_so() -> None:
+    async with scripted_cluster() as cluster:
+        async with cluster.client() as client:
+            async with client.create_ledger() as writer:
+                await writer.append(b"x")
+            reader = await client.open_ledger(writer.ledger_id)
+            assert len(await reader.read(0, 0)) == 1
+        with pytest.raises(LedgerClosed, match="client is not open"):
+            await reader.read(0, 0)
