@@ -29,8 +29,8 @@ from ledger.metastore.zookeeper_link import ZooKeeperLink, synced
 TRANSACTION_BYTES_MAX = 1_040_000
 """A request above 0xfffff bytes (ZooKeeper's jute.maxbuffer) ends the connection."""
 
-CHANGE_BYTES = 64
-"""Of a change, besides its path and data; rounded up."""
+CHANGE_BYTES = 48
+"""Of a create, the largest change, besides its path and data."""
 
 TRIES_MAX = 100
 """Each lost try means that others made or removed a parent between two round trips."""
@@ -61,6 +61,7 @@ class Changes:
             return
         steps = wanted
         for _ in range(TRIES_MAX):
+            _check_size(steps, len(wanted))
             failed = await self._try(steps)
             if failed is None:
                 return
@@ -174,21 +175,28 @@ def check_changes(changes: Sequence[Change]) -> list[Change]:
         raise InvalidArgument(
             f"a transaction of {len(changes)} changes, {TRANSACTION_CHANGES_MAX} at most"
         )
-    size = 0
     for change in changes:
         if isinstance(change, Check):
             check_path(change.path)
         else:
-            check_node(change.path, 0 if isinstance(change, Delete) else len(change.data))
-            size += 0 if isinstance(change, Delete) else len(change.data)
-        size += len(change.path.encode()) + CHANGE_BYTES
-    if size > TRANSACTION_BYTES_MAX:
-        raise InvalidArgument(
-            f"a transaction of {len(changes)} changes and about {size} bytes,"
-            f" {TRANSACTION_BYTES_MAX} at most with ZooKeeper"
-        )
+            check_node(change.path, _data_bytes(change))
     # The root exists, even while there is no node for it yet.
     return [c for c in changes if c != Check("/", ANY_VERSION)]
+
+
+def _check_size(steps: Sequence[_Step], count: int) -> None:
+    """Of what is sent: whole paths, and parents that are made along the way."""
+    size = sum(len(s.path.encode()) + CHANGE_BYTES + _data_bytes(s.change) for s in steps)
+    if size > TRANSACTION_BYTES_MAX:
+        made = len(steps) - count
+        raise InvalidArgument(
+            f"a transaction of {count} changes{f' and {made} parents' if made else ''}, about"
+            f" {size} bytes, {TRANSACTION_BYTES_MAX} at most with ZooKeeper"
+        )
+
+
+def _data_bytes(change: Change) -> int:
+    return len(change.data) if isinstance(change, Create | Put) else 0
 
 
 def _add(transaction: Any, step: _Step) -> None:

@@ -12,8 +12,9 @@ import trio
 import trio.testing
 from kazoo.exceptions import ConnectionLoss
 
-from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
+from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore import open_store
+from ledger.metastore.base import Create
 from ledger.metastore.zookeeper import open_zookeeper
 from ledger.metastore.zookeeper_ephemerals import Ephemerals
 from ledger.metastore.zookeeper_errors import OutcomeUnknown
@@ -259,6 +260,17 @@ async def test_a_broken_connection_alone_yields_no_value(
                     await all_quiet()
             nursery.cancel_scope.cancel()
         assert seen == [b"0", ["a"], b"1", ["a", "b"]]
+
+
+async def test_a_transaction_whose_parents_make_it_too_large_is_refused(
+    zookeeper_uri: str,
+) -> None:
+    """ZooKeeper would end the connection, and with it the calls of all others."""
+    async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
+        changes = [Create(f"/{'a' * 500}{i}/{'b' * 500}", b"") for i in range(900)]
+        with pytest.raises(InvalidArgument, match=r"900 changes and 90[0-9] parents"):
+            await store.transaction(changes)
+        assert await store.children("/") == []
 
 
 async def test_a_read_that_is_lost_again_and_again_ends(
