@@ -70,8 +70,12 @@ def story(
     our_bookies: OurBookies,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Story]:
+    known = znodes(our_bookies.uri)
     for number in range(OUR_BOOKIES):  # the one that the last version decommissioned is new
-        if number not in our_bookies.running:
+        if (
+            number not in our_bookies.running
+            and f"cookies/{our_bookies.bookie_id(number)}" not in known
+        ):
             shutil.rmtree(our_bookies.directory / f"ours-{number}")
     our_bookies.start_missing(OUR_BOOKIES)
     with zookeeper_client(our_bookies.uri) as zookeeper:  # what the last version's auditor left

@@ -185,6 +185,7 @@ async def test_a_java_reader_tails_our_writer(
     names = MIXED["one Apache, two ours"]
     async with company(mixed_cluster, java_shared, version, names) as here:
         writer = await here.python.begin(shape, b"", pace)
+        await writer.wait_acked(1)  # Java gives up a ledger that no bookie has heard of
         client = java_shared(version, mixed_cluster[0], **PLACEMENT)
         opened = await client.call("open", ledger=writer.ledger_id, recovery=False)
         assert not opened["closed"]

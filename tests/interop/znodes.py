@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from ledger.metastore.zookeeper_address import parse_address
 
@@ -36,13 +37,20 @@ def root_of(uri: str) -> str:
 
 
 def znodes(uri: str) -> dict[str, Znode]:
-    """All nodes at and below the ledgers root, by their path from there ("" is the root)."""
+    """All nodes at and below the ledgers root, by their path from there ("" is the root).
+
+    The tree may change meanwhile: a node that goes while it is visited is left out.
+    """
     found: dict[str, Znode] = {}
 
     def visit(client: KazooClient, path: str, name: str) -> None:
-        data, stat = client.get(path)
+        try:
+            data, stat = client.get(path)
+            children = client.get_children(path)
+        except NoNodeError:
+            return
         found[name] = Znode(data or b"", stat.ephemeralOwner != 0)
-        for child in sorted(client.get_children(path)):
+        for child in sorted(children):
             visit(client, f"{path}/{child}", f"{name}/{child}" if name else child)
 
     with zookeeper_client(uri) as client:
