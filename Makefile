@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 
@@ -18,18 +20,24 @@ help:
 	@echo "make format   let ruff format and fix"
 	@echo "make docs     write docs/configuration.md from the settings"
 
-# Made again whenever the pinned versions or the package's own list of needs change.
-$(STAMP): constraints.txt pyproject.toml
+# Both are made again whenever the pinned versions or the package's own list of needs change. To run
+# the log takes little; to test it also PySpark, which is large and brings a ZooKeeper server.
+$(RUNS): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; \
 		sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v.major}.{v.minor}: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing into .venv, which takes a minute'
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --editable '.[examples,zookeeper]'
 	@touch $@
 
-install: $(STAMP)
+$(STAMP): $(RUNS)
+	@echo 'installing what the tests need'
+	$(PIP) --editable '.[dev]'
+	@touch $@
 
-demo: $(STAMP)
+install: $(RUNS)
+
+demo: $(RUNS)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
