@@ -35,14 +35,18 @@ def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
     return b"".join(frames)
 
 
-def before_last(frames: bytes, count: int) -> bytes | None:
-    """The frame with `count` others after it, out of whole frames one after the other; None if
-    there are not so many. A busy bookie may refuse thousands: only lengths are looked at."""
-    begins: list[int] = []
-    at = 0
-    while at < len(frames):
-        begins.append(at)
-        at += 4 + _LENGTH(frames, at)[0]
-    begins.append(at)
-    wanted = len(begins) - 2 - count
-    return frames[begins[wanted] : begins[wanted + 1]] if count >= 0 <= wanted else None
+def bounds_of(frames: bytes) -> list[int]:
+    """Where each of the frames begins, and at last where they end. Only lengths are looked at."""
+    bounds = [0]
+    while bounds[-1] < len(frames):
+        bounds.append(bounds[-1] + 4 + _LENGTH(frames, bounds[-1])[0])
+    return bounds
+
+
+def before_last(frames: bytes, bounds: list[int], count: int) -> bytes | None:
+    """The frame with `count` others after it; None if there are not so many.
+
+    `bounds` are those of `bounds_of`: a busy bookie may refuse thousands of the same frames.
+    """
+    wanted = len(bounds) - 2 - count
+    return frames[bounds[wanted] : bounds[wanted + 1]] if count >= 0 <= wanted else None

@@ -41,6 +41,9 @@ class _Sent:
     bytes_held: int
     """As the window counts them; in v3 not quite the frames' size."""
 
+    bounds: list[int] | None = None
+    """Of the frames, once a bookie refused one of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriterStatistics:
@@ -222,7 +225,9 @@ class EnsembleSender:
             if sent.entry_class == entry_class and entry_id <= sent.last_entry_id:
                 # The frames are those of all entries of the class, up to the last one.
                 after = (sent.last_entry_id - entry_id) // self.core.stride
-                frame = add_frames.before_last(sent.frames, after)
+                if sent.bounds is None:
+                    sent.bounds = add_frames.bounds_of(sent.frames)
+                frame = add_frames.before_last(sent.frames, sent.bounds, after)
                 if frame is None or self._loop.nursery is None:
                     return False
                 self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)

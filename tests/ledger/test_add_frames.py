@@ -31,12 +31,13 @@ def test_every_frame_is_found_by_how_many_follow(version: int, payloads: list[by
     pieces = pieces_of(payloads)
     codec = v3 if version == 3 else v2
     frames = add_frames.to_v3(pieces, is_sync_deferred=False) if version == 3 else b"".join(pieces)
-    taken = [add_frames.before_last(frames, count) for count in range(len(payloads))]
+    bounds = add_frames.bounds_of(frames)
+    taken = [add_frames.before_last(frames, bounds, count) for count in range(len(payloads))]
     assert b"".join(frame or b"" for frame in reversed(taken)) == frames
     for after, frame in enumerate(taken):
         assert frame is not None
         body = codec.decode_request(frame[4:]).body
         assert isinstance(body, AddRequest)
         assert body.entry_id == len(payloads) - 1 - after
-    assert add_frames.before_last(frames, len(payloads)) is None
-    assert add_frames.before_last(frames, -1) is None
+    assert add_frames.before_last(frames, bounds, len(payloads)) is None
+    assert add_frames.before_last(frames, bounds, -1) is None
