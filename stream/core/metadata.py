@@ -19,6 +19,16 @@ SINKS_MAX = 1000
 """Sinks whose last batch id one stream remembers."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """An idempotent producer: its number in entry headers, the sequence of its last record in a
+    sealed segment (-1: none), and the number of that segment."""
+
+    producer_id: int
+    last_sequence: int = -1
+    segment: int = 0
+
+
 class SegmentState(enum.Enum):
     OPEN = "open"
     SEALED = "sealed"
@@ -29,6 +39,7 @@ class SegmentEnd:
     """Where a segment ended: facts read from its closed ledger.
 
     `last_entry` is -1 and the times are -1 if it holds no record; `nbytes` are payload bytes.
+    The range of event times is -1 if it is not known.
     """
 
     last_entry: int
@@ -36,11 +47,18 @@ class SegmentEnd:
     nbytes: int
     first_time_ms: int = -1
     last_time_ms: int = -1
+    event_min_ms: int = -1
+    event_max_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One ledger of a stream. Sizes, times and `last_entry` are known once it is sealed."""
+    """One ledger of a stream. Sizes, times and `last_entry` are known once it is sealed.
+
+    The range of event times is -1 where it is not known: no record has one, or the segment was
+    sealed by recovery. `dropped_ms` is when its last record was truncated: it stays in the trash
+    from then on.
+    """
 
     number: int
     ledger_id: int
@@ -53,6 +71,9 @@ class Segment:
     first_time_ms: int = -1
     last_time_ms: int = -1
     sealed_ms: int = -1
+    event_min_ms: int = -1
+    event_max_ms: int = -1
+    dropped_ms: int = -1
 
     @property
     def is_open(self) -> bool:
@@ -75,7 +96,7 @@ class Segment:
         return replace(
             self, state=SegmentState.SEALED, last_entry=end.last_entry, records=end.records,
             nbytes=end.nbytes, first_time_ms=end.first_time_ms, last_time_ms=end.last_time_ms,
-            sealed_ms=now_ms,
+            sealed_ms=now_ms, event_min_ms=end.event_min_ms, event_max_ms=end.event_max_ms,
         )  # fmt: skip
 
 
@@ -85,7 +106,9 @@ class StreamMetadata:
 
     `epoch` counts takeovers. Records before `truncated_to` are gone for readers. `prepared` is
     the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
-    stream and wait for deletion. `commits` is the last batch id of each sink.
+    stream and wait for deletion. `commits` is the last batch id of each sink; `producers` is what
+    each idempotent producer had in the stream when the last segment was sealed. `successor` names
+    who asks the writer to hand over.
     """
 
     name: str
@@ -99,6 +122,9 @@ class StreamMetadata:
     garbage: tuple[int, ...] = ()
     commits: Mapping[str, int] = field(default_factory=dict)
     is_deleted: bool = False
+    deleted_ms: int = -1
+    producers: Mapping[str, ProducerState] = field(default_factory=dict)
+    successor: str = ""
 
     def __post_init__(self) -> None:
         def fail(what: str) -> MetadataCorrupt:

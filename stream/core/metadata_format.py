@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt
-from stream.core.metadata import Segment, SegmentState, StreamMetadata
+from stream.core.metadata import ProducerState, Segment, SegmentState, StreamMetadata
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 
@@ -59,6 +59,10 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         "version": FORMAT_VERSION,
         "truncated_to": str(stream.truncated_to),
         "commits": dict(stream.commits),
+        "producers": {
+            producer: [state.producer_id, state.last_sequence, state.segment]
+            for producer, state in stream.producers.items()
+        },
         "segment_columns": _SEGMENT_COLUMNS,
         "segments": [
             [
@@ -77,9 +81,15 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
     document = _load(data, "stream", what)
     try:
         columns = document.pop("segment_columns")
-        if columns != _SEGMENT_COLUMNS:
-            raise ValueError(f"segments have columns {columns}")
-        document["segments"] = tuple(_segment(row) for row in document["segments"])
+        if unknown := [column for column in columns if column not in _SEGMENT_COLUMNS]:
+            raise ValueError(f"segments have unknown columns {unknown}")
+        document["segments"] = tuple(_segment(columns, row) for row in document["segments"])
+        document["producers"] = {
+            _word(producer): ProducerState(*map(_whole, row))
+            for producer, row in document.get("producers", {}).items()
+        }
+        _whole(document.get("deleted_ms", -1))
+        _word(document.get("successor", ""))
         document["truncated_to"] = Position.parse(document["truncated_to"])
         document["garbage"] = tuple(_whole(ledger) for ledger in document["garbage"])
         for number in ("created_ms", "epoch", "next_segment", "next_sequence"):
@@ -103,8 +113,15 @@ def _whole(value: object) -> int:
     return value
 
 
-def _segment(row: list[Any]) -> Segment:
-    named = dict(zip(_SEGMENT_COLUMNS, row, strict=True))
+def _word(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a word")
+    return value
+
+
+def _segment(columns: list[str], row: list[Any]) -> Segment:
+    # Columns that a release before this one did not have take their defaults.
+    named = dict(zip(columns, row, strict=True))
     state = SegmentState(named.pop("state"))
     return Segment(**{name: _whole(value) for name, value in named.items()}, state=state)
 
@@ -121,6 +138,8 @@ def decode_namespace(name: str, data: bytes) -> NamespaceMetadata:
     try:
         if document["name"] != name:
             raise ValueError(f"it is the metadata of {document['name']!r}")
+        if "retention_cursors" in document:
+            document["retention_cursors"] = tuple(document["retention_cursors"])
         return NamespaceMetadata(**document)
     except (KeyError, TypeError, ValueError, LedgerError) as error:
         raise MetadataCorrupt(f"metadata of namespace {name!r}: {error}") from None

@@ -17,13 +17,17 @@ from stream.core.position import Position
 
 DIGESTS = ("CRC32", "HMAC", "CRC32C", "DUMMY")
 BOOKIES_MAX = 255
+_OPTIONAL = ("retention_ms", "retention_bytes", "streams_max", "bytes_per_s_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceMetadata:
-    """How streams of a namespace are written and kept. Applies to segments made afterwards.
+    """How streams of a namespace are written and kept. Running writers follow changes.
 
-    A retention of None keeps data for ever. `batch_bytes` is when a batch of records is sent
+    A retention of None keeps data for ever. `retention_cursors` are names of cursors: what one of
+    them has not passed is kept however old it is. What retention or truncation drops stays in the
+    trash for `trash_ms`. `placement` are patterns of bookie ids, separated by commas, to be
+    preferred ("rack1-*"). `bytes_per_s_max` is what the writer of each stream may append. `batch_bytes` is when a batch of records is sent
     without waiting; `linger_ms` how long a batch may wait for more (0: sent at the end of the
     scheduler's tick, and gathering by itself under load).
     """
@@ -38,6 +42,12 @@ class NamespaceMetadata:
     roll_bytes: int = 256 << 20
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    retention_cursors: tuple[str, ...] = ()
+    trash_ms: int = 3_600_000
+    placement: str = ""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    streams_max: int | None = None
+    bytes_per_s_max: int | None = None
     compression: str = "none"
     batch_bytes: int = 60_000
     linger_ms: int = 0
@@ -53,11 +63,15 @@ class NamespaceMetadata:
             ("roll_bytes", 1 << 16, 1 << 40),
             ("retention_ms", 0, 1 << 50),
             ("retention_bytes", 0, 1 << 60),
+            ("trash_ms", 0, 1 << 50),
+            ("record_bytes_max", 1, RECORD_BYTES_MAX),
+            ("streams_max", 0, 1 << 40),
+            ("bytes_per_s_max", 1, 1 << 50),
             ("batch_bytes", 1, RECORD_BYTES_MAX),
             ("linger_ms", 0, 60_000),
         ):
             value = getattr(self, setting)
-            if value is None and setting.startswith("retention"):
+            if value is None and setting in _OPTIONAL:
                 continue
             if type(value) is not int or not low <= value <= high:
                 raise InvalidArgument(
@@ -67,6 +81,17 @@ class NamespaceMetadata:
             raise InvalidArgument(
                 f"namespace {self.name!r}: digest {self.digest_type!r} is not one of {DIGESTS}"
             )
+        if not isinstance(self.placement, str) or len(self.placement) > 1000:
+            raise InvalidArgument(
+                f"namespace {self.name!r}: placement must be patterns of bookie ids separated by "
+                f"commas, at most 1000 characters"
+            )
+        if not isinstance(self.retention_cursors, tuple) or len(self.retention_cursors) > 100:
+            raise InvalidArgument(
+                f"namespace {self.name!r}: retention_cursors must be a tuple of at most 100 names"
+            )
+        for cursor in self.retention_cursors:
+            check_name(cursor, "cursor")
         if not isinstance(self.compression, str):
             raise InvalidArgument(f"namespace {self.name!r}: compression must be a word")
         Compression.named(self.compression)
