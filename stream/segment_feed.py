@@ -1,0 +1,190 @@
+"""Where a stream's batches come from: its segments one after the other, then its end.
+
+Hands out every confirmed entry of published segments once, in order, decoded. Waiting is done
+by long polls on the ledger and by watching the stream's metadata; nothing polls on a timer.
+Never fences a writer, never shows what is not confirmed; that something is missing is told only
+by metadata read after it was found missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.core.entry import Entry
+from ledger.errors import FinalError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from ledger.reader import LedgerReader
+from stream.core.metadata import Segment, StreamMetadata
+from stream.core.position import Position
+from stream.core.records import RecordBatch, decode
+from stream.errors import NoSuchStream, Truncated
+from stream.store import StreamStore
+
+_log = logging.getLogger(__name__)
+
+_METADATA_PAUSE_S = 0.5
+
+
+class SegmentFeed:
+    """Batches of one stream in order, for one consumer task.
+
+    A call that was cancelled or failed loses nothing: the next one goes on at `position`.
+    """
+
+    def __init__(
+        self, client: LedgerClient, store: StreamStore, namespace: str, stream: str
+    ) -> None:
+        self.stream = stream
+        self.position: Position | None = None
+        """Everything before this was handed out. Whoever opens the feed sets where it begins."""
+        self._client = client
+        self._store = store
+        self._namespace = namespace
+        self._metadata: StreamMetadata | None = None
+        self._segment: Segment | None = None
+        self._ledger: LedgerReader | None = None
+        self._entries: AsyncIterator[list[Entry]] | None = None
+        self._fetched: deque[Entry] = deque()
+
+    async def aclose(self) -> None:
+        """Lets go of the ledger. Closing twice is fine."""
+        await self._leave_segment()
+
+    async def next_batch(self, end: Position | None) -> RecordBatch | None:
+        """The records of the next entry from `position` on; None at `end`, if there is one.
+
+        Without `end` waits for ever at the end of the stream. Raises Truncated, NoSuchStream and
+        what reading ledgers raises.
+        """
+        while True:
+            at = self.position
+            assert at is not None, "the feed has a position"
+            if end is not None and at >= end:
+                return None
+            if not self._fetched:
+                if not await self._fetch(at, end):
+                    return None
+                continue
+            segment = self._segment
+            assert segment is not None, "fetched from no segment"
+            entry = self._fetched[0]
+            batch = decode(
+                entry.payload,
+                segment=segment.number,
+                entry=entry.entry_id,
+                base_sequence=segment.first_sequence,
+            )
+            self._fetched.popleft()
+            self.position = batch.after
+            if at.slot and (at.segment, at.entry) == (segment.number, entry.entry_id):
+                batch = batch.since(at.slot)
+            if len(batch):
+                return batch
+
+    async def _fetch(self, at: Position, end: Position | None) -> bool:
+        """Gets entries from `at` on; False if there is nothing more before `end`.
+
+        One step at a time: it may also only move to the next segment.
+        """
+        try:
+            if self._entries is None:
+                return await self._enter_segment(at, end)
+            self._fetched.extend(await self._entries.__anext__())
+        except StopAsyncIteration:
+            segment = self._segment
+            assert segment is not None, "entries of no segment"
+            await self._leave_segment()
+            if end is not None and end.segment <= segment.number:
+                return False
+            self.position = Position(segment.number + 1, 0, 0)
+        except (NoSuchLedger, NoSuchEntry) as error:
+            await self._leave_segment()
+            await self._explain(at, error)
+        except MetadataUnavailable as error:
+            await self._leave_segment()
+            if end is not None:
+                raise
+            # Whoever follows a stream waits anyway, as its writer does.
+            _log.info("stream=%s: waiting for its metadata: %s", self.stream, error)
+            await trio.sleep(_METADATA_PAUSE_S)
+        except BaseException:
+            # Also when cancelled: what was under way is dropped, the next call begins anew.
+            await self._leave_segment()
+            raise
+        return True
+
+    async def _enter_segment(self, at: Position, end: Position | None) -> bool:
+        """Opens the segment of `at`, waiting for one if the stream ends here."""
+        stream = await self.refresh()
+        self._check_truncated(stream, at)
+        segment = stream.segment_at(at)
+        if segment is None:
+            if end is not None:
+                return False
+            stream = await self._wait_segment(at)
+            self._check_truncated(stream, at)
+            segment = stream.segment_at(at)
+            assert segment is not None, "waited for a segment"
+        if end is not None and segment.number > end.segment:
+            return False
+        first = at.entry if segment.number == at.segment else 0
+        self._segment = segment
+        self._ledger = await self._client.open_ledger(segment.ledger_id, recover=False)
+        if not segment.is_open:
+            self._entries = self._ledger.entries(first, segment.last_entry)
+        elif end is None:
+            self._entries = self._ledger.tail(first)
+        elif segment.number == end.segment and first < end.entry:
+            self._ledger.note_confirmed(end.entry - 1)
+            self._entries = self._ledger.entries(first, end.entry - 1)
+        else:
+            # The segment of `end` was sealed and this one begun after `end` was asked for, or
+            # nothing is before `end` in it.
+            await self._leave_segment()
+            return False
+        return True
+
+    async def _wait_segment(self, at: Position) -> StreamMetadata:
+        """Until the stream has a segment at or behind `at`."""
+        async with aclosing(self._store.watch_stream(self._namespace, self.stream)) as versions:
+            async for stream in versions:
+                if stream is None:
+                    raise NoSuchStream(f"stream {self.stream!r} was deleted")
+                self._metadata = stream
+                if stream.segment_at(at) is not None:
+                    return stream
+        raise AssertionError("a watch never ends by itself")
+
+    async def refresh(self) -> StreamMetadata:
+        """The stream as it is now. Raises NoSuchStream."""
+        stream, _ = await self._store.read_stream(self._namespace, self.stream)
+        if stream.is_deleted:
+            raise NoSuchStream(f"stream {self.stream!r} was deleted")
+        self._metadata = stream
+        return stream
+
+    def _check_truncated(self, stream: StreamMetadata, at: Position) -> None:
+        if at < stream.truncated_to:
+            raise Truncated(self.stream, at, stream.first_available)
+
+    async def _explain(self, at: Position, error: FinalError) -> None:
+        """A ledger or entry was not there: returns if the stream has moved on meanwhile, so
+        that trying again is right; raises Truncated if it was truncated, else `error`."""
+        before = self._metadata
+        stream = await self.refresh()
+        self._check_truncated(stream, at)
+        if stream == before:
+            raise error
+
+    async def _leave_segment(self) -> None:
+        ledger, self._ledger = self._ledger, None
+        self._entries = self._segment = None
+        self._fetched.clear()
+        if ledger is not None:
+            with trio.CancelScope(shield=True):
+                await ledger.aclose()
