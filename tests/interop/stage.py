@@ -42,6 +42,12 @@ class BookieProcess(Protocol):
         """kill -9; returns when the process is gone."""
         ...
 
+    def pause(self) -> None:
+        """The process stands still, its sockets stay open."""
+        ...
+
+    def resume(self) -> None: ...
+
 
 class OurProcess:
     """One of `OurBookies`."""
@@ -66,6 +72,12 @@ class OurProcess:
 
     def kill(self) -> None:
         self._bookies.kill(self._number)
+
+    def pause(self) -> None:
+        self._bookies.pause(self._number)
+
+    def resume(self) -> None:
+        self._bookies.resume(self._number)
 
 
 def name_of_ours(number: int) -> str:
@@ -139,6 +151,17 @@ class Stage:
         self._serving[name] = trio.Event()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._bookies[name].kill)
+
+    @contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """A bookie that serves stands still inside the block, which must be shorter than
+        SESSION_TIMEOUT_MS if it is to stay registered."""
+        assert self.is_serving(name), f"{name} is down"
+        self._bookies[name].pause()
+        try:
+            yield
+        finally:
+            self._bookies[name].resume()
 
     def begin_start(self, name: str) -> None:
         """Starts a killed bookie again, with its data and port, in the background."""

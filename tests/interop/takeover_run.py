@@ -16,7 +16,7 @@ from tests.interop.java_client import payload
 from tests.interop.mixed import read_replicas, replica_faults
 from tests.interop.sides import PacedWriter, PythonSide, RecoveryFailed, Side
 from tests.interop.stage import Stage
-from tests.interop.story import End, Story, faults, may_misjudge_length
+from tests.interop.story import End, Story, faults, misjudged_lengths
 from tests.interop.takeover import Kill, KillMoment, Language, Moment, Plan, Recovery
 
 PLAY_TIMEOUT_S = 90.0
@@ -165,12 +165,13 @@ class Play:
         }
         async with python.client() as client:
             replicas = await read_replicas(client.pool, metadata, without=down)
-        story.is_length_doubtful = may_misjudge_length(plan, metadata)
+        sizes = [len(data) for data in expected_payloads(plan, story.writer.pushed)]
+        story.lengths = misjudged_lengths(plan, metadata, story.writer, sizes)
         story.replica_faults = replica_faults(
             metadata,
             replicas,
             recovered_from=0,
-            is_length_doubtful=story.is_length_doubtful,
+            is_length_doubtful=bool(story.lengths),
             may_be_torn=self._stage.apaches_of([plan.victim] if plan.victim else []),
         )
 

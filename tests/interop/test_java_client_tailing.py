@@ -11,6 +11,7 @@ from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import Answer, JavaClient, JavaError, payload, to_base64
 from tests.interop.java_ledgers import PASSWORD, created, lac_of, opened, result, verify
 from tests.interop.our_bookies import OurBookies
+from tests.interop.story import lengths_by_java
 
 pytestmark = pytest.mark.interop
 
@@ -245,14 +246,19 @@ async def test_recovery_fences_a_living_writer(
 ) -> None:
     # A client of its own: as in another program, with connections of its own.
     other = java_shared(version, our_bookies.uri, v2=recovered_by == "v2", clientRole="standard")
-    size = 500
+    size, window = 500, 1000
     ledger = await created(client)
     failures: list[JavaError] = []
 
     async def write_until_fenced() -> None:
         try:
             await client.call(
-                "append_many", handle=ledger["handle"], seed=1, count=1_000_000, size=size
+                "append_many",
+                handle=ledger["handle"],
+                seed=1,
+                count=1_000_000,
+                size=size,
+                window=window,
             )
         except JavaError as error:
             failures.append(error)
@@ -269,7 +275,10 @@ async def test_recovery_fences_a_living_writer(
     assert failure.achieved["acked"] == acknowledged > 1000
     assert reader["closed"]
     assert reader["lac"] + 1 >= acknowledged
-    assert reader["length"] == (reader["lac"] + 1) * size
+    # Apache's recovery misjudges the length if it finds nothing after the LAC that it was told,
+    # see tests/interop/test_recovered_length.py. After a failure one more may be pushed.
+    sizes = [size] * (acknowledged + window + 1)
+    assert reader["length"] in lengths_by_java(sizes, reader["lac"], acknowledged - 1)
     await verify(other, reader["handle"], reader["lac"] + 1, size, seed=1)
     with pytest.raises(JavaError, match=r"Ledger(Fenced|Closed)"):
         await client.call("append", handle=ledger["handle"], data=b"late")

@@ -27,6 +27,7 @@ from tests.interop.java_client import JavaError, from_base64
 from tests.interop.java_side import PLACEMENT, JavaSide
 from tests.interop.mixed import read_raw
 from tests.interop.sides import Side
+from tests.interop.story import WriterSaw, lengths_by_java
 from tests.interop.takeover import Language, Shape
 
 pytestmark = pytest.mark.interop
@@ -105,15 +106,20 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
         for writer in writers:
             await writer.wait_acked(10)
         await here.stage.kill(names[0])
+        saws: list[WriterSaw] = []
         for n, writer in enumerate(writers):
             changed = await _wait_changed(here, writer.ledger_id)
             await writer.wait_acked(changed.last_fragment.first_entry_id + 10)
             other = Language.JAVA if n // 2 == 0 else Language.PYTHON
-            await end_ledger(here, writer, other if n % 2 else None, shape, password)
+            by = other if n % 2 else None
+            saws.append(await end_ledger(here, writer, by, shape, password))
         here.stage.begin_start(names[0])
         await here.stage.wait_serving(names)
         for n, (writer, pace) in enumerate(zip(writers, paces, strict=True)):
             end = (await here.python.metadata(writer.ledger_id)).last_entry_id
+            is_by_java = n == 1
+            # It was fenced with entries in flight.
+            lengths = lengths_by_java(pace.sizes, end, saws[n].acked[-1]) if is_by_java else ()
             metadata = await check_ledger(
                 here,
                 writer.ledger_id,
@@ -123,6 +129,7 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
                 is_recovered=n % 2 == 1,
                 is_on_all=False,
                 may_be_torn=here.stage.apaches_of(names[:1]),
+                lengths=lengths,
             )
             first, second = metadata.fragments
             killed, *kept, replacement = here.bookies

@@ -12,7 +12,14 @@ import pytest
 from ledger.core.entry import Digest, DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from tests.interop.mixed import Replicas, replica_faults
-from tests.interop.story import End, Story, WriterSaw, faults, may_misjudge_length
+from tests.interop.story import (
+    End,
+    Story,
+    WriterSaw,
+    faults,
+    lengths_by_java,
+    misjudged_lengths,
+)
 from tests.interop.takeover import Kind, Language, Plan, Recovery, make_plans
 from tests.interop.versions import VERSIONS
 
@@ -184,19 +191,36 @@ def test_a_fault_is_noticed(spoil: Callable[[Story], None], says: str) -> None:
     assert any(says in fault for fault in faults(story, PAYLOADS)), faults(story, PAYLOADS)
 
 
-def test_only_apaches_recovery_of_an_empty_or_striped_fragment_may_misjudge_the_length() -> None:
+def test_a_recovery_of_apaches_that_found_nothing_may_take_the_length_of_a_later_entry() -> None:
+    assert lengths_by_java([1, 2, 3, 4], 1, last_acked=1) == [3, 6, 10]
+    assert lengths_by_java([1, 2, 3, 4], 1, last_acked=0) == [3], "it found entry 1"
+    assert lengths_by_java([1, 2, 3, 4], 3, last_acked=3) == [10], "there is no later one"
+
+
+def test_only_where_apaches_recovery_may_have_found_nothing_the_length_is_in_doubt() -> None:
     by_java = replace(plans(1, 1)[0], recoveries=(Recovery(Language.JAVA),))
     by_us = replace(by_java, recoveries=(Recovery(Language.PYTHON),))
+    by_both = replace(by_java, recoveries=(Recovery(Language.PYTHON), Recovery(Language.JAVA)))
     empty = replace(METADATA, fragments=(Fragment(0, BOOKIES), Fragment(2, BOOKIES)))
     striped = replace(METADATA, write_quorum=2)
-    assert may_misjudge_length(by_java, empty)
-    assert may_misjudge_length(by_java, striped)
-    assert not may_misjudge_length(by_java, METADATA)
-    assert not may_misjudge_length(by_us, empty)
+    sizes = [3, 4, 5]
+    found, none_found = WriterSaw(acked=[0]), WriterSaw(acked=[0, 1])
+    assert misjudged_lengths(by_java, empty, found, sizes) == [0, 3, 7, 12]
+    assert misjudged_lengths(by_java, striped, found, sizes) == [0, 3, 7, 12]
+    assert misjudged_lengths(by_java, METADATA, none_found, sizes) == [7, 12]
+    assert misjudged_lengths(by_both, METADATA, found, sizes) == [7, 12]
+    assert misjudged_lengths(by_java, METADATA, found, sizes) == []
+    for metadata in (empty, striped, METADATA):
+        assert misjudged_lengths(by_us, metadata, none_found, sizes) == []
+
+
+def test_a_length_in_doubt_is_one_of_those_that_it_may_be() -> None:
     story = good_story()
     _wrong_length(story)
-    story.is_length_doubtful = True
+    story.lengths = [11]
     assert faults(story, PAYLOADS) == []
+    story.lengths = [10, 12]
+    assert faults(story, PAYLOADS) == ["metadata says 11 bytes, the entries have 10"]
 
 
 # ---- replicas
