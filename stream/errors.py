@@ -6,9 +6,10 @@ the stream, the numbers and the cure; never the bytes of a record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ledger.errors import FinalError, LedgerFenced, RetryableError
+from ledger.errors import FinalError, LedgerError, LedgerFenced, RetryableError
 
 if TYPE_CHECKING:
     from stream.core.position import Position
@@ -52,6 +53,44 @@ class NoSuchStream(FinalError):
 
 class StreamExists(FinalError):
     """A stream of this name exists already."""
+
+
+class IsPartitioned(FinalError):
+    """The call is for one stream, and this one is several: its partitions."""
+
+    def __init__(self, stream: str, partitions: object) -> None:
+        super().__init__(
+            f"stream {stream!r} has {partitions} partitions: name one of them ({stream}#0, ...), "
+            f"or use what is for all of them (partitioned_writer, merged_reader, consumer, "
+            f"partitioned_info, truncate_partitions)"
+        )
+        self.stream = stream
+        self.partitions = partitions
+
+    def __reduce__(self) -> tuple[type[IsPartitioned], tuple[str, object]]:
+        return type(self), (self.stream, self.partitions)
+
+
+class NotPartitioned(FinalError):
+    """The call is for a partitioned stream, and this one is a plain stream."""
+
+
+class PartitionsFailed(LedgerError):
+    """What was asked of several partitions failed on some; on the others it was done.
+
+    `errors` has what each of the failed ones raised, by number.
+    """
+
+    def __init__(self, stream: str, errors: Mapping[int, LedgerError], of: int) -> None:
+        each = "; ".join(f"{stream}#{number}: {error}" for number, error in sorted(errors.items()))
+        super().__init__(f"stream {stream!r}: {len(errors)} of {of} partitions failed: {each}")
+        self.stream = stream
+        self.errors = dict(errors)
+        self.of = of
+        self.retry_is_safe = all(error.retry_is_safe for error in errors.values())
+
+    def __reduce__(self) -> tuple[type[PartitionsFailed], tuple[str, dict[int, LedgerError], int]]:
+        return type(self), (self.stream, self.errors, self.of)
 
 
 class StreamBusy(RetryableError):

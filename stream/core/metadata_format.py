@@ -13,6 +13,7 @@ from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt
 from stream.core.metadata import ProducerState, Segment, SegmentState, StreamMetadata
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
+from stream.errors import IsPartitioned
 
 FORMAT_VERSION: Final = 1
 METADATA_BYTES_MAX: Final = 1_000_000
@@ -22,7 +23,8 @@ METADATA_BYTES_MAX: Final = 1_000_000
 _SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]
 
 
-def _dump(document: dict[str, Any], what: str) -> bytes:
+def dump_document(document: dict[str, Any], what: str) -> bytes:
+    """JSON bytes of a node. Raises InvalidArgument if they are too many."""
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
     if len(data) > METADATA_BYTES_MAX:
         raise InvalidArgument(
@@ -32,20 +34,30 @@ def _dump(document: dict[str, Any], what: str) -> bytes:
     return data
 
 
-def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
+def load_document(data: bytes, what: str) -> dict[str, Any]:
+    """The object in a node of ours, of whatever kind. Raises MetadataCorrupt."""
     if len(data) > METADATA_BYTES_MAX:
         raise MetadataCorrupt(f"metadata of {what}: {len(data)} bytes, limit {METADATA_BYTES_MAX}")
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise MetadataCorrupt(f"metadata of {what} is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("kind") != kind:
-        raise MetadataCorrupt(f"metadata of {what} is not that of a {kind}")
+    if not isinstance(document, dict) or "kind" not in document:
+        raise MetadataCorrupt(f"metadata of {what} is not ours")
     if document.get("version") != FORMAT_VERSION:
         raise MetadataCorrupt(
             f"metadata of {what} has version {document.get('version')!r}, "
             f"this release reads {FORMAT_VERSION}"
         )
+    return document
+
+
+def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
+    document = load_document(data, what)
+    if document["kind"] != kind:
+        if kind == "stream" and document["kind"] == "partitioned":
+            raise IsPartitioned(str(document.get("name")), document.get("partitions"))
+        raise MetadataCorrupt(f"metadata of {what} is not that of a {kind}")
     return {name: value for name, value in document.items() if name not in ("kind", "version")}
 
 
@@ -72,11 +84,11 @@ def encode_stream(stream: StreamMetadata) -> bytes:
             for segment in stream.segments
         ],
     }
-    return _dump(document, f"stream {stream.name!r}")
+    return dump_document(document, f"stream {stream.name!r}")
 
 
 def decode_stream(name: str, data: bytes) -> StreamMetadata:
-    """The stream in these bytes. Raises MetadataCorrupt."""
+    """The stream in these bytes. Raises MetadataCorrupt; IsPartitioned."""
     what = f"stream {name!r}"
     document = _load(data, "stream", what)
     try:
@@ -98,7 +110,9 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
             _whole(document["prepared"])
         if not all(isinstance(batch, int) for batch in document["commits"].values()):
             raise ValueError("a batch id is not a number")
-        if document["is_deleted"] not in (True, False) or document["name"] != name:
+        if not all(isinstance(document.get(f, False), bool) for f in ("is_deleted", "is_purged")):
+            raise ValueError("is_deleted and is_purged are true or false")
+        if document["name"] != name:
             raise ValueError(f"it is the metadata of {document['name']!r}")
         return StreamMetadata(**document)
     except MetadataCorrupt:
@@ -129,7 +143,7 @@ def _segment(columns: list[str], row: list[Any]) -> Segment:
 def encode_namespace(namespace: NamespaceMetadata) -> bytes:
     """JSON of a namespace."""
     document = asdict(namespace) | {"kind": "namespace", "version": FORMAT_VERSION}
-    return _dump(document, f"namespace {namespace.name!r}")
+    return dump_document(document, f"namespace {namespace.name!r}")
 
 
 def decode_namespace(name: str, data: bytes) -> NamespaceMetadata:

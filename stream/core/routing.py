@@ -1,0 +1,85 @@
+"""Which partition a record goes to: by its key, or by turns for records without one.
+
+Jump consistent hashing (Lamping and Veach, 2014) over 64 bits of the key: every writer of any
+release and language must agree, so neither the hash nor the numbers may ever change. Twin of
+partitioned_writer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+from crc32c import crc32c
+
+from ledger.errors import InvalidArgument
+from stream.core.names import PARTITIONS_MAX
+
+CACHED_KEYS_MAX: Final = 1 << 16
+CACHED_KEY_BYTES_MAX: Final = 64
+"""Longer keys are hashed each time: what is remembered stays below some 10 MB."""
+
+_MASK: Final = (1 << 64) - 1
+_STEP: Final = 2862933555777941757
+
+
+def key_hash(key: bytes) -> int:
+    """64 bits of a key: its CRC-32 above its CRC-32C. Never changes."""
+    return crc32(key) << 32 | crc32c(key)
+
+
+def jump_hash(hashed: int, partitions: int) -> int:
+    """The partition of a 64-bit hash. When partitions grow from n to m, a share of (m-n)/m of all
+    hashes moves, and only to partitions that are new."""
+    assert partitions > 0, "no partition to choose"
+    at, following = -1, 0
+    while following < partitions:
+        at = following
+        hashed = (hashed * _STEP + 1) & _MASK
+        following = int((at + 1) * (2147483648.0 / ((hashed >> 33) + 1)))
+    return at
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of records with this key, of `partitions` there are."""
+    return jump_hash(key_hash(key), partitions)
+
+
+class Routes(dict[bytes | None, int]):
+    """Hot: `routes[key]` is a key's partition, remembered. Bounded in keys and bytes.
+
+    `routes[None]` is where records without a key go at the moment; whoever holds the routes turns
+    it with `turn`.
+    """
+
+    __slots__ = ("_own", "_turns", "partitions")
+
+    def __init__(self, partitions: int, own: Sequence[int] | None = None) -> None:
+        """`own`: the partitions among which records without a key take turns; None is all."""
+        super().__init__()
+        if not 0 < partitions <= PARTITIONS_MAX:
+            raise InvalidArgument(f"{partitions} partitions, legal is 1 to {PARTITIONS_MAX}")
+        self.partitions = partitions
+        self._own = tuple(range(partitions) if own is None else own)
+        if not self._own or not all(0 <= number < partitions for number in self._own):
+            raise InvalidArgument(f"partitions {self._own}: there are 0 to {partitions - 1}")
+        self._turns = 0
+        self[None] = self._own[0]
+
+    def __missing__(self, key: bytes | None) -> int:
+        assert key is not None, "records without a key always have a partition"
+        partition = jump_hash(key_hash(key), self.partitions)
+        if len(key) <= CACHED_KEY_BYTES_MAX:
+            if len(self) >= CACHED_KEYS_MAX:
+                turn = self[None]
+                self.clear()
+                self[None] = turn
+            self[key] = partition
+        return partition
+
+    def turn(self) -> int:
+        """The next partition's turn to take records without a key; returns it."""
+        self._turns = (self._turns + 1) % len(self._own)
+        at = self[None] = self._own[self._turns]
+        return at
