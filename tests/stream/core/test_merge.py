@@ -1,0 +1,265 @@
+"""Merging by time: against a twin that sorts with a watermark, and the promises on their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.errors import InvalidArgument
+from stream.core.merge import NO_WATERMARK, Merge, MergeSource
+
+Row = tuple[int, int, int, int]
+"""Time, source, number of the batch, slot: sorting rows is the order wanted."""
+
+
+@dataclass
+class Twin:
+    """Keeps all rows in one list and looks at all of them each time."""
+
+    lateness_ms: int
+    bytes_max: int
+    waiting: list[Row] = field(default_factory=list)
+    late: set[Row] = field(default_factory=set)
+    newest: dict[int, int | None] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
+    finished: set[int] = field(default_factory=set)
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    watermark_ms: int = NO_WATERMARK
+    batches: int = 0
+
+    def push(self, source: int, times: list[int], nbytes: int) -> None:
+        for slot, time in enumerate(times):
+            row = (time, source, self.batches, slot)
+            self.waiting.append(row)
+            if time < self.watermark_ms:
+                self.late.add(row)
+            newest = self.newest[source]
+            self.newest[source] = time if newest is None else max(newest, time)
+        self.sizes[source, self.batches] = nbytes
+        self.batches += 1
+        self.idle.discard(source)
+
+    def held(self, source: int) -> int:
+        batches = {row[1:3] for row in self.waiting if row[1] == source}
+        return sum(self.sizes[batch] for batch in batches)
+
+    def wants(self, source: int) -> bool:
+        alive = [other for other in self.newest if other not in self.finished]
+        return source in alive and self.held(source) < self.bytes_max / len(alive)
+
+    def bound(self, source: int) -> int:
+        newest = self.newest[source]
+        if newest is None:
+            return NO_WATERMARK
+        bound = newest - self.lateness_ms
+        if not self.wants(source):
+            bound = max(bound, min(row[0] for row in self.waiting if row[1] == source))
+        return bound
+
+    def pop(self) -> Row | None:
+        if not self.waiting:
+            return None
+        first = min(self.waiting)
+        if first[0] > self.watermark_ms:
+            counted = self.newest.keys() - self.finished - self.idle
+            bounds = [self.bound(source) for source in counted]
+            bound = min(bounds) if bounds else max(t for t in self.newest.values() if t is not None)
+            self.watermark_ms = max(self.watermark_ms, bound)
+            if first[0] > self.watermark_ms:
+                return None
+        self.waiting.remove(first)
+        return first
+
+
+_times = st.lists(st.integers(0, 30), min_size=1, max_size=6)
+_steps = st.lists(
+    st.tuples(st.just("push"), st.integers(0, 3), _times, st.integers(1, 40))
+    | st.tuples(
+        st.sampled_from(["pop", "drain", "idle", "finish", "add"]),
+        st.integers(0, 3),
+        st.just([]),
+        st.just(0),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(_steps, st.integers(0, 20), st.integers(1, 200), st.booleans())
+def test_the_merge_gives_what_sorting_with_a_watermark_gives(
+    steps: list[tuple[str, int, list[int], int]], lateness_ms: int, bytes_max: int, is_drained: bool
+) -> None:
+    merge: Merge[int] = Merge(lateness_ms=lateness_ms, bytes_max=bytes_max)
+    twin = Twin(lateness_ms, bytes_max)
+    sources: list[MergeSource[int]] = []
+    given_out: list[tuple[Row, bool]] = []
+    expected: list[tuple[Row, bool]] = []
+    times_of: list[list[int]] = []
+
+    def add() -> None:
+        twin.newest[len(sources)] = None
+        sources.append(merge.add(f"s{len(sources)}"))
+
+    def pop() -> bool:
+        span = merge.pop()
+        if span is None:
+            assert twin.pop() is None
+            return False
+        times, ordinal = times_of[span.batch], sources.index(span.source)
+        for slot in span.slots:
+            given_out.append(((times[slot], ordinal, span.batch, slot), span.is_late))
+            row = twin.pop()
+            assert row is not None
+            expected.append((row, row in twin.late))
+        return True
+
+    add()
+    for kind, number, times, nbytes in steps:
+        number %= len(sources)
+        source = sources[number]
+        if kind == "push" and not source.is_finished:
+            ordered = sorted(times) if nbytes % 2 else times
+            merge.push(source, len(times_of), ordered, nbytes)
+            twin.push(number, ordered, nbytes)
+            times_of.append(ordered)
+        elif kind == "pop":
+            pop()
+        elif kind == "drain":
+            while pop():
+                pass
+        elif kind == "idle":
+            merge.note_idle(source)
+            twin.idle.add(number)
+        elif kind == "finish":
+            merge.finish(source)
+            twin.finished.add(number)
+        elif kind == "add" and len(sources) < 4:
+            add()
+        assert [merge.wants(s) for s in sources] == [twin.wants(n) for n in range(len(sources))]
+        assert merge.nbytes == sum(twin.held(n) for n in range(len(sources)))
+        for n, s in enumerate(sources):
+            left = [row for row in twin.waiting if row[1] == n]
+            first = min((row[2:] for row in left), default=None)
+            assert s.unread() == first
+    if is_drained:
+        for source in sources:
+            merge.finish(source)
+        twin.finished.update(range(len(sources)))
+        while pop():
+            pass
+        assert merge.is_finished
+        assert len(given_out) == sum(map(len, times_of)) == len({row for row, _ in given_out})
+    assert given_out == expected
+    assert merge.watermark_ms == twin.watermark_ms
+    on_time = [row[0] for row, is_late in given_out if not is_late]
+    assert on_time == sorted(on_time), "what is not late never goes back"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(_times, max_size=12), min_size=1, max_size=4),
+    st.integers(0, 100),
+    st.integers(1, 100),
+)
+def test_whoever_asks_only_whom_the_merge_wants_gets_all_in_bounded_memory(
+    feeds: list[list[list[int]]], lateness_ms: int, bytes_max: int
+) -> None:
+    merge: Merge[int] = Merge(lateness_ms=lateness_ms, bytes_max=bytes_max)
+    sources = [merge.add(f"s{number}") for number in range(len(feeds))]
+    total, taken, batches = sum(len(times) for feed in feeds for times in feed), 0, 0
+    while not merge.is_finished:
+        span = merge.pop()
+        if span is not None:
+            taken += len(span.slots)
+            continue
+        moved = False
+        for source, feed in zip(sources, feeds, strict=True):
+            if merge.wants(source):
+                moved = True
+                if feed:
+                    merge.push(source, batches, feed.pop(0), 10)
+                    batches += 1
+                else:
+                    merge.finish(source)
+        assert moved or merge.is_finished, "nobody may deliver and nothing is given out"
+        assert merge.nbytes <= bytes_max + 10 * len(sources)
+    assert taken == total
+
+
+def take(merge: Merge[str]) -> list[tuple[str, list[int], bool]]:
+    spans = []
+    while (span := merge.pop()) is not None:
+        spans.append((span.batch, list(span.slots), span.is_late))
+    return spans
+
+
+def test_nothing_is_given_out_before_every_stream_has_said_something() -> None:
+    merge: Merge[str] = Merge(lateness_ms=0, bytes_max=1000)
+    a, b = merge.add("a"), merge.add("b")
+    merge.push(a, "a1", [1, 2, 9], 1)
+    assert take(merge) == []
+    merge.push(b, "b1", [2, 5], 1)
+    assert take(merge) == [("a1", [0, 1], False), ("b1", [0, 1], False)]
+    assert merge.watermark_ms == 5
+    merge.note_idle(b)
+    assert take(merge) == [("a1", [2], False)]
+
+
+def test_a_stream_that_comes_back_from_idleness_is_late_but_not_lost() -> None:
+    merge: Merge[str] = Merge(lateness_ms=0, bytes_max=1000)
+    a, b = merge.add("a"), merge.add("b")
+    merge.note_idle(b)
+    merge.push(a, "a1", [10, 20], 1)
+    assert take(merge) == [("a1", [0, 1], False)]
+    merge.push(b, "b1", [15, 30], 1)
+    assert take(merge) == [("b1", [0], True)]
+    merge.push(a, "a2", [30], 1)
+    assert take(merge) == [("a2", [0], False), ("b1", [1], False)]
+
+
+def test_lateness_lets_a_stream_sort_itself_out() -> None:
+    merge: Merge[str] = Merge(lateness_ms=10, bytes_max=1000)
+    a = merge.add("a")
+    merge.push(a, "a1", [20, 14, 25], 1)
+    assert take(merge) == [("a1", [1], False)]
+    merge.push(a, "a2", [14, 15, 40], 1)
+    assert take(merge) == [
+        ("a2", [0], True), ("a2", [1], False), ("a1", [0, 2], False)
+    ]  # fmt: skip
+    assert merge.watermark_ms == 30
+
+
+def test_a_stream_far_ahead_has_to_wait() -> None:
+    merge: Merge[str] = Merge(lateness_ms=0, bytes_max=100)
+    ahead, behind = merge.add("ahead"), merge.add("behind")
+    merge.push(ahead, "x", [1000], 30)
+    assert merge.wants(ahead)
+    merge.push(ahead, "y", [2000], 30)
+    assert not merge.wants(ahead)
+    assert merge.wants(behind)
+    merge.push(behind, "z", [1], 90)
+    assert take(merge) == [("z", [0], False)]
+    assert (merge.wants(ahead), merge.wants(behind)) == (False, True)
+    merge.finish(behind)
+    assert merge.wants(ahead), "its share is all there is"
+
+
+def test_lateness_that_needs_more_memory_than_there_is_gives_way() -> None:
+    merge: Merge[str] = Merge(lateness_ms=1000, bytes_max=100)
+    only = merge.add("only")
+    merge.push(only, "x", [1, 3], 50)
+    assert take(merge) == []
+    merge.push(only, "y", [2, 4], 60)
+    assert take(merge) == [("x", [0], False), ("y", [0], False), ("x", [1], False)]
+    assert merge.wants(only)
+    assert merge.watermark_ms == 3
+
+
+def test_bounds_must_be_bounds() -> None:
+    with pytest.raises(InvalidArgument, match="lateness_ms is -1"):
+        Merge(lateness_ms=-1, bytes_max=1)
+    with pytest.raises(InvalidArgument, match="bytes_max is 0"):
+        Merge(lateness_ms=0, bytes_max=0)
