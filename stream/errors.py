@@ -138,3 +138,61 @@ class Truncated(FinalError):
 
 class CommitOutOfOrder(FinalError):
     """A batch id older than the last one this sink committed."""
+
+
+class NoSuchCursor(FinalError):
+    """The stream has no cursor of this name, or it was deleted."""
+
+
+class CursorMoved(FinalError):
+    """Somebody else moved, took or deleted the cursor; this object can commit nothing more.
+
+    `ours` is what was to be committed, `theirs` where the cursor is now (None: it was deleted).
+    """
+
+    def __init__(
+        self, stream: str, cursor: str, ours: Position, theirs: Position | None
+    ) -> None:  # fmt: skip
+        now = "was deleted" if theirs is None else f"is at {theirs} now"
+        super().__init__(
+            f"cursor {cursor!r} of stream {stream!r} {now}, changed by somebody else; {ours} was "
+            f"not committed. Open the cursor again to go on from where it is; if this happens "
+            f"often, two processes use one cursor: give each its own, or use a consumer group"
+        )
+        self.stream = stream
+        self.cursor = cursor
+        self.ours = ours
+        self.theirs = theirs
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[CursorMoved], tuple[str, str, Position, Position | None]]:
+        return type(self), (self.stream, self.cursor, self.ours, self.theirs)
+
+
+class NoSuchGroup(FinalError):
+    """The stream has no consumer group of this name."""
+
+
+class GroupBusy(RetryableError):
+    """The consumer group has members at work."""
+
+
+class MemberExists(FinalError):
+    """Another living process is the member of this name in the consumer group."""
+
+
+class PartitionLost(FinalError):
+    """A partition belongs to another member of the consumer group by now: what was handed out
+    of it is handled again there, from the last committed position on."""
+
+    def __init__(self, partition: str, epoch: int) -> None:
+        super().__init__(
+            f"partition {partition!r} was handed out at epoch {epoch} and belongs to another "
+            f"member now, which handles again what was not committed; drop this work"
+        )
+        self.partition = partition
+        self.epoch = epoch
+
+    def __reduce__(self) -> tuple[type[PartitionLost], tuple[str, int]]:
+        return type(self), (self.partition, self.epoch)
