@@ -102,6 +102,7 @@ class Merge(Generic[B]):
         self._bytes_max = bytes_max
         self._added = 0
         self._sources: list[MergeSource[B]] = []  # those that may still deliver
+        self._shares = 0  # sources that may deliver or still hold something
         self._heap: list[tuple[int, int, int, _Run[B]]] = []  # time, source, batch
         self._pushed = 0
         self._newest_ms = NO_WATERMARK
@@ -114,6 +115,7 @@ class Merge(Generic[B]):
         """A new source. It holds the watermark until it delivers, is idle or has finished."""
         source: MergeSource[B] = MergeSource(name, self._added)
         self._added += 1
+        self._shares += 1
         self._sources.append(source)
         return source
 
@@ -136,7 +138,7 @@ class Merge(Generic[B]):
 
     def wants(self, source: MergeSource[B]) -> bool:
         """Whether there is room for another batch of this source."""
-        return not source.is_finished and source.nbytes * len(self._sources) < self._bytes_max
+        return not source.is_finished and source.nbytes * self._shares < self._bytes_max
 
     def note_idle(self, source: MergeSource[B]) -> None:
         """It has no more records for now: nobody waits for it until it delivers again."""
@@ -147,6 +149,7 @@ class Merge(Generic[B]):
         if not source.is_finished:
             source.is_finished = True
             self._sources.remove(source)
+            self._shares -= not source.runs
 
     @property
     def is_finished(self) -> bool:
@@ -195,6 +198,7 @@ class Merge(Generic[B]):
         source.nbytes -= run.nbytes
         self.nbytes -= run.nbytes
         source.runs.remove(run)  # nearly always the first one
+        self._shares -= source.is_finished and not source.runs
 
     def _advance(self) -> None:
         """Moves the watermark as far as the sources that count allow."""

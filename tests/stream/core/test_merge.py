@@ -47,8 +47,10 @@ class Twin:
         return sum(self.sizes[batch] for batch in batches)
 
     def wants(self, source: int) -> bool:
-        alive = [other for other in self.newest if other not in self.finished]
-        return source in alive and self.held(source) < self.bytes_max / len(alive)
+        if source in self.finished:
+            return False
+        shares = [n for n in self.newest if n not in self.finished or self.held(n)]
+        return self.held(source) < self.bytes_max / len(shares)
 
     def bound(self, source: int) -> int:
         newest = self.newest[source]
