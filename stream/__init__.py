@@ -25,14 +25,19 @@ if TYPE_CHECKING:
     from stream.errors import (
         CommitOutOfOrder,
         CompressionUnavailable,
+        EpochMismatch,
+        HandedOver,
         NamespaceExists,
         NamespaceNotEmpty,
         NoSuchNamespace,
         NoSuchStream,
+        ProducerGap,
         RecordFormatError,
+        SequenceMismatch,
         StreamBusy,
         StreamExists,
         TakenOver,
+        TooManyProducers,
         Truncated,
     )
     from stream.janitor import Janitor, SweepReport
@@ -54,8 +59,10 @@ __all__ = [
     "Compression",
     "CompressionUnavailable",
     "Edge",
+    "EpochMismatch",
     "FromSequence",
     "FromTime",
+    "HandedOver",
     "Janitor",
     "Namespace",
     "NamespaceExists",
@@ -64,11 +71,13 @@ __all__ = [
     "NoSuchNamespace",
     "NoSuchStream",
     "Position",
+    "ProducerGap",
     "Record",
     "RecordBatch",
     "RecordFormatError",
     "Segment",
     "SegmentState",
+    "SequenceMismatch",
     "Start",
     "StreamBusy",
     "StreamExists",
@@ -80,6 +89,7 @@ __all__ = [
     "SweepReport",
     "TakenOver",
     "Ticket",
+    "TooManyProducers",
     "Truncated",
     "WriterOptions",
     "create_namespace",
@@ -101,7 +111,7 @@ _HOMES = {
     "stream.errors": (
         "CommitOutOfOrder CompressionUnavailable NamespaceExists NamespaceNotEmpty "
         "NoSuchNamespace NoSuchStream RecordFormatError StreamBusy StreamExists TakenOver "
-        "Truncated"
+        "Truncated EpochMismatch HandedOver ProducerGap SequenceMismatch TooManyProducers"
     ),
     "stream.janitor": "Janitor SweepReport",
     "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",

@@ -119,6 +119,77 @@ class TakenOver(LedgerFenced):
         return type(self), (self.stream, self.our_epoch, self.their_epoch)
 
 
+class HandedOver(TakenOver):
+    """This writer handed the stream over because another asked for it: all it had taken is
+    durable, nothing is unknown, and the record just refused is not in the stream."""
+
+    def __init__(self, stream: str, our_epoch: int, their_epoch: int | None = None) -> None:
+        super().__init__(stream, our_epoch, their_epoch)
+        self.args = (
+            f"stream {stream!r}: handed over to the writer that asked for it (this writer held "
+            f"epoch {our_epoch}). All records confirmed or taken before are durable; open a new "
+            f"writer only if this process should be the writer",
+        )
+
+
+class EpochMismatch(FinalError):
+    """The stream is at another epoch than the writer was to be opened at: somebody has taken it
+    over since, or this process itself did, in a try whose outcome it did not learn."""
+
+    def __init__(self, stream: str, expected: int, epoch: int) -> None:
+        super().__init__(
+            f"stream {stream!r} is at epoch {epoch}, it was to be taken over only at epoch "
+            f"{expected}. Look who writes it now; to insist, name epoch {epoch}, or none"
+        )
+        self.stream = stream
+        self.expected = expected
+        self.epoch = epoch
+
+    def __reduce__(self) -> tuple[type[EpochMismatch], tuple[str, int, int]]:
+        return type(self), (self.stream, self.expected, self.epoch)
+
+
+class ProducerGap(FinalError):
+    """A producer's sequence numbers left something out; nothing was appended."""
+
+    def __init__(self, stream: str, producer: str, sequence: int, next_sequence: int) -> None:
+        super().__init__(
+            f"stream {stream!r}: producer {producer!r} gave sequence {sequence}, its next one is "
+            f"{next_sequence}: records in between would be lost. Go on from {next_sequence}"
+        )
+        self.stream = stream
+        self.producer = producer
+        self.sequence = sequence
+        self.next_sequence = next_sequence
+
+    def __reduce__(self) -> tuple[type[ProducerGap], tuple[str, str, int, int]]:
+        return type(self), (self.stream, self.producer, self.sequence, self.next_sequence)
+
+
+class TooManyProducers(FinalError):
+    """The stream remembers as many producers as it may; one has to be forgotten first."""
+
+
+class SequenceMismatch(FinalError):
+    """A conditional append expected another sequence number; nothing was appended.
+
+    `expected` is what the caller named, `next_sequence` what the next record of this writer gets.
+    """
+
+    def __init__(self, stream: str, expected: int, next_sequence: int) -> None:
+        super().__init__(
+            f"stream {stream!r}: expected to append record {expected}, the next one is "
+            f"{next_sequence}. Read what was appended in between, decide again, and expect "
+            f"{next_sequence}"
+        )
+        self.stream = stream
+        self.expected = expected
+        self.next_sequence = next_sequence
+
+    def __reduce__(self) -> tuple[type[SequenceMismatch], tuple[str, int, int]]:
+        return type(self), (self.stream, self.expected, self.next_sequence)
+
+
 class Truncated(FinalError):
     """The wanted position was truncated away; `first_available` is where the stream begins."""
 

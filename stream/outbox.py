@@ -1,14 +1,13 @@
-"""Outbox: gathers records into entries, sends them, and confirms them in order.
+"""Outbox: gathers records into batches; what sends and confirms them is batch_sender.py.
 
 Hot: a record costs one list append; a batch becomes one entry; a confirmation wakes all callers of
-an entry at once. Must never confirm a record before the metadata says that its segment exists, nor
-out of order. Its public face is writer.py; who changes the segment under it, segment_changes.py.
+an entry at once. What is rare (keys, limits, a quota, producers) must cost a plain record nothing.
+Its public face is writer.py.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -16,25 +15,30 @@ import trio
 
 from ledger.errors import LedgerClosed, LedgerError
 from stream.batch import Batch, Ticket
+from stream.batch_sender import BatchSender
 from stream.core.compression import Compression, require
 from stream.core.entry_encoder import Headers
-from stream.core.entry_format import RECORD_BYTES_MAX
 from stream.core.policy import NamespaceMetadata
 from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
-from stream.open_segment import OpenSegment, WriterOptions
+from stream.core.token_bucket import TokenBucket
+from stream.errors import SequenceMismatch
+from stream.open_segment import WriterOptions
 
 BUSY_ENTRIES = 2
 """With so many entries on their way, records gather until one is confirmed (or a batch is
 full): waiting costs less than another small entry would."""
 
 
-class Outbox:
-    """Batches gathering, ready, sent. Guarantees: confirmed in the order they were taken.
+class Outbox(BatchSender):
+    """The open batch, and who waits for room. Guarantees: sent in the order they were taken.
 
     Args:
         stream: its name, for messages.
         now_ms: wall clock; append times never go back even if it does.
     """
+
+    nursery: trio.Nursery
+    """Of the writer's block: waits for a quota here."""
 
     def __init__(
         self,
@@ -43,29 +47,20 @@ class Outbox:
         options: WriterOptions,
         now_ms: Callable[[], int],
     ) -> None:
-        self.stream = stream
-        self.error: LedgerError | None = None
-        self.is_paused = True
-        """Nothing is sent while a segment is being opened or repaired."""
-        self.segment: OpenSegment | None = None
-        self.on_segment_event: Callable[[LedgerError | None], None] | None = None
-        """Called when the segment should be looked after: its ledger failed, or it has grown."""
-        self.segment_bytes_watch = 1 << 62
-        self.next_sequence = 0
+        super().__init__(stream, now_ms)
         self.last_time_ms = -1
-        self._options = options
-        self._now_ms = now_ms
-        self._open = Batch()
-        self._ready: deque[Batch] = deque()
-        self._sent: deque[Batch] = deque()
-        self.sealed_bytes = 0
         self.has_room = True
-        self._is_closing = False
+        self.pending_bytes_max = options.pending_bytes_max
+        self.record_bytes_max = policy.record_bytes_max
+        self._next_sequence = 0
+        self._open = Batch()
+        self._closing: LedgerError | None = None
+        """Why new records are refused, before all those taken are durable."""
         self._room_waiters: dict[trio.lowlevel.Task, None] = {}
         self._lingerer: trio.lowlevel.Task | None = None
-        self.confirmed_sequence = -1
-        self.records_confirmed = 0
-        self.entries_confirmed = 0
+        self._bucket: TokenBucket | None = None
+        self._throttle: trio.CancelScope | None = None
+        """Around the wait for the quota, if it is used up."""
         self.use_policy(policy)
 
     @property
@@ -73,13 +68,26 @@ class Outbox:
         """Bytes taken and not yet confirmed."""
         return self.sealed_bytes + self._open.nbytes
 
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the record that will be taken next."""
+        return self._next_sequence + len(self._open.values)
+
+    def begin_at(self, sequence: int, last_time_ms: int) -> None:
+        """Where the stream goes on. Before the first record is taken."""
+        assert not self._open.values, "records were taken before the stream was"
+        self._next_sequence = sequence
+        self.last_time_ms = last_time_ms
+
     def use_policy(self, policy: NamespaceMetadata) -> None:
-        """Batching and compression from now on. Raises CompressionUnavailable."""
+        """Limits, batching and compression from now on. Raises CompressionUnavailable."""
+        self.record_bytes_max = policy.record_bytes_max
+        self._batch_bytes = policy.batch_bytes
+        self._linger_s = policy.linger_ms / 1000
+        self._use_quota(policy.bytes_per_s_max)
         compression = Compression.named(policy.compression)
         require(compression)
         self._compression = compression
-        self._batch_bytes = policy.batch_bytes
-        self._linger_s = policy.linger_ms / 1000
 
     # Taking records
 
@@ -96,13 +104,13 @@ class Outbox:
         batch = self._open
         size = len(value)
         if (
-            size > RECORD_BYTES_MAX
+            size > self.record_bytes_max
             or value.__class__ is not bytes
             or key is not None
             or event_time_ms is not None
             or headers is not None
         ):
-            size = record_bytes(value, key, event_time_ms, headers)
+            size = record_bytes(value, key, event_time_ms, headers, self.record_bytes_max)
             batch.add_columns(key, event_time_ms, headers)
         values = batch.values
         slot = len(values)
@@ -148,9 +156,16 @@ class Outbox:
             self._begin_linger(batch)
         return count, Ticket(batch, slot), Ticket(batch, slot + count - 1)
 
+    def check_sequence(self, expected: int) -> None:
+        """Raises SequenceMismatch if the next record will not have this sequence."""
+        if self.error is not None or self._closing is not None:
+            raise self._refusal()
+        if expected != self.next_sequence:
+            raise SequenceMismatch(self.stream, expected, self.next_sequence)
+
     async def wait_room(self) -> None:
         """Returns when `append_nowait` may take a record; raises the writer's error."""
-        if self.error is None and not self._is_closing:
+        if self.error is None and self._closing is None:
             if self.has_room:
                 await trio.lowlevel.checkpoint()
                 return
@@ -162,7 +177,7 @@ class Outbox:
                 return trio.lowlevel.Abort.SUCCEEDED
 
             await trio.lowlevel.wait_task_rescheduled(forget)
-        if self.error is not None or self._is_closing:
+        if self.error is not None or self._closing is not None:
             raise self._refusal()
 
     async def flush(self) -> None:
@@ -178,52 +193,31 @@ class Outbox:
             return
         await Ticket(pending[-1], 0).wait()
 
-    async def finish(self) -> None:
-        """Refuses new records; returns when all those taken are durable."""
-        self._is_closing = True
+    async def finish(self, reason: LedgerError | None = None) -> None:
+        """Refuses new records, for this reason; returns when all those taken are durable."""
+        if self._closing is None:
+            self._closing = reason or LedgerClosed(
+                f"the writer of stream {self.stream!r} is closed"
+            )
         self.has_room = False
         self._wake_room_waiters()
         await self.flush()
 
-    # Sending
+    # Gathering
 
     def _seal_open(self) -> None:
         batch, self._open = self._open, Batch()
         # Append times never go back, whatever the clocks of writers do: seeking relies on it.
         self.last_time_ms = max(self.last_time_ms, self._now_ms())
-        batch.seal(self.next_sequence, self.last_time_ms, self._compression)
-        self.next_sequence += batch.count
+        batch.seal(self._next_sequence, self.last_time_ms, self._compression)
+        self._next_sequence += batch.count
         self._ready.append(batch)
         self.sealed_bytes += len(batch.payload)
-        if self.sealed_bytes >= self._options.pending_bytes_max:
+        if self._bucket is not None:
+            self._bucket.take(len(batch.payload), trio.current_time())
+            self._begin_throttle()
+        if self.sealed_bytes >= self.pending_bytes_max:
             self.has_room = False
-
-    def pump(self) -> None:
-        """Hands ready batches to the ledger as far as it takes them."""
-        ready, sent = self._ready, self._sent
-        segment = self.segment
-        while ready and not self.is_paused and segment is not None:
-            batch = ready[0]
-            try:
-                entry = segment.ledger.append_nowait(batch.payload)
-            except trio.WouldBlock:
-                return
-            except LedgerError as error:
-                self.ledger_failed(segment, error)
-                return
-            ready.popleft()
-            batch.segment, batch.entry = segment, entry
-            sent.append(batch)
-            if not segment.entries:
-                segment.first_time_ms = batch.append_time_ms
-                segment.since_ms = self._now_ms()
-            segment.last_time_ms = batch.append_time_ms
-            segment.entries += 1
-            segment.records += batch.count
-            segment.nbytes += len(batch.payload)
-            if segment.nbytes >= self.segment_bytes_watch and self.on_segment_event is not None:
-                self.segment_bytes_watch = 1 << 62
-                self.on_segment_event(None)
 
     def _begin_linger(self, batch: Batch) -> None:
         if self._linger_s:
@@ -255,71 +249,54 @@ class Outbox:
                 self._seal_open()
                 self.pump()
 
-    # Answers
+    # Room
 
-    def use_segment(self, segment: OpenSegment) -> None:
-        """Sends to this segment from now on."""
-        self.segment = segment
-        ledger = segment.ledger
-
-        def confirmed(entry: int) -> None:
-            segment.confirmed = entry
-            self.settle()
-
-        def failed(error: LedgerError) -> None:
-            self.ledger_failed(segment, error)
-
-        ledger.on_confirmed = confirmed
-        ledger.on_failed = failed
-
-    def ledger_failed(self, segment: OpenSegment, error: LedgerError) -> None:
-        """Stops sending; whoever looks after segments repairs."""
-        self.is_paused = True
-        segment.ledger.on_confirmed = segment.ledger.on_failed = None
-        if self.on_segment_event is not None:
-            self.on_segment_event(error)
-
-    def settle(self) -> None:
-        """Confirms batches, in order, as far as ledgers and metadata allow."""
-        sent = self._sent
-        while sent:
-            batch = sent[0]
-            segment = batch.segment
-            assert segment is not None, "sent to no segment"
-            if batch.entry > segment.confirmed or not segment.is_published:
-                break
-            sent.popleft()
-            self.sealed_bytes -= len(batch.payload)
-            self.records_confirmed += batch.count
-            self.confirmed_sequence = batch.first_sequence + batch.count
-            self.entries_confirmed += 1
-            batch.confirm()
+    def settled(self) -> None:
+        """Batches were confirmed: there may be room, and reason to send."""
         self.pump()
-        is_idle = not self._ready and len(sent) < BUSY_ENTRIES
+        is_idle = not self._ready and len(self._sent) < BUSY_ENTRIES
         if is_idle and self._open.values and not self._linger_s:
             self._seal_open()
             self.pump()
-        if not (self.has_room or self._is_closing or self.error):
-            self.has_room = self.sealed_bytes < self._options.pending_bytes_max
-            if self.has_room:
-                self._wake_room_waiters()
+        if not self.has_room:
+            self._look_for_room()
 
-    def take_back(self, segments: Sequence[OpenSegment], next_sequence: int) -> None:
-        """These segments were ended by recovery, the last one before `next_sequence`: what they
-        hold is confirmed, everything behind it will be sent again, in order."""
-        again: list[Batch] = []
-        for batch in self._sent:
-            segment = batch.segment
-            is_held = segment in segments and batch.first_sequence < next_sequence
-            if segment is not None and is_held:
-                assert batch.first_sequence + batch.count <= next_sequence, "half a batch is there"
-                segment.confirmed = batch.entry
-            else:
-                batch.segment, batch.entry = None, -1
-                again.append(batch)
-        for _ in again:
-            self._sent.pop()
-        self._ready.extendleft(reversed(again))
+    def _look_for_room(self) -> None:
+        is_over = self._closing is not None or self.error is not None
+        if is_over or self._throttle is not None:
+            return
+        self.has_room = self.sealed_bytes < self.pending_bytes_max
+        if self.has_room:
+            self._wake_room_waiters()
+
+    def _use_quota(self, bytes_per_s_max: int | None) -> None:
+        bucket, now = self._bucket, trio.current_time()
+        if bytes_per_s_max is None:
+            self._bucket = None
+        elif bucket is None:
+            self._bucket = TokenBucket(bytes_per_s_max, now)
+        elif bucket.rate_per_s != bytes_per_s_max:
+            self._bucket = bucket.at_rate(bytes_per_s_max, now)
+        if self._throttle is not None and self._bucket is not bucket:
+            self._throttle.cancel()  # how long to wait is another now
+
+    def _begin_throttle(self) -> None:
+        assert self._bucket is not None, "no quota"
+        if self._throttle is None and self._bucket.wait_s(trio.current_time()) > 0:
+            self.has_room = False
+            self._throttle = trio.CancelScope()
+            self.nursery.start_soon(self._wait_quota)
+
+    async def _wait_quota(self) -> None:
+        """There is no room until the quota has some: a task only while it has none."""
+        while self._bucket is not None and self.error is None:
+            wait_s = self._bucket.wait_s(trio.current_time())
+            if wait_s <= 0:
+                break
+            with trio.CancelScope() as self._throttle:
+                await trio.sleep(wait_s)
+        self._throttle = None
+        self._look_for_room()
 
     def fail(self, error: LedgerError) -> None:
         """The writer can never confirm anything again; whoever waits gets the error."""
@@ -347,6 +324,6 @@ class Outbox:
         if self.error is not None:
             # A new exception each time: one instance raised in many tasks mixes tracebacks.
             return copy.copy(self.error)
-        if self._is_closing:
-            return LedgerClosed(f"the writer of stream {self.stream!r} is closed")
+        if self._closing is not None:
+            return copy.copy(self._closing)
         return trio.WouldBlock()

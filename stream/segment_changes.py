@@ -76,8 +76,7 @@ class SegmentChanges:
         stream = self._stream
         assert stream is not None, machine.story()
         self.epoch = stream.epoch
-        self._outbox.next_sequence = stream.next_sequence
-        self._outbox.last_time_ms = stream.last_time_ms
+        self._outbox.begin_at(stream.next_sequence, stream.last_time_ms)
         self._use(ledger)
         _log.info(
             "stream=%s epoch=%d segment=%d ledger=%d: took over",

@@ -49,6 +49,11 @@ class StreamWriter:
         return self._outbox.error
 
     @property
+    def next_sequence(self) -> int:
+        """Sequence of the record that will be taken next: what `expected_sequence` must be."""
+        return self._outbox.next_sequence
+
+    @property
     def has_room(self) -> bool:
         """Whether `append_nowait` would take a record now."""
         return self._outbox.has_room
@@ -59,13 +64,19 @@ class StreamWriter:
         key: bytes | None = None,
         event_time_ms: int | None = None,
         headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
     ) -> Ticket:
         """Takes a record and returns at once; `await ticket.wait()` gives its position.
 
-        `headers` are pairs of a name and bytes. Raises trio.WouldBlock when too much is
-        unconfirmed (then `await wait_room()`), InvalidArgument if the record is over 1 MiB, and
-        the writer's error if it failed.
+        `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
+        if it gets this sequence number. Raises trio.WouldBlock when too much is unconfirmed or
+        the quota is used up (then `await wait_room()`), SequenceMismatch, InvalidArgument if the
+        record is too large (1 MiB, or `record_bytes_max` of the namespace), and the writer's
+        error if it failed.
         """
+        if expected_sequence is not None:
+            self._outbox.check_sequence(expected_sequence)
         return self._outbox.take(value, key, event_time_ms, headers)
 
     async def append(
@@ -74,16 +85,21 @@ class StreamWriter:
         key: bytes | None = None,
         event_time_ms: int | None = None,
         headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
     ) -> Position:
         """Appends a record; returns its position once it is durable.
 
-        Waits while too much is unconfirmed. If cancelled, the record may be in the stream all
-        the same. Raises TakenOver (another writer; also a LedgerFenced), NotEnoughBookies,
-        InvalidArgument, LedgerClosed.
+        Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
+        be in the stream all the same; trying again with the same `expected_sequence` tells:
+        SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
+        SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
         outbox = self._outbox
         while not outbox.has_room:
             await outbox.wait_room()
+        if expected_sequence is not None:
+            outbox.check_sequence(expected_sequence)
         return await outbox.take(value, key, event_time_ms, headers).wait()
 
     async def append_many(
@@ -91,20 +107,34 @@ class StreamWriter:
         values: Sequence[bytes],
         keys: Sequence[bytes | None] | None = None,
         event_times: Sequence[int | None] | None = None,
+        *,
+        expected_sequence: int | None = None,
     ) -> tuple[Position, Position]:
         """Appends records in order; returns the first and the last position when all are durable.
 
-        Records of other callers may come between. `keys` and `event_times` (ms), when given, have
-        one item per value. Raises as `append`; InvalidArgument before anything is taken.
+        Records of other callers may come between, unless `expected_sequence` says which sequence
+        number the first one gets: then they follow each other, and may be no more than fit
+        `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
+        per value. Raises as `append`; InvalidArgument before anything is taken.
         """
-        sizes = many_bytes(values, keys, event_times)
+        outbox = self._outbox
+        sizes = many_bytes(values, keys, event_times, outbox.record_bytes_max)
         if not sizes:
             raise InvalidArgument("append_many needs at least one record")
-        outbox = self._outbox
+        if expected_sequence is not None:
+            if sum(sizes) > outbox.pending_bytes_max:
+                raise InvalidArgument(
+                    f"{sum(sizes)} bytes are too many for one conditional append; at most "
+                    f"{outbox.pending_bytes_max} fit (pending_bytes_max of the writer's options)"
+                )
+            while not outbox.has_room:
+                await outbox.wait_room()
+            outbox.check_sequence(expected_sequence)
         first: Ticket | None = None
         begin = 0
         while begin < len(sizes):
-            while not outbox.has_room:
+            # Conditional ones are taken together: nothing is awaited between the check and here.
+            while expected_sequence is None and not outbox.has_room:
                 await outbox.wait_room()
             stop = begin + _STEP_RECORDS
             count, ticket, last = outbox.take_many(
@@ -168,6 +198,7 @@ async def open_writer(
     changes = SegmentChanges(outbox, ledgers, policy, options)
     writer = StreamWriter(ledgers.stream, outbox, changes)
     async with open_background() as nursery:
+        outbox.nursery = nursery
         await changes.take_over()
         nursery.start_soon(outbox.run_linger)
         nursery.start_soon(changes.run)

@@ -17,7 +17,11 @@ RECORD_OVERHEAD_BYTES: Final = 16
 
 
 def record_bytes(
-    value: bytes, key: bytes | None, event_time_ms: int | None, headers: Headers | None
+    value: bytes,
+    key: bytes | None,
+    event_time_ms: int | None,
+    headers: Headers | None,
+    bytes_max: int = RECORD_BYTES_MAX,
 ) -> int:
     """Size of a record without its overhead. Raises InvalidArgument, TypeError."""
     if type(value) is not bytes or not (key is None or type(key) is bytes):
@@ -31,8 +35,9 @@ def record_bytes(
         if type(name) is not str or type(content) is not bytes:
             raise TypeError("headers are pairs of a str name and a bytes value")
         size += len(name.encode()) + len(content) + RECORD_OVERHEAD_BYTES
-    if size > RECORD_BYTES_MAX:
-        raise InvalidArgument(f"a record of {size} bytes; the largest is {RECORD_BYTES_MAX}")
+    if size > bytes_max:
+        cure = "" if bytes_max == RECORD_BYTES_MAX else " (record_bytes_max of the namespace)"
+        raise InvalidArgument(f"a record of {size} bytes; the largest is {bytes_max}{cure}")
     return size
 
 
@@ -40,6 +45,7 @@ def many_bytes(
     values: Sequence[bytes],
     keys: Sequence[bytes | None] | None,
     event_times: Sequence[int | None] | None,
+    bytes_max: int = RECORD_BYTES_MAX,
 ) -> list[int]:
     """What each record counts in a batch, overhead included. Raises as `record_bytes`."""
     for what, column in (("keys", keys), ("event times", event_times)):
@@ -47,11 +53,11 @@ def many_bytes(
             raise InvalidArgument(f"{len(column)} {what} for {len(values)} values")
     if keys is None and event_times is None and set(map(type, values)) <= {bytes}:
         sizes = [size + RECORD_OVERHEAD_BYTES for size in map(len, values)]
-        if max(sizes, default=0) - RECORD_OVERHEAD_BYTES <= RECORD_BYTES_MAX:
+        if max(sizes, default=0) - RECORD_OVERHEAD_BYTES <= bytes_max:
             return sizes
     nothing: Sequence[None] = [None] * len(values)
     return [
-        record_bytes(value, key, time, None) + RECORD_OVERHEAD_BYTES
+        record_bytes(value, key, time, None, bytes_max) + RECORD_OVERHEAD_BYTES
         for value, key, time in zip(
             values,
             nothing if keys is None else keys,

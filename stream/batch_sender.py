@@ -1,0 +1,134 @@
+"""BatchSender: sends sealed batches to the open segment and confirms them in order.
+
+Hot: a batch is one entry. Must never confirm a record before the metadata says that its segment
+exists, nor out of order. What gathers records into batches is outbox.py, who changes the segment
+under it segment_changes.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ledger.errors import LedgerError
+from stream.batch import Batch
+from stream.open_segment import OpenSegment
+
+
+class BatchSender:
+    """Batches ready and sent. Guarantees: confirmed in the order they became ready.
+
+    Args:
+        stream: its name, for messages.
+        now_ms: wall clock; tells the age of a segment.
+    """
+
+    def __init__(self, stream: str, now_ms: Callable[[], int]) -> None:
+        self.stream = stream
+        self.error: LedgerError | None = None
+        self.is_paused = True
+        """Nothing is sent while a segment is being opened or repaired."""
+        self.segment: OpenSegment | None = None
+        self.on_segment_event: Callable[[LedgerError | None], None] | None = None
+        """Called when the segment should be looked after: its ledger failed, or it has grown."""
+        self.segment_bytes_watch = 1 << 62
+        self.sealed_bytes = 0
+        self.confirmed_sequence = -1
+        self.records_confirmed = 0
+        self.entries_confirmed = 0
+        self._now_ms = now_ms
+        self._ready: deque[Batch] = deque()
+        self._sent: deque[Batch] = deque()
+
+    def settled(self) -> None:
+        """Batches may have been confirmed: there may be room, and reason to send."""
+        raise NotImplementedError
+
+    # Sending
+
+    def pump(self) -> None:
+        """Hands ready batches to the ledger as far as it takes them."""
+        ready, sent = self._ready, self._sent
+        segment = self.segment
+        while ready and not self.is_paused and segment is not None:
+            batch = ready[0]
+            try:
+                entry = segment.ledger.append_nowait(batch.payload)
+            except trio.WouldBlock:
+                return
+            except LedgerError as error:
+                self.ledger_failed(segment, error)
+                return
+            ready.popleft()
+            batch.segment, batch.entry = segment, entry
+            sent.append(batch)
+            if not segment.entries:
+                segment.first_time_ms = batch.append_time_ms
+                segment.since_ms = self._now_ms()
+            segment.last_time_ms = batch.append_time_ms
+            segment.entries += 1
+            segment.records += batch.count
+            segment.nbytes += len(batch.payload)
+            if segment.nbytes >= self.segment_bytes_watch and self.on_segment_event is not None:
+                self.segment_bytes_watch = 1 << 62
+                self.on_segment_event(None)
+
+    # Answers
+
+    def use_segment(self, segment: OpenSegment) -> None:
+        """Sends to this segment from now on."""
+        self.segment = segment
+        ledger = segment.ledger
+
+        def confirmed(entry: int) -> None:
+            segment.confirmed = entry
+            self.settle()
+
+        def failed(error: LedgerError) -> None:
+            self.ledger_failed(segment, error)
+
+        ledger.on_confirmed = confirmed
+        ledger.on_failed = failed
+
+    def ledger_failed(self, segment: OpenSegment, error: LedgerError) -> None:
+        """Stops sending; whoever looks after segments repairs."""
+        self.is_paused = True
+        segment.ledger.on_confirmed = segment.ledger.on_failed = None
+        if self.on_segment_event is not None:
+            self.on_segment_event(error)
+
+    def settle(self) -> None:
+        """Confirms batches, in order, as far as ledgers and metadata allow."""
+        sent = self._sent
+        while sent:
+            batch = sent[0]
+            segment = batch.segment
+            assert segment is not None, "sent to no segment"
+            if batch.entry > segment.confirmed or not segment.is_published:
+                break
+            sent.popleft()
+            self.sealed_bytes -= len(batch.payload)
+            self.records_confirmed += batch.count
+            self.confirmed_sequence = batch.first_sequence + batch.count
+            self.entries_confirmed += 1
+            batch.confirm()
+        self.settled()
+
+    def take_back(self, segments: Sequence[OpenSegment], next_sequence: int) -> None:
+        """These segments were ended by recovery, the last one before `next_sequence`: what they
+        hold is confirmed, everything behind it will be sent again, in order."""
+        again: list[Batch] = []
+        for batch in self._sent:
+            segment = batch.segment
+            is_held = segment in segments and batch.first_sequence < next_sequence
+            if segment is not None and is_held:
+                assert batch.first_sequence + batch.count <= next_sequence, "half a batch is there"
+                segment.confirmed = batch.entry
+            else:
+                batch.segment, batch.entry = None, -1
+                again.append(batch)
+        for _ in again:
+            self._sent.pop()
+        self._ready.extendleft(reversed(again))
