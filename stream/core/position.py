@@ -7,10 +7,12 @@ given twice. Text form "segment:entry:slot".
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ledger.errors import InvalidArgument
+from stream.core.names import check_name
 
 NUMBER_MAX = (1 << 63) - 1
 SLOT_MAX = (1 << 31) - 1
@@ -83,25 +85,62 @@ class FromTime:
     append_time_ms: int
 
 
-Start = Edge | Position | FromSequence | FromTime
+@dataclass(frozen=True, slots=True)
+class FromEventTime:
+    """Start at the first record whose event time is this or later (ms since the Unix epoch).
+
+    Every record with such an event time is there or behind; so are records with earlier ones,
+    where event times go back, and records without one.
+    """
+
+    event_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCursor:
+    """Start where this durable cursor of the stream is, as it is when the reader opens."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FromEnd:
+    """Start so many records before the end as it is when the reader opens, or where the stream
+    begins if it has fewer. With 0 it is LATEST."""
+
+    records: int
+
+
+Start = Edge | Position | FromSequence | FromTime | FromEventTime | FromCursor | FromEnd
+
+START_FORMS = (
+    "earliest, latest, segment:entry:slot, sequence=N, time=MS, event-time=MS, cursor=NAME or end=N"
+)
+_NUMBERED: tuple[tuple[str, Callable[[int], Start]], ...] = (
+    ("sequence=", FromSequence),
+    ("time=", FromTime),
+    ("event-time=", FromEventTime),
+    ("end=", FromEnd),
+)
 
 
 def parse_start(text: str) -> Start:
-    """Reads "earliest", "latest", "segment:entry:slot", "sequence=N" or "time=MS".
+    """Reads "earliest", "latest", "segment:entry:slot", "sequence=N", "time=MS" (appended),
+    "event-time=MS", "cursor=NAME" or "end=N" (records before the end).
 
     Raises InvalidArgument naming the accepted forms.
     """
     word = text.strip()
     if word.lower() in ("earliest", "latest"):
         return Edge(word.lower())
-    for prefix, kind in (("sequence=", FromSequence), ("time=", FromTime)):
+    for prefix, kind in _NUMBERED:
         if word.startswith(prefix):
             number = word[len(prefix) :]
             if not (number.isascii() and number.isdigit() and int(number) <= NUMBER_MAX):
                 raise InvalidArgument(f"start {text[:80]!r}: {number[:20]!r} is not a number >= 0")
             return kind(int(number))
+    if word.startswith("cursor="):
+        return FromCursor(check_name(word.removeprefix("cursor="), "cursor"))
     if ":" in word:
         return Position.parse(word)
-    raise InvalidArgument(
-        f"start {text[:80]!r}: use earliest, latest, segment:entry:slot, sequence=N or time=MS"
-    )
+    raise InvalidArgument(f"start {text[:80]!r}: use {START_FORMS}")

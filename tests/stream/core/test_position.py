@@ -13,6 +13,9 @@ from stream.core.position import (
     LATEST,
     NUMBER_MAX,
     SLOT_MAX,
+    FromCursor,
+    FromEnd,
+    FromEventTime,
     FromSequence,
     FromTime,
     Position,
@@ -55,9 +58,19 @@ def test_starts() -> None:
     assert parse_start("3:4:5") == Position(3, 4, 5)
     assert parse_start("sequence=7") == FromSequence(7)
     assert parse_start("time=1700000000000") == FromTime(1_700_000_000_000)
-    for bad in ("", "soon", "sequence=-1", "time=", "sequence=9223372036854775808"):
-        with pytest.raises(InvalidArgument):
-            parse_start(bad)
+    assert parse_start("event-time=5") == FromEventTime(5)
+    assert parse_start("cursor=billing") == FromCursor("billing")
+    assert parse_start("end=10") == FromEnd(10)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "soon", "sequence=-1", "time=", "sequence=9223372036854775808", "end=-1", "cursor=a/b",
+     "cursor=", "event-time=noon"],
+)  # fmt: skip
+def test_a_bad_start_is_refused(bad: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_start(bad)
 
 
 @pytest.mark.parametrize("name", ["a", "A-1.b_c", "0", "x" * 200])
