@@ -20,6 +20,10 @@ from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
 
 _TELL_AGAIN_S = 0.5
+_TICKS_UNTIL_IDLE = 2
+"""So many scheduler ticks a caller, woken by the ack of its entry, has to append another one (a
+stream's caller needs two: one to append, one to seal the batch). That one carries the last add
+confirmed, and nothing is sent for it alone."""
 
 
 class Writing(Protocol):
@@ -133,7 +137,11 @@ class WriteLoop:
                 self._lac_teller = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._forget_lac_teller)
                 continue
-            await trio.sleep_until(due[0][0])
+            if self.options.lac_linger_ms:
+                await trio.sleep_until(due[0][0])
+            else:
+                for _ in range(_TICKS_UNTIL_IDLE):
+                    await trio.lowlevel.checkpoint()
             now = trio.current_time()
             while due and due[0][0] <= now:
                 due.popleft()[1].send_lac()
