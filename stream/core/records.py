@@ -87,7 +87,13 @@ class BinaryColumn:
         bounds = self.bounds()
         if first or (stop is not None and stop < self.count):
             bounds = bounds[first : (self.count if stop is None else stop) + 1]
-        data = bytes(self.data)
+            # Few of many may be wanted: only theirs are copied.
+            base = bounds[0]
+            data = bytes(self.data[base : bounds[-1]])
+            if base:
+                bounds = [bound - base for bound in bounds]
+        else:
+            data = bytes(self.data)
         count = len(bounds) - 1
         start, total = bounds[0], bounds[-1] - bounds[0]
         width = total // count if count else 0
@@ -137,17 +143,19 @@ class _Body:
 
 
 class RecordBatch:
-    """The records of one entry, or the last of them, as columns.
+    """The records of one entry, or some of them that follow each other, as columns.
 
     Values are read from the payload when asked for; the batch keeps the payload alive.
-    Properties: `segment`, `entry`, `first_slot`, `first_sequence` (of the first record in this
-    view), `append_time_ms`, `header`.
+    Properties: `segment`, `entry`, `first_slot` and `stop_slot` (its records are those from the
+    one to before the other), `first_sequence` (of the first record in this view),
+    `append_time_ms`, `header`.
     """
 
     __slots__ = (
         "_base_sequence", "_event_times", "_event_times_validity", "_header_list",
         "_header_list_offset", "_header_names", "_header_values", "_key_column", "_key_validity",
         "_value_column", "append_time_ms", "entry", "first_slot", "header", "nbytes", "segment",
+        "stop_slot",
     )  # fmt: skip
 
     def __init__(self, payload: Buffer, segment: int, entry: int, base_sequence: int) -> None:
@@ -156,6 +164,7 @@ class RecordBatch:
         self.segment = segment
         self.entry = entry
         self.first_slot = 0
+        self.stop_slot = header.count
         self.append_time_ms = header.append_time_ms
         self.nbytes = len(payload)
         self._base_sequence = header.first_sequence
@@ -191,7 +200,7 @@ class RecordBatch:
             )
 
     def __len__(self) -> int:
-        return self.header.count - self.first_slot
+        return self.stop_slot - self.first_slot
 
     @property
     def first_sequence(self) -> int:
@@ -203,26 +212,34 @@ class RecordBatch:
 
     @property
     def last_position(self) -> Position:
-        return Position(self.segment, self.entry, self.header.count - 1)
+        return Position(self.segment, self.entry, self.stop_slot - 1)
 
     @property
     def after(self) -> Position:
         """Where to resume when all of this batch has been handled."""
+        if self.stop_slot < self.header.count:
+            return Position(self.segment, self.entry, self.stop_slot)
         return Position(self.segment, self.entry + 1, 0)
 
     def since(self, slot: int) -> RecordBatch:
-        """The same entry without the records before `slot`; may be empty. Copies nothing."""
+        """The same records without those before `slot`; may be empty. Copies nothing."""
         assert slot >= 0, f"slot {slot} is negative"
+        return self.between(max(slot, self.first_slot), self.stop_slot)
+
+    def between(self, first_slot: int, stop_slot: int) -> RecordBatch:
+        """Those of the records whose slots are from `first_slot` to before `stop_slot`; may be
+        empty. Copies nothing."""
         other = object.__new__(RecordBatch)
         for name in self.__slots__:
             if hasattr(self, name):
                 object.__setattr__(other, name, getattr(self, name))
-        other.first_slot = min(slot, self.header.count)
+        other.stop_slot = min(stop_slot, self.stop_slot)
+        other.first_slot = min(max(first_slot, self.first_slot), other.stop_slot)
         return other
 
     @property
     def value_column(self) -> BinaryColumn:
-        """Views on offsets and bytes of all values of the entry (also those before first_slot)."""
+        """Views on offsets and bytes of all values of the entry, whichever this view shows."""
         return self._value_column
 
     @property
@@ -232,13 +249,13 @@ class RecordBatch:
 
     def values(self) -> list[bytes]:
         """The values. Raises RecordFormatError."""
-        return self._value_column.items(self.first_slot)
+        return self._value_column.items(self.first_slot, self.stop_slot)
 
     def keys(self) -> Sequence[bytes | None]:
         """One key or None per record. Raises RecordFormatError."""
         if self._key_column is None:
             return [None] * len(self)
-        keys = self._key_column.items(self.first_slot)
+        keys = self._key_column.items(self.first_slot, self.stop_slot)
         if self._key_validity is None:
             return keys
         return [
@@ -250,7 +267,7 @@ class RecordBatch:
         """One event time (ms) or None per record."""
         if self._event_times is None:
             return [None] * len(self)
-        times = _numbers(self._event_times[8 * self.first_slot :], "q")
+        times = _numbers(self._event_times[8 * self.first_slot : 8 * self.stop_slot], "q")
         if self._event_times_validity is None:
             return times
         return [
@@ -274,7 +291,7 @@ class RecordBatch:
         pairs = list(zip(names, self._header_values.items(), strict=True))
         return [
             tuple(pairs[start:end])
-            for start, end in pairwise(islice(bounds, self.first_slot, None))
+            for start, end in pairwise(islice(bounds, self.first_slot, self.stop_slot + 1))
         ]
 
     def records(self) -> list[Record]:
@@ -282,7 +299,7 @@ class RecordBatch:
         return list(self)
 
     def __iter__(self) -> Iterator[Record]:
-        first, stop = self.first_slot, self.header.count
+        first, stop = self.first_slot, self.stop_slot
         base = self._base_sequence
         positions = map(
             _new,
@@ -327,11 +344,11 @@ class RecordBatch:
             )  # fmt: skip
         columns = [value, key, times, self._arrow_headers(pa)]
         batch = pa.RecordBatch.from_arrays(columns, ["value", "key", "event_time_ms", "headers"])
-        return batch.slice(self.first_slot) if self.first_slot else batch
+        return batch if len(self) == count else batch.slice(self.first_slot, len(self))
 
     def _valid(self, bitmap: memoryview) -> Iterator[bool]:
         bits = bin(int.from_bytes(bitmap, "little") | 1 << (8 * len(bitmap)))[:2:-1]
-        return (bit == "1" for bit in islice(bits, self.first_slot, self.header.count))
+        return (bit == "1" for bit in islice(bits, self.first_slot, self.stop_slot))
 
     def _arrow_binary(
         self, pa: Any, column: BinaryColumn, kind: Any, validity: memoryview | None

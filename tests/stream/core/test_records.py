@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -56,17 +57,27 @@ def payload_of(rows: list[Row], compression: Compression = Compression.NONE) -> 
 def test_what_goes_in_comes_out(rows: list[Row], kind: Compression, data: st.DataObject) -> None:
     batch = decode(payload_of(rows, kind), segment=3, entry=9)
     first = data.draw(st.integers(0, len(rows)))
-    for view, start in ((batch, 0), (batch.since(first), first)):
-        assert len(view) == len(rows) - start
+    stop = data.draw(st.integers(first, len(rows)))
+    for view, start, end in (
+        (batch, 0, len(rows)),
+        (batch.since(first), first, len(rows)),
+        (batch.between(first, stop), first, stop),
+        (batch.between(0, stop).since(first), first, stop),
+    ):
+        assert len(view) == end - start
+        if end > start:
+            assert view.first_position == Position(3, 9, start)
+            assert view.last_position == Position(3, 9, end - 1)
+            assert view.after == (Position(3, 9, end) if end < len(rows) else Position(3, 10, 0))
         assert view.records() == [
             Record(
                 Position(3, 9, slot), 1000 + slot, row.value, row.key, row.event_time_ms, 77,
                 tuple(row.headers),
             )
             for slot, row in enumerate(rows)
-            if slot >= start
+            if start <= slot < end
         ]  # fmt: skip
-        assert view.values() == [row.value for row in rows[start:]]
+        assert view.values() == [row.value for row in rows[start:end]]
         assert view.to_arrow().to_pylist() == [
             {
                 "value": row.value,
@@ -76,7 +87,7 @@ def test_what_goes_in_comes_out(rows: list[Row], kind: Compression, data: st.Dat
                 if any(row.headers for row in rows)
                 else None,
             }
-            for row in rows[start:]
+            for row in rows[start:end]
         ]
 
 
@@ -164,12 +175,25 @@ def test_golden_bytes() -> None:
     assert decode(GOLDEN).keys() == [b"k", b""]
 
 
-def test_no_copy_is_made_of_values_handed_to_arrow() -> None:
-    payload = encode([b"one", b"two"])
-    batch = decode(payload)
-    address = pa.py_buffer(payload).address
-    values = batch.to_arrow().column("value").buffers()[2]
-    assert 0 <= values.address - address < len(payload)
+def addresses_of(array: Any) -> list[int]:
+    return [buffer.address for buffer in array.buffers() if buffer is not None]
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_no_column_handed_to_arrow_is_a_copy(is_part: bool) -> None:
+    payload = encode(
+        [b"one", b"two", b"three"], first_sequence=0, append_time_ms=0, keys=[b"k", None, b"l"],
+        event_times=[1, None, 3], headers=[[("h", b"1")], [], [("i", b"2")]],
+    )  # fmt: skip
+    # What a reader has is a part of what came from the network, at any address.
+    received = memoryview(b"12345" + payload)[5:]
+    batch = decode(received)
+    arrow = (batch.between(1, 2) if is_part else batch).to_arrow()
+    first = pa.py_buffer(received).address
+    found = [address for column in arrow.columns for address in addresses_of(column)]
+    assert len(found) == 2 + 3 + 2 + 5, "values, keys, times; lists, their names and values"
+    assert all(first <= address < first + len(payload) for address in found)
+    assert arrow.num_rows == (1 if is_part else 3)
 
 
 @pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
