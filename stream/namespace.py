@@ -5,24 +5,31 @@ Keeps no state but its addresses: any number of processes may use the same names
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, overload
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict
 from ledger.options import ClientOptions
+from stream import partitions as partitioning
 from stream import reclaim
+from stream.core.cursor_metadata import CursorMetadata
 from stream.core.metadata import SegmentEnd, StreamMetadata
-from stream.core.names import check_name
+from stream.core.names import check_name, check_new_name
 from stream.core.ownership import Succession
+from stream.core.partitioned import PartitionedStream
 from stream.core.policy import NamespaceMetadata
-from stream.core.position import EARLIEST, Position, Start
-from stream.errors import NamespaceExists, NoSuchStream, StreamExists
+from stream.core.position import EARLIEST, FromTime, Position, Start
+from stream.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
+from stream.cursor_store import CursorStore
+from stream.errors import IsPartitioned, NamespaceExists, NoSuchStream, StreamExists
+from stream.lag import CursorLag
 from stream.open_segment import WriterOptions
+from stream.partitions import PartitionedInfo
 from stream.reader import StreamReader
-from stream.seek import measure, sequence_at
+from stream.seek import find, measure, sequence_at
 from stream.store import UPDATE_TRIES_MAX, StreamStore
 from stream.succession import StreamLedgers
 from stream.writer import StreamWriter, open_writer
@@ -150,23 +157,40 @@ class Namespace:
 
     # Streams
 
-    async def create_stream(self, stream: str) -> StreamMetadata:
-        """Makes an empty stream. Raises StreamExists, NoSuchNamespace, InvalidArgument."""
-        metadata = StreamMetadata(name=check_name(stream), created_ms=self.client.now_ms())
+    @overload
+    async def create_stream(self, stream: str) -> StreamMetadata: ...
+    @overload
+    async def create_stream(self, stream: str, *, partitions: int) -> PartitionedStream: ...
+    async def create_stream(
+        self, stream: str, *, partitions: int | None = None
+    ) -> StreamMetadata | PartitionedStream:
+        """Makes an empty stream; with `partitions` a partitioned one, even if it is only 1.
+
+        Raises StreamExists, NoSuchNamespace, InvalidArgument.
+        """
+        if partitions is not None:
+            return await partitioning.create(self, stream, partitions)
+        metadata = StreamMetadata(name=check_new_name(stream), created_ms=self.client.now_ms())
         try:
             await self.store.create_stream(self.name, metadata)
-        except StreamExists:
-            present, version = await self.store.read_stream(self.name, stream)
+        except StreamExists as error:
+            try:
+                present, version = await self.store.read_stream(self.name, stream)
+            except IsPartitioned:
+                raise error from None
             if not present.is_deleted:
                 raise
             await reclaim.purge_stream(self.client, self.store, self.name, present, version)
             await self.store.create_stream(self.name, metadata)
         return metadata
 
-    async def ensure_stream(self, stream: str) -> bool:
+    async def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
         """Makes the stream if it does not exist; True if it was made."""
         try:
-            await self.create_stream(stream)
+            if partitions is None:
+                await self.create_stream(stream)
+            else:
+                await self.create_stream(stream, partitions=partitions)
         except StreamExists:
             return False
         return True
@@ -177,7 +201,20 @@ class Namespace:
         Raises NoSuchNamespace.
         """
         await self.policy()
-        return await self.store.list_streams(self.name)
+        return partitioning.without_partitions(await self.store.list_streams(self.name))
+
+    async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
+        """Gives a partitioned stream more partitions; its writers notice within a second or so.
+
+        About the share of new partitions of all keys moves, and only to new partitions. Raises
+        NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
+        """
+        return await partitioning.grow(self, stream, partitions)
+
+    async def partitions(self, stream: str) -> list[str]:
+        """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
+        number; else the stream itself. Raises NoSuchStream."""
+        return await partitioning.names(self, stream)
 
     async def delete_stream(self, stream: str) -> None:
         """Removes a stream with all its data; its writer can confirm nothing more.
@@ -185,7 +222,8 @@ class Namespace:
         Raises NoSuchStream. If stopped in the middle, the stream is gone for everybody, and the
         janitor removes what is left.
         """
-        await reclaim.delete_stream(self.client, self.store, self.name, stream)
+        if not await partitioning.delete(self, check_new_name(stream)):
+            await reclaim.delete_stream(self.client, self.store, self.name, stream)
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
         """Segments, epoch, truncation point. Raises NoSuchStream."""
@@ -222,6 +260,20 @@ class Namespace:
         await reclaim.reclaim_stream(self.client, self.store, self.name, stream)
         return await self.stream_metadata(stream)
 
+    async def partitioned_info(self, stream: str) -> PartitionedInfo:
+        """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
+        return await partitioning.measure(self, stream)
+
+    async def truncate_partitions(
+        self, stream: str, to: FromTime | Mapping[int, Position]
+    ) -> dict[int, Position]:
+        """Drops what was appended before a time, or what is before positions in partitions.
+
+        Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
+        InvalidArgument (no such partition: nothing was done), PartitionsFailed.
+        """
+        return await partitioning.truncate(self, stream, to)
+
     # Writing and reading
 
     @asynccontextmanager
@@ -248,6 +300,57 @@ class Namespace:
         """
         check_name(stream)
         return StreamReader(self.client, self.store, self.name, stream, start)
+
+    # Cursors
+
+    def cursor(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: Start = EARLIEST,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+    ) -> AbstractAsyncContextManager[Cursor]:
+        """The durable position `name` in a stream, made at `start` if the stream has none.
+
+        What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
+        block. Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable; leaving
+        CursorMoved if somebody else moved it, MetadataUnavailable.
+        """
+        return open_cursor(
+            self.client, self.store, self.name, stream, name,
+            start=start, commit_interval_ms=commit_interval_ms,
+        )  # fmt: skip
+
+    async def cursors(self, stream: str) -> list[CursorMetadata]:
+        """The cursors of a stream, sorted by name. Raises NoSuchStream, MetadataCorrupt."""
+        present = await self.stream_metadata(stream)
+        return await CursorStore(self.client.store).list(self.name, present)
+
+    async def cursor_lag(self, stream: str, name: str) -> CursorLag:
+        """How far the stored position of a cursor is behind the end of its stream.
+
+        Raises NoSuchStream, NoSuchCursor.
+        """
+        present = await self.stream_metadata(stream)
+        cursor, _ = await CursorStore(self.client.store).read(self.name, present, name)
+        return await lag_of(self.client, self.name, present, cursor.position)
+
+    async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
+        """Moves a cursor forward or back, and makes it if there is none.
+
+        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
+        there by itself. Raises NoSuchStream, Truncated, MetadataUnavailable (it may have moved).
+        """
+        present = await self.stream_metadata(stream)
+        position = await find(self.client, present, to)
+        cursors, now_ms = CursorStore(self.client.store), self.client.now_ms()
+        return await cursors.move(self.name, present, name, position, now_ms)
+
+    async def delete_cursor(self, stream: str, name: str) -> None:
+        """Forgets a position; whoever uses it gets CursorMoved. Raises NoSuchCursor."""
+        present = await self.stream_metadata(stream)
+        await CursorStore(self.client.store).delete(self.name, present, name, self.client.now_ms())
 
     async def commit_segments(
         self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]

@@ -55,9 +55,10 @@ def load_document(data: bytes, what: str) -> dict[str, Any]:
 def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
     document = load_document(data, what)
     if document["kind"] != kind:
-        if kind == "stream" and document["kind"] == "partitioned":
+        if kind != "stream" or document["kind"] != "partitioned":
+            raise MetadataCorrupt(f"metadata of {what} is not that of a {kind}")
+        if document.get("is_deleted") is not True:
             raise IsPartitioned(str(document.get("name")), document.get("partitions"))
-        raise MetadataCorrupt(f"metadata of {what} is not that of a {kind}")
     return {name: value for name, value in document.items() if name not in ("kind", "version")}
 
 
@@ -91,6 +92,8 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
     """The stream in these bytes. Raises MetadataCorrupt; IsPartitioned."""
     what = f"stream {name!r}"
     document = _load(data, "stream", what)
+    if document.get("partitions") is not None:
+        return _tombstone(name, document)
     try:
         columns = document.pop("segment_columns")
         if unknown := [column for column in columns if column not in _SEGMENT_COLUMNS]:
@@ -119,6 +122,17 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, LedgerError) as error:
         raise MetadataCorrupt(f"metadata of {what}: {type(error).__name__}: {error}") from None
+
+
+def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:
+    """A deleted partitioned stream is a deleted stream: its name may be used again."""
+    try:
+        return StreamMetadata(
+            name=name, created_ms=_whole(document["created_ms"]), epoch=_whole(document["epoch"]),
+            is_deleted=True, deleted_ms=_whole(document["deleted_ms"]),
+        )  # fmt: skip
+    except (KeyError, ValueError) as error:
+        raise MetadataCorrupt(f"metadata of stream {name!r}: {error}") from None
 
 
 def _whole(value: object) -> int:

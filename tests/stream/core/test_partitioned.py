@@ -47,6 +47,12 @@ def test_plain_and_partitioned_streams_are_told_apart() -> None:
     assert (caught.value.stream, caught.value.partitions) == ("clicks", 3)
 
 
+def test_a_deleted_one_is_a_deleted_stream_for_all() -> None:
+    tombstone = decode_stream("clicks", encode_partitioned(CLICKS.deleted(40)))
+    assert (tombstone.is_deleted, tombstone.deleted_ms, tombstone.epoch) == (True, 40, 1)
+    assert not tombstone.ledgers()
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,0 +1,159 @@
+"""Partitioned streams in the metadata store: their node, made and changed with the partitions.
+
+A node and the partitions it counts appear in one change, so nobody meets half a stream. Every
+change compares versions. The node lies where a plain stream's would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from ledger.errors import MetadataConflict, NodeExists, NoSuchNode
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, MetadataStore, Put
+from stream.core.metadata import StreamMetadata
+from stream.core.metadata_format import encode_stream
+from stream.core.names import parse_partition, partition_name
+from stream.core.partitioned import PartitionedStream, decode_partitioned, encode_partitioned
+from stream.errors import NoSuchStream, StreamExists
+from stream.store import UPDATE_TRIES_MAX, StreamStore, namespace_path, stream_path
+
+
+class PartitionStore:
+    """Stateless, as `StreamStore` is."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._streams = StreamStore(store)
+
+    async def read(self, namespace: str, name: str) -> tuple[PartitionedStream | None, int]:
+        """The node and its version; also of a stream that was deleted. None: a plain stream.
+
+        Raises NoSuchStream, MetadataCorrupt.
+        """
+        try:
+            node = await self._store.get(stream_path(namespace, name))
+        except NoSuchNode:
+            raise no_stream(namespace, name) from None
+        return decode_partitioned(name, node.data), node.version
+
+    async def create(self, namespace: str, stream: PartitionedStream) -> None:
+        """Makes the node and its partitions, or takes the place of a deleted stream whose ledgers
+        are in the trash or gone. Raises StreamExists, NoSuchNamespace.
+        """
+        for _ in range(UPDATE_TRIES_MAX):
+            changes = await self._blank_partitions(namespace, stream, 0)
+            path, data = stream_path(namespace, stream.name), encode_partitioned(stream)
+            try:
+                version = await self._free_version(namespace, stream.name)
+                changes.append(Create(path, data) if version < 0 else Put(path, data, version))
+                await self._store.transaction(changes)
+            except (MetadataConflict, NodeExists, NoSuchNode):
+                continue  # somebody came between: look again
+            return
+        raise _kept_changing(stream.name)
+
+    async def grow(self, namespace: str, name: str, partitions: int) -> PartitionedStream:
+        """Adds partitions until there are so many; returns what is stored.
+
+        Raises NoSuchStream, InvalidArgument for fewer than there are, and NotPartitioned's cause:
+        None is never stored, so a plain stream must have been told apart before.
+        """
+        for _ in range(UPDATE_TRIES_MAX):
+            present, version = await self.read(namespace, name)
+            if present is None or present.is_deleted:
+                raise no_stream(namespace, name)
+            wanted = present.grown(partitions)
+            if wanted is present:
+                return present
+            try:
+                changes = await self._blank_partitions(namespace, wanted, present.partitions)
+                path = stream_path(namespace, name)
+                changes.append(Put(path, encode_partitioned(wanted), version))
+                await self._store.transaction(changes)
+            except (MetadataConflict, NodeExists, NoSuchNode):
+                continue
+            return wanted
+        raise _kept_changing(name)
+
+    async def put(self, namespace: str, stream: PartitionedStream, version: int) -> int:
+        """Replaces a node that has `version`. Raises MetadataConflict, NoSuchStream."""
+        assert version != ANY_VERSION, "metadata is never overwritten blindly"
+        path = stream_path(namespace, stream.name)
+        try:
+            return await self._store.put(path, encode_partitioned(stream), version)
+        except NoSuchNode:
+            raise no_stream(namespace, stream.name) from None
+
+    async def remove(self, namespace: str, name: str, version: int) -> None:
+        """Forgets a deleted stream whose partitions are gone. Raises MetadataConflict."""
+        try:
+            await self._store.delete(stream_path(namespace, name), version)
+        except NoSuchNode:
+            raise no_stream(namespace, name) from None
+
+    async def watch(
+        self, namespace: str, name: str
+    ) -> AsyncGenerator[PartitionedStream | None, None]:
+        """The node now and after each change; None when the stream is gone.
+
+        Close it: `async with aclosing(store.watch(n, s)) as versions`.
+        """
+        async with aclosing(self._store.watch(stream_path(namespace, name))) as nodes:
+            async for node in nodes:
+                stream = None if node is None else decode_partitioned(name, node.data)
+                yield None if stream is None or stream.is_deleted else stream
+
+    async def _blank_partitions(
+        self, namespace: str, stream: PartitionedStream, first: int
+    ) -> list[Change]:
+        """Changes that make the partitions from `first` on. Raises NoSuchNamespace."""
+        await self._streams.read_namespace(namespace)
+        changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
+        prefix = f"{stream.name}#"
+        there = {
+            name
+            for name in await self._streams.list_streams(namespace)
+            if name.startswith(prefix) and parse_partition(name)
+        }
+        for number in range(first, stream.partitions):
+            name = partition_name(stream.name, number)
+            path = stream_path(namespace, name)
+            blank = encode_stream(StreamMetadata(name=name, created_ms=stream.created_ms))
+            version = await self._free_version(namespace, name) if name in there else -1
+            changes.append(Create(path, blank) if version < 0 else Put(path, blank, version))
+        return changes
+
+    async def _free_version(self, namespace: str, name: str) -> int:
+        """The version of the tombstone of this name, -1 if there is nothing.
+
+        Raises StreamExists if the name is in use, or its ledgers were not put away yet.
+        """
+        try:
+            node = await self._store.get(stream_path(namespace, name))
+        except NoSuchNode:
+            return -1
+        partitioned = decode_partitioned(name, node.data)
+        if partitioned is not None:
+            is_free = partitioned.is_deleted
+        else:
+            plain, version = await self._streams.read_stream(namespace, name)
+            if version != node.version:
+                raise MetadataConflict(f"stream {name!r} is being changed")
+            is_free = plain.is_deleted and not plain.ledgers()
+        if not is_free:
+            raise StreamExists(f"stream {name!r} exists already in namespace {namespace!r}")
+        return node.version
+
+
+def no_stream(namespace: str, name: str) -> NoSuchStream:
+    return NoSuchStream(
+        f"no stream {name!r} in namespace {namespace!r}, or it was deleted; create it "
+        f"(ledgerstream stream create {namespace}/{name})"
+    )
+
+
+def _kept_changing(name: str) -> MetadataConflict:
+    return MetadataConflict(
+        f"stream {name!r}: others changed the metadata first {UPDATE_TRIES_MAX} times"
+    )
