@@ -81,6 +81,11 @@ class BookieConnection:
         self._scope = trio.CancelScope()
         self._sends = self._receives = self._bytes_sent = self._bytes_received = 0
 
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that came in so far: who waited and got no answer sees whether the peer lives."""
+        return self._bytes_received
+
     async def wait_connected(self) -> None:
         """Returns once requests can be sent; raises BookieUnavailable if that failed."""
         await self._settled.wait()

@@ -10,6 +10,7 @@ and nothing else may die with it (docs/adr/0014).
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -65,6 +66,10 @@ def version_for(body: RequestBody) -> int:
         # Nor can a recovery's add be told from one of a writer of this client in v2.
         return 3 if body.is_deferred_sync or body.is_recovery else 2
     return 3
+
+
+Outcome = ResponseBody | LedgerError
+"""What came of a request."""
 
 
 class BookiePool:
@@ -165,8 +170,9 @@ class BookiePool:
         """Returns once adds can be sent to `bookie`. Raises BookieUnavailable, Unauthorized."""
         await self.connection(bookie, version).wait_connected()
 
-    def _version_for(self, body: RequestBody) -> int:
-        return 3 if self._options.wire_version == 3 else version_for(body)
+    def _connection_for(self, bookie: str, body: RequestBody) -> BookieConnection:
+        version = 3 if self._options.wire_version == 3 else version_for(body)
+        return self.connection(bookie, version)
 
     async def call(self, bookie: str, body: RequestBody, *, timeout_s: float) -> ResponseBody:
         """One request, one answer; the answer may carry a bad status.
@@ -176,8 +182,7 @@ class BookiePool:
         seconds; in both cases the request may have been carried out. Unauthorized if the
         bookie did not let us in.
         """
-        connection = self.connection(bookie, self._version_for(body))
-        return await connection.call(body, timeout_s)
+        return await self._connection_for(bookie, body).call(body, timeout_s)
 
     async def read_batch(
         self, bookie: str, body: BatchReadRequest, *, timeout_s: float
@@ -224,11 +229,44 @@ class BookiePool:
         """Sends a request for which no task waits: `on_answer` is called with the answer, or
         with None if the bookie is out of reach."""
         try:
-            connection = self.connection(bookie, self._version_for(body))
+            connection = self._connection_for(bookie, body)
         except (BookieUnavailable, LedgerClosed, Unauthorized):
             on_answer(None)
         else:
             connection.post(body, on_answer)
+
+    def ask(
+        self, bookie: str, body: RequestBody, on_outcome: Callable[[Outcome], None]
+    ) -> Callable[[], LedgerError]:
+        """Sends a request as `call` does, but no task waits: `on_outcome` is called with the
+        answer, or with what `call` would raise; perhaps before this returns.
+
+        Returns what to call when it took too long: gives the connection up if nothing at all
+        came over it since, and tells the error to report. `on_outcome` may come all the same.
+        """
+        try:
+            connection = self._connection_for(bookie, body)
+        except LedgerError as error:
+            failed = error
+            on_outcome(failed)
+            return lambda: failed
+
+        def answered(answer: ResponseBody | None) -> None:
+            on_outcome(_lost(connection) if answer is None else answer)
+
+        received, began_at = connection.bytes_received, trio.current_time()
+        connection.post(body, answered)
+
+        def give_up() -> LedgerError:
+            waited = f"{trio.current_time() - began_at:g} s"
+            if connection.bytes_received == received:
+                connection.close(BookieUnavailable(f"bookie {bookie} is silent for {waited}"))
+            return OperationTimeout(
+                f"no answer from bookie {bookie} to {type(body).__name__} in {waited}; "
+                "outcome unknown"
+            )
+
+        return give_up
 
     def close_all(self) -> None:
         """Ends all connections; whoever waits gets BookieUnavailable, who comes LedgerClosed."""
@@ -240,3 +278,10 @@ class BookiePool:
     def statistics(self) -> dict[tuple[str, int], ConnectionStatistics]:
         """By bookie and wire version."""
         return {key: c.statistics() for key, c in self._connections.items()}
+
+
+def _lost(connection: BookieConnection) -> LedgerError:
+    """Why no answer came."""
+    if connection.error is not None:
+        return lost(connection.error)
+    return BookieUnavailable(f"too many requests to bookie {connection.bookie} wait for answers")

@@ -12,7 +12,7 @@ import trio
 
 from ledger.bookie_pool import BookiePool
 from ledger.core.entry import Digest, Entry
-from ledger.core.reading import Ask, Failed, Got, Passed, ReplicaRead, Wait
+from ledger.core.reading import ReplicaRead
 from ledger.errors import (
     INVALID_ENTRY_ID,
     DigestMismatch,
@@ -22,9 +22,9 @@ from ledger.errors import (
     error_of_status,
 )
 from ledger.options import ClientOptions
+from ledger.replica_call import ReplicaCall
 from ledger.replica_fetch import ReplicaFetch
-from ledger.runtime.drive import drive
-from ledger.wire.messages import ReadRequest, ReadResponse
+from ledger.wire.messages import ReadRequest, ReadResponse, ResponseBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +47,53 @@ class LacPoll:
         self._digest = digest
         self._pool = pool
         self._options = options
+        self._running: dict[ReplicaCall[PollAnswer], None] = {}
 
-    async def poll(self, known: int, poll_s: float, changed: trio.Event) -> PollAnswer | None:
-        """The first answer of a bookie; None if none could answer or `changed` was set."""
+    def interrupt(self) -> None:
+        """Ends the polls under way: there is something to look up first."""
+        for call in self._running:
+            call.interrupt()
+
+    async def poll(self, known: int, poll_s: float) -> PollAnswer | None:
+        """The first answer of a bookie; None if none could answer, or after `interrupt`."""
         metadata = self._fetch.metadata
+        ledger_id = metadata.ledger_id
         began_s = trio.current_time()
         order = self._fetch.order.order(metadata, known + 1, began_s)
-        what = f"long poll for entry {known + 1} of ledger {metadata.ledger_id}"
+        what = f"long poll for entry {known + 1} of ledger {ledger_id}"
         read = ReplicaRead[PollAnswer](what, order, self._options.speculative_read_s, hedges_max=1)
 
-        async def perform(action: Ask | Wait) -> Got[PollAnswer] | Failed | Passed:
-            if isinstance(action, Wait):
-                await trio.sleep(action.seconds)
-                return Passed()
+        def request() -> ReadRequest:
+            self.count += 1
             left_s = max(began_s + poll_s - trio.current_time(), 0.001)
-            try:
-                return Got(action.bookie, await self._ask(action.bookie, known, left_s))
-            except LedgerError as error:
-                return Failed(action.bookie, error)
+            return ReadRequest(
+                ledger_id,
+                INVALID_ENTRY_ID,
+                is_piggyback=True,
+                previous_lac=known,
+                timeout_ms=max(1, int(left_s * 1000)),
+            )
 
+        def take(bookie: str, response: ResponseBody) -> PollAnswer:
+            return self._taken(bookie, response, known)
+
+        timeout_s = poll_s + self._options.read_timeout_s
+        call = ReplicaCall(self._pool, read, request, take, timeout_s=timeout_s)
+        self._running[call] = None
         answer: PollAnswer | None = None
-        async with trio.open_nursery() as nursery:
-
-            async def run() -> None:
-                nonlocal answer
-                try:
-                    answer = (await drive(read, perform)).value
-                except LedgerError:
-                    pass  # no replica could say: the caller pauses and asks again
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(run)
-            await changed.wait()
-            nursery.cancel_scope.cancel()
+        try:
+            answer = await call.run()
+        except LedgerError:
+            pass  # no replica could say: the caller pauses and asks again
+        finally:
+            del self._running[call]
         # A bookie that was overtaken lags behind; one that just had nothing to say does not.
         overtaken = read.slow if answer is not None and answer.lac > known else []
         for bookie in [*read.errors, *overtaken]:
             self._fetch.order.failed(bookie, trio.current_time())
         return answer
 
-    async def _ask(self, bookie: str, known: int, poll_s: float) -> PollAnswer:
-        self.count += 1
-        ledger_id = self._fetch.metadata.ledger_id
-        response = await self._pool.call(
-            bookie,
-            ReadRequest(
-                ledger_id,
-                INVALID_ENTRY_ID,
-                is_piggyback=True,
-                previous_lac=known,
-                timeout_ms=max(1, int(poll_s * 1000)),
-            ),
-            timeout_s=poll_s + self._options.read_timeout_s,
-        )
+    def _taken(self, bookie: str, response: ResponseBody, known: int) -> PollAnswer:
         if response.status is not Status.OK:
             raise error_of_status(response.status, f"long poll at {bookie}")
         if not isinstance(response, ReadResponse):
@@ -108,7 +102,9 @@ class LacPoll:
         if response.body is None:
             return PollAnswer(lac, None)
         try:
-            entry = self._digest.decode_entry(ledger_id, known + 1, response.body)
+            entry = self._digest.decode_entry(
+                self._fetch.metadata.ledger_id, known + 1, response.body
+            )
         except DigestMismatch:
             self._fetch.counts.digest_mismatches += 1
             raise

@@ -259,6 +259,7 @@ class LedgerReader:
     def _tell_changed(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+        self._poll.interrupt()
 
     async def read_last_confirmed(self) -> int:
         """Asks the bookies how far the ledger is confirmed; never less than known before.
@@ -339,7 +340,7 @@ class LedgerReader:
                 return self._lac
             changed = self._changed
             poll_s = min(left_s, self._options.long_poll_s)
-            answer = await self._poll.poll(known, poll_s, changed)
+            answer = await self._poll.poll(known, poll_s)
             if answer is not None:
                 self._heard_lac(answer.lac)
                 if answer.entry is not None:

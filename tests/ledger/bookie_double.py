@@ -7,13 +7,13 @@ goes wrong with it.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import trio
 
-from ledger.bookie_pool import BookiePool
+from ledger.bookie_pool import BookiePool, Outcome
 from ledger.calls import OnAnswer
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
@@ -193,6 +193,19 @@ class PoolDouble(BookiePool):
 
         assert self.nursery is not None
         self.nursery.start_soon(ask)
+
+    def ask(
+        self, bookie: str, body: RequestBody, on_outcome: Callable[[Outcome], None]
+    ) -> Callable[[], LedgerError]:
+        async def ask() -> None:
+            try:
+                on_outcome(await self.call(bookie, body, timeout_s=60.0))
+            except LedgerError as error:
+                on_outcome(error)
+
+        assert self.nursery is not None
+        self.nursery.start_soon(ask)
+        return lambda: OperationTimeout(f"no answer from bookie {bookie}")
 
     async def _call(self, double: BookieDouble, body: RequestBody) -> ResponseBody:
         trouble = double.trouble
