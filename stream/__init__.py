@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stream.batch import Ticket
     from stream.core.compression import Compression
+    from stream.core.cursor_metadata import CursorMetadata
     from stream.core.entry_encoder import encode
     from stream.core.metadata import Segment, SegmentState, StreamMetadata
     from stream.core.policy import NamespaceMetadata
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
         parse_start,
     )
     from stream.core.records import Record, RecordBatch, decode
+    from stream.cursor import Cursor
     from stream.errors import (
         CommitOutOfOrder,
         CompressionUnavailable,
+        CursorMoved,
         EpochMismatch,
         HandedOver,
         NamespaceExists,
         NamespaceNotEmpty,
+        NoSuchCursor,
         NoSuchNamespace,
         NoSuchStream,
         ProducerGap,
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
         Truncated,
     )
     from stream.janitor import Janitor, SweepReport
+    from stream.lag import CursorLag
     from stream.namespace import (
         Namespace,
         StreamInfo,
@@ -58,6 +63,10 @@ __all__ = [
     "CommitOutOfOrder",
     "Compression",
     "CompressionUnavailable",
+    "Cursor",
+    "CursorLag",
+    "CursorMetadata",
+    "CursorMoved",
     "Edge",
     "EpochMismatch",
     "FromSequence",
@@ -68,6 +77,7 @@ __all__ = [
     "NamespaceExists",
     "NamespaceMetadata",
     "NamespaceNotEmpty",
+    "NoSuchCursor",
     "NoSuchNamespace",
     "NoSuchStream",
     "Position",
@@ -101,6 +111,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "stream.core.cursor_metadata": "CursorMetadata",
+    "stream.lag": "CursorLag",
+    "stream.cursor": "Cursor",
     "stream.batch": "Ticket",
     "stream.core.compression": "Compression",
     "stream.core.entry_encoder": "encode",
@@ -109,9 +122,10 @@ _HOMES = {
     "stream.core.position": "EARLIEST Edge FromSequence FromTime LATEST Position Start parse_start",
     "stream.core.records": "Record RecordBatch decode",
     "stream.errors": (
-        "CommitOutOfOrder CompressionUnavailable NamespaceExists NamespaceNotEmpty "
-        "NoSuchNamespace NoSuchStream RecordFormatError StreamBusy StreamExists TakenOver "
-        "Truncated EpochMismatch HandedOver ProducerGap SequenceMismatch TooManyProducers"
+        "CommitOutOfOrder CompressionUnavailable CursorMoved EpochMismatch HandedOver "
+        "NamespaceExists NamespaceNotEmpty NoSuchCursor NoSuchNamespace NoSuchStream "
+        "ProducerGap RecordFormatError SequenceMismatch StreamBusy StreamExists TakenOver "
+        "TooManyProducers Truncated"
     ),
     "stream.janitor": "Janitor SweepReport",
     "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
