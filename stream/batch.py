@@ -133,6 +133,14 @@ class Ticket:
         return self._batch.is_confirmed
 
     @property
+    def position(self) -> Position | None:
+        """The record's position; None until it is confirmed."""
+        batch = self._batch
+        if not batch.is_confirmed or batch.segment is None:
+            return None
+        return Position(batch.segment.number, batch.entry, self._slot)
+
+    @property
     def sequence(self) -> int:
         """Sequence number of the record; -1 while its batch is still gathering."""
         first = self._batch.first_sequence
