@@ -71,12 +71,12 @@ class Layout:
             raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
         if metadata == ZOOKEEPER:
             require_zookeeper()  # nothing is made where it cannot run
-            *ports, port = _free_ports(count + 1)
+            *ports, port = free_ports(count + 1)
             layout = cls(directory, tuple(ports), f"zk://{HOST}:{port}/ledgers", port)
         else:
             if metadata in (None, SQLITE):
                 metadata = f"sqlite://{directory / 'cluster.db'}"
-            layout = cls(directory, _free_ports(count), _shareable(metadata))
+            layout = cls(directory, free_ports(count), _shareable(metadata))
         directory.mkdir(parents=True, exist_ok=True)
         layout._keep(kept)
         return layout
@@ -140,7 +140,7 @@ def _shareable(metadata: str) -> str:
     )
 
 
-def _free_ports(count: int) -> tuple[int, ...]:
+def free_ports(count: int) -> tuple[int, ...]:
     ports: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe:

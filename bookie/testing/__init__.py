@@ -1,20 +1,29 @@
 """A cluster in a bottle: network, disks, metadata and time under one seed, in one process.
 
-For tests: ours in `tests/sim`, and users' own (docs/testing.md). Never used in production.
+For tests: ours in `tests/sim`, and users' own (docs/testing.md). Never used in production. Names
+are imported on first use: the pytest plugin is loaded by every pytest run.
 """
 
 from __future__ import annotations
 
-from bookie.testing.cluster import SimCluster, random_config, simulate, small_config
-from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
-from bookie.testing.metastore import MetadataOptions, SimMetadata
-from bookie.testing.network import NetworkOptions, SimNetwork
-from bookie.testing.process import SimProcess
-from bookie.testing.scheduler import Simulation, SimulationStuck, run_simulated
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bookie.testing.cluster import SimCluster, random_config, simulate, small_config
+    from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
+    from bookie.testing.in_process import InProcessCluster
+    from bookie.testing.metastore import MetadataOptions, SimMetadata
+    from bookie.testing.network import NetworkOptions, SimNetwork
+    from bookie.testing.process import SimProcess
+    from bookie.testing.pytest_plugin import MakeSimulatedCluster, SimulatedCluster
+    from bookie.testing.scheduler import Simulation, SimulationStuck, run_simulated
 
 __all__ = [
     "CrashKind",
     "DiskOptions",
+    "InProcessCluster",
+    "MakeSimulatedCluster",
     "MetadataOptions",
     "NetworkOptions",
     "SimCluster",
@@ -22,6 +31,7 @@ __all__ = [
     "SimMetadata",
     "SimNetwork",
     "SimProcess",
+    "SimulatedCluster",
     "Simulation",
     "SimulationStuck",
     "random_config",
@@ -29,3 +39,25 @@ __all__ = [
     "simulate",
     "small_config",
 ]
+
+_HOMES = {
+    "cluster": "SimCluster random_config simulate small_config",
+    "disk": "CrashKind DiskOptions SimDisk",
+    "in_process": "InProcessCluster",
+    "metastore": "MetadataOptions SimMetadata",
+    "network": "NetworkOptions SimNetwork",
+    "process": "SimProcess",
+    "pytest_plugin": "MakeSimulatedCluster SimulatedCluster",
+    "scheduler": "Simulation SimulationStuck run_simulated",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,111 @@
+"""Fixtures for tests of programs that use ledgerstream; pytest finds them by itself.
+
+Loaded by every pytest run in which ledgerstream is installed: nothing heavy may be imported here
+before a fixture is asked for. Told in docs/testing-your-application.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from bookie.testing.cluster import SimCluster
+    from bookie.testing.in_process import InProcessCluster
+
+ResultT = TypeVar("ResultT")
+
+SEED_OPTION = "--ledgerstream-seed"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ledgerstream")
+    group.addoption(
+        SEED_OPTION,
+        type=int,
+        default=None,
+        metavar="N",
+        help="run every simulated_cluster with this one seed, to repeat a failure",
+    )
+
+
+@pytest.fixture
+def ledgerstream_cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    """Three real bookies in this process, ready in milliseconds; `.uri` is their address.
+
+    For programs of any kind: trio, blocking, asyncio, other processes. `.crash(bookie)` and
+    `.restart(bookie)` do what they say.
+    """
+    from bookie.testing.in_process import InProcessCluster
+
+    with InProcessCluster(tmp_path) as cluster:
+        yield cluster
+
+
+class SimulatedCluster:
+    """A cluster in virtual time; made by the fixture `simulated_cluster(seed=...)`.
+
+    Args:
+        seed: all chance comes from it: the same seed gives the same run.
+        bookies: how many there are.
+        time_limit_s: virtual seconds after which a run counts as stuck.
+    """
+
+    def __init__(self, seed: int, *, bookies: int, time_limit_s: float) -> None:
+        self.seed = seed
+        self._bookies = bookies
+        self._time_limit_s = time_limit_s
+
+    def run(self, story: Callable[[SimCluster], Awaitable[ResultT]]) -> ResultT:
+        """Runs `story(cluster)` in a new simulated world and returns what it returns.
+
+        Called from a plain test function, not from within trio or asyncio. What the story raises
+        leaves here, with a note that tells how to repeat the run.
+        """
+        from bookie.testing.cluster import simulate
+
+        try:
+            return simulate(
+                story, self.seed, bookies=self._bookies, time_limit_s=self._time_limit_s
+            )
+        except BaseException as error:
+            error.add_note(
+                f"simulated with seed {self.seed}; repeat with: pytest {SEED_OPTION}={self.seed}"
+            )
+            raise
+
+
+class MakeSimulatedCluster:
+    """What the fixture `simulated_cluster` gives: call it with a seed."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._only_seed = seed
+
+    def __call__(
+        self, seed: int = 0, *, bookies: int = 3, time_limit_s: float = 3600.0
+    ) -> SimulatedCluster:
+        """A cluster whose whole run is a function of `seed` (or of --ledgerstream-seed)."""
+        chosen = seed if self._only_seed is None else self._only_seed
+        return SimulatedCluster(chosen, bookies=bookies, time_limit_s=time_limit_s)
+
+    def run_seeds(
+        self,
+        seeds: Iterable[int],
+        story: Callable[[SimCluster], Awaitable[object]],
+        *,
+        bookies: int = 3,
+    ) -> None:
+        """Runs the story once with each seed, or only with --ledgerstream-seed. The first
+        failure ends it, and says its seed."""
+        for seed in seeds if self._only_seed is None else [self._only_seed]:
+            SimulatedCluster(seed, bookies=bookies, time_limit_s=3600.0).run(story)
+
+
+@pytest.fixture
+def simulated_cluster(request: pytest.FixtureRequest) -> MakeSimulatedCluster:
+    """`simulated_cluster(seed=7).run(story)`: a cluster in virtual time with faults on demand."""
+    seed: int | None = request.config.getoption(SEED_OPTION)
+    return MakeSimulatedCluster(seed)
