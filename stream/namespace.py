@@ -28,6 +28,7 @@ from stream.errors import IsPartitioned, NamespaceExists, NoSuchStream, StreamEx
 from stream.lag import CursorLag
 from stream.open_segment import WriterOptions
 from stream.partitions import PartitionedInfo
+from stream.policy_watch import PolicyWatch
 from stream.reader import StreamReader
 from stream.seek import find, measure, sequence_at
 from stream.store import UPDATE_TRIES_MAX, StreamStore
@@ -101,6 +102,7 @@ class Namespace:
         self.name = check_name(name, "namespace")
         self.store = StreamStore(client.store)
         self.writer_options = writer_options or WriterOptions()
+        self._policy_watch = PolicyWatch(client.store, self.name)
 
     @classmethod
     @asynccontextmanager
@@ -278,17 +280,30 @@ class Namespace:
 
     @asynccontextmanager
     async def writer(
-        self, stream: str, *, create: bool = False, options: WriterOptions | None = None
+        self,
+        stream: str,
+        *,
+        create: bool = False,
+        options: WriterOptions | None = None,
+        if_epoch: int | None = None,
+        hand_over_s: float | None = None,
     ) -> AsyncIterator[StreamWriter]:
         """Takes the stream over; a writer elsewhere can append nothing more.
 
-        With `create` the stream is made if it does not exist. The end of the block seals the
-        segment. Raises NoSuchStream, NotEnoughBookies, RecoveryIncomplete.
+        With `create` the stream is made if it does not exist. With `if_epoch` it is taken over
+        only if it is at that epoch still (as in `StreamInfo.epoch`). With `hand_over_s` a writer
+        elsewhere is asked first: it makes durable what it has taken and seals the stream, so that
+        nothing becomes unknown; after so many seconds the stream is taken over all the same. The
+        end of the block seals the segment. Raises NoSuchStream, EpochMismatch, NotEnoughBookies,
+        RecoveryIncomplete.
         """
         if create:
             await self.ensure_stream(stream)
         ledgers = self._ledgers(stream)
-        async with open_writer(ledgers, options or self.writer_options) as writer:
+        async with open_writer(
+            ledgers, options or self.writer_options, self._policy_watch,
+            if_epoch=if_epoch, hand_over_s=hand_over_s,
+        ) as writer:  # fmt: skip
             yield writer
 
     def reader(

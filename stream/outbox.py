@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import trio
 
-from ledger.errors import LedgerClosed, LedgerError
+from ledger.errors import LedgerError
 from stream.batch import Batch, Ticket
 from stream.batch_sender import BatchSender
 from stream.core.compression import Compression, require
@@ -193,12 +193,10 @@ class Outbox(BatchSender):
             return
         await Ticket(pending[-1], 0).wait()
 
-    async def finish(self, reason: LedgerError | None = None) -> None:
+    async def finish(self, reason: LedgerError) -> None:
         """Refuses new records, for this reason; returns when all those taken are durable."""
         if self._closing is None:
-            self._closing = reason or LedgerClosed(
-                f"the writer of stream {self.stream!r} is closed"
-            )
+            self._closing = reason
         self.has_room = False
         self._wake_room_waiters()
         await self.flush()

@@ -47,10 +47,16 @@ from stream.store import StreamStore
 _log = logging.getLogger(__name__)
 
 _DISCARD_S = 1.0
+_OF_LEDGERS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement")
 
 APPLICATION_TAG = "application"
 STREAM_TAG = "ledgerstream.stream"
 """Custom metadata of every ledger we make, so that one nobody refers to can be found."""
+
+
+def makes_alike(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:
+    """Whether two policies make ledgers of the same kind."""
+    return all(getattr(one, name) == getattr(other, name) for name in _OF_LEDGERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,11 @@ from stream.batch import Ticket
 from stream.core.entry_encoder import Headers
 from stream.core.position import Position
 from stream.core.record_sizes import many_bytes
+from stream.errors import HandedOver
+from stream.hand_over import ask_to_hand_over
 from stream.open_segment import StreamWriterStatistics, WriterOptions
 from stream.outbox import Outbox
+from stream.policy_watch import PolicyWatch
 from stream.segment_changes import SegmentChanges
 from stream.succession import StreamLedgers
 
@@ -45,7 +48,8 @@ class StreamWriter:
 
     @property
     def error(self) -> LedgerError | None:
-        """Why the writer failed, if it did; LedgerClosed after it was closed."""
+        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
+        another asked for the stream and got it."""
         return self._outbox.error
 
     @property
@@ -163,9 +167,10 @@ class StreamWriter:
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
-        Raises the writer's error if it failed. Called by the end of the `async with` block.
+        Does nothing if the stream was handed over. Raises the writer's error if it failed. Called
+        by the end of the `async with` block.
         """
-        if isinstance(self.error, LedgerClosed):
+        if isinstance(self.error, (LedgerClosed, HandedOver)):
             return
         if self.error is not None:
             raise copy.copy(self.error)
@@ -187,7 +192,12 @@ class StreamWriter:
 
 @asynccontextmanager
 async def open_writer(
-    ledgers: StreamLedgers, options: WriterOptions
+    ledgers: StreamLedgers,
+    options: WriterOptions,
+    watch: PolicyWatch,
+    *,
+    if_epoch: int | None = None,
+    hand_over_s: float | None = None,
 ) -> AsyncIterator[StreamWriter]:
     """Takes the stream over and gives its writer, which is closed at the end of the block.
 
@@ -197,14 +207,21 @@ async def open_writer(
     outbox = Outbox(ledgers.stream, policy, options, ledgers.client.now_ms)
     changes = SegmentChanges(outbox, ledgers, policy, options)
     writer = StreamWriter(ledgers.stream, outbox, changes)
+    if hand_over_s is not None:
+        await ask_to_hand_over(ledgers, hand_over_s)
     async with open_background() as nursery:
         outbox.nursery = nursery
-        await changes.take_over()
-        nursery.start_soon(outbox.run_linger)
-        nursery.start_soon(changes.run)
+        # Before the takeover: from then on nothing that is asked of it may be missed.
+        watch.join(changes, nursery)
         try:
-            yield writer
-        except BaseException:
-            outbox.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
-            raise
-        await writer.close()
+            await changes.take_over(if_epoch)
+            nursery.start_soon(outbox.run_linger)
+            nursery.start_soon(changes.run)
+            try:
+                yield writer
+            except BaseException:
+                outbox.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
+                raise
+            await writer.close()
+        finally:
+            watch.leave(changes)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ledger.errors import LedgerError
 from stream.core.metadata import SegmentEnd, StreamMetadata
-from stream.errors import NoSuchStream, TakenOver
+from stream.errors import EpochMismatch, NoSuchStream, TakenOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,8 @@ class _Step(enum.Enum):
 
 
 class Succession:
-    """The machine. `epoch` None: take over; else the epoch this writer holds.
+    """The machine. `epoch` None: take over (with `if_epoch` only a stream at that epoch); else the
+    epoch this writer holds.
 
     `begins_next` False only seals. `is_recovery` says how to end the ledger (a takeover always
     recovers). Start of a roll needs `stream` and `version` as last seen.
@@ -122,8 +123,10 @@ class Succession:
         version: int = -1,
         is_recovery: bool = True,
         begins_next: bool = True,
+        if_epoch: int | None = None,
     ) -> None:
         assert (epoch is None) == (stream is None), "a roll starts from the stream, a takeover not"
+        assert epoch is None or if_epoch is None, "a roll knows its epoch"
         self.name = name
         self.epoch = epoch
         self.stream = stream
@@ -134,6 +137,7 @@ class Succession:
         self._now_ms = now_ms
         self._is_recovery = is_recovery or epoch is None
         self._begins_next = begins_next
+        self._if_epoch = if_epoch
         self._old_ledger: int | None = None
         self._gone: LedgerError | None = None
         self._target: StreamMetadata | None = None
@@ -148,7 +152,8 @@ class Succession:
     def result(self) -> StreamMetadata:
         """The metadata as stored. Only when finished.
 
-        Raises TakenOver if the epoch is no longer ours, NoSuchStream if the stream was deleted.
+        Raises TakenOver if the epoch is no longer ours, EpochMismatch if it is not the one wanted,
+        NoSuchStream if the stream was deleted.
         """
         assert self.finished, self.story()
         if self.failure is not None:
@@ -213,6 +218,9 @@ class Succession:
     def _take(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
         if stream.is_deleted:
             return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
+        if self._if_epoch is not None and stream.epoch != self._if_epoch:
+            # Also if our own change happened without our knowing: another's looks the same.
+            return self._fail(EpochMismatch(self.name, self._if_epoch, stream.epoch))
         self._target = stream.taken_over()
         return self._go(_Step.STORING_EPOCH, StoreStream(self._target, version))
 

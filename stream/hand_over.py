@@ -1,0 +1,83 @@
+"""Asking the writer of a stream to hand it over, and what such a request looks like.
+
+A request is an ephemeral node whose name says the stream and the epoch it is about: it ends with
+who asked, and means nothing to the next writer. It takes nothing from anybody: whoever asked still
+has to take the stream over, which is safe with or without an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+
+import trio
+
+from ledger.errors import LedgerError, NodeExists, NoSuchNode
+from ledger.metastore.base import MetadataStore
+from stream.store import namespace_path
+from stream.succession import StreamLedgers
+
+_log = logging.getLogger(__name__)
+
+_WITHDRAW_S = 1.0
+
+
+def requests_path(namespace: str) -> str:
+    """The folder of all requests in a namespace: one watch hears of them all."""
+    return f"{namespace_path(namespace)}/successors"
+
+
+def request_name(stream: str, epoch: int) -> str:
+    return f"{stream}~{epoch}"
+
+
+def parse_request(name: str) -> tuple[str, int] | None:
+    """Stream and epoch of a request; None for what is none."""
+    stream, _, epoch = name.rpartition("~")
+    return (stream, int(epoch)) if stream and epoch.isascii() and epoch.isdigit() else None
+
+
+async def ask_to_hand_over(ledgers: StreamLedgers, seconds: float) -> bool:
+    """Asks whoever writes the stream to seal it; True when nobody does (any more).
+
+    False if that took longer than `seconds`. Raises NoSuchStream, MetadataUnavailable.
+    """
+    store = ledgers.client.store
+    asked: list[str] = []
+    try:
+        with trio.move_on_after(seconds):
+            # Raises NoSuchStream; a watch would wait for the stream to come into being.
+            await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
+            versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
+            async with aclosing(versions):
+                async for stream in versions:
+                    if stream is None or stream.open_segment is None:
+                        return True
+                    name = request_name(ledgers.stream, stream.epoch)
+                    path = f"{requests_path(ledgers.namespace)}/{name}"
+                    if path not in asked:
+                        asked.append(path)
+                        await _ask(store, path)
+        return False
+    finally:
+        with trio.move_on_after(_WITHDRAW_S) as scope:
+            scope.shield = True
+            for path in asked:
+                await _withdraw(store, path)
+
+
+async def _ask(store: MetadataStore, path: str) -> None:
+    try:
+        await store.create(path, b"", is_ephemeral=True)
+    except NodeExists:
+        pass  # another asks the same
+
+
+async def _withdraw(store: MetadataStore, path: str) -> None:
+    try:
+        await store.delete(path)
+    except NoSuchNode:
+        pass
+    except LedgerError as error:
+        # It is about an epoch that is over, and goes with our session.
+        _log.info("request %s stays for now: %s", path, error)

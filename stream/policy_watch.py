@@ -1,0 +1,94 @@
+"""What all writers of a namespace in this process want to know of the metadata store: one watch.
+
+However many writers, the policy is watched once, and requests to hand over (hand_over.py) once.
+The watches run as tasks of one of the writers; when that one closes, another carries them on. A
+store that is out of reach, or a policy that cannot be read, stops no writer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+import trio
+
+from ledger.errors import LedgerError
+from ledger.metastore.base import MetadataStore
+from stream.core.metadata_format import decode_namespace
+from stream.core.policy import NamespaceMetadata
+from stream.hand_over import parse_request, requests_path
+from stream.store import namespace_path
+
+_log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 1.0
+
+
+class Follower(Protocol):
+    """A writer, as the watch sees it. Both calls return at once and raise nothing."""
+
+    @property
+    def stream(self) -> str: ...
+
+    def policy_changed(self, policy: NamespaceMetadata, version: int) -> None: ...
+
+    def hand_over_asked(self, epoch: int) -> None: ...
+
+
+class PolicyWatch:
+    """Begins with the first writer that joins, ends with the last that leaves."""
+
+    def __init__(self, store: MetadataStore, namespace: str) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._followers: dict[Follower, trio.Nursery] = {}
+        self._leader: Follower | None = None
+
+    def join(self, follower: Follower, nursery: trio.Nursery) -> None:
+        """Tells `follower` from now on. Its `nursery` must stay open until it has left."""
+        self._followers[follower] = nursery
+        if self._leader is None:
+            self._lead(follower)
+
+    def leave(self, follower: Follower) -> None:
+        """Tells it nothing more."""
+        del self._followers[follower]
+        if follower is self._leader:
+            self._leader = None
+            for other in self._followers:
+                self._lead(other)
+                break
+
+    def _lead(self, follower: Follower) -> None:
+        self._leader = follower
+        nursery = self._followers[follower]
+        nursery.start_soon(self._carry_on, follower, self._follow_policy)
+        nursery.start_soon(self._carry_on, follower, self._follow_requests)
+
+    async def _carry_on(self, leader: Follower, follow: Callable[[], Awaitable[None]]) -> None:
+        while leader is self._leader:
+            try:
+                await follow()
+            except LedgerError as error:
+                _log.info("namespace=%s: watch goes on: %s", self._namespace, error)
+            await trio.sleep(_LOOK_AGAIN_S)
+
+    async def _follow_policy(self) -> None:
+        async with aclosing(self._store.watch(namespace_path(self._namespace))) as nodes:
+            async for node in nodes:
+                if node is None:
+                    continue  # the namespace was deleted, and its streams with it
+                policy = decode_namespace(self._namespace, node.data)
+                for follower in list(self._followers):
+                    follower.policy_changed(policy, node.version)
+
+    async def _follow_requests(self) -> None:
+        path = requests_path(self._namespace)
+        async with aclosing(self._store.watch_children(path)) as folders:
+            async for names in folders:
+                asked = dict(request for name in names if (request := parse_request(name)))
+                for follower in list(self._followers):
+                    if follower.stream in asked:
+                        follower.hand_over_asked(asked[follower.stream])
