@@ -7,25 +7,41 @@ bounded by the client's `read_ahead_bytes`. Where batches come from is `stream.s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Literal
 
 import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, NoSuchEntry, NoSuchLedger
-from stream.core.position import EARLIEST, FromSequence, FromTime, Position, Start
+from stream.core.metadata import StreamMetadata
+from stream.core.position import (
+    EARLIEST,
+    FromEventTime,
+    FromSequence,
+    FromTime,
+    Position,
+    Start,
+)
 from stream.core.records import Record, RecordBatch
-from stream.seek import end_of, find
+from stream.errors import Truncated
+from stream.seek import end_of, find, first_event_slot
 from stream.segment_feed import SegmentFeed
 from stream.store import StreamStore
+
+_log = logging.getLogger(__name__)
+
+OnTruncated = Literal["error", "earliest", "latest"]
+"""What a reader does when retention has passed it by: raise Truncated, or go on at either end."""
 
 
 class StreamReader:
     """Made by `Namespace.reader`; an `async with` object for one consumer task.
 
-    Yields each record once, in order, without gaps. A call that was cancelled or failed loses
-    nothing: the next one goes on at `position`.
+    Yields each record once, in order, without gaps (but for those `on_truncated` goes past). A
+    call that was cancelled or failed loses nothing: the next one goes on at `position`.
     """
 
     def __init__(
@@ -35,28 +51,57 @@ class StreamReader:
         namespace: str,
         stream: str,
         start: Start = EARLIEST,
+        on_truncated: OnTruncated = "error",
     ) -> None:
+        if on_truncated not in ("error", "earliest", "latest"):
+            raise InvalidArgument(
+                f"on_truncated is {on_truncated!r}; it is error, earliest or latest"
+            )
         self.stream = stream
         self._client = client
+        self._namespace = namespace
+        self._on_truncated = on_truncated
         self._feed = SegmentFeed(client, store, namespace, stream)
         self._start = start
         self._min_sequence = start.sequence if isinstance(start, FromSequence) else 0
         self._min_time_ms = start.append_time_ms if isinstance(start, FromTime) else None
+        self._min_event_ms = start.event_time_ms if isinstance(start, FromEventTime) else None
         self._batch: RecordBatch | None = None
         self._records: Iterator[Record] = iter(())
         self._last_record: Record | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> StreamReader:
-        """Finds the start. Raises NoSuchStream, Truncated, and what reading ledgers raises."""
-        stream = await self._feed.refresh()
+        """Finds the start. Raises NoSuchStream, NoSuchCursor, Truncated, and what reading ledgers
+        raises."""
         try:
-            self._feed.position = await find(self._client, stream, self._start)
+            self._feed.position = await self._find(await self._feed.refresh())
         except (NoSuchLedger, NoSuchEntry):
             # Retention may have passed by between the two reads.
-            stream = await self._feed.refresh()
-            self._feed.position = await find(self._client, stream, self._start)
+            self._feed.position = await self._find(await self._feed.refresh())
         return self
+
+    async def _find(self, stream: StreamMetadata) -> Position:
+        try:
+            return await find(self._client, stream, self._start, self._namespace)
+        except Truncated as error:
+            return await self._after_truncation(error)
+
+    async def _after_truncation(self, error: Truncated) -> Position:
+        """Where to go on when the wanted position is gone. Raises `error` if nowhere."""
+        if self._on_truncated == "error":
+            raise error
+        if self._on_truncated == "earliest":
+            position = error.first_available
+        else:
+            position = await self.end_position()
+        _log.warning(
+            "stream=%s: %s was truncated; reading goes on at %s",
+            self.stream,
+            error.wanted,
+            position,
+        )
+        return position
 
     async def __aexit__(
         self,
@@ -145,18 +190,32 @@ class StreamReader:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._batch, self._last_record, self._records = None, None, iter(())
         while True:
-            batch = await self._feed.next_batch(end)
+            try:
+                batch = await self._feed.next_batch(end)
+            except Truncated as error:
+                self._feed.position = await self._after_truncation(error)
+                continue
             if batch is None:
                 return None
-            skipped = batch.first_slot
-            if batch.first_sequence < self._min_sequence:
-                skipped += self._min_sequence - batch.first_sequence
-            if self._min_time_ms is not None and batch.append_time_ms < self._min_time_ms:
-                skipped = batch.header.count
-            if skipped > batch.first_slot:
-                batch = batch.since(skipped)
+            batch = self._wanted(batch)
             if len(batch):
                 return batch
+
+    def _wanted(self, batch: RecordBatch) -> RecordBatch:
+        """Without the records before a start that was not written yet when the reader opened."""
+        skipped = batch.first_slot
+        if batch.first_sequence < self._min_sequence:
+            skipped += self._min_sequence - batch.first_sequence
+        if self._min_time_ms is not None and batch.append_time_ms < self._min_time_ms:
+            skipped = batch.stop_slot
+        if self._min_event_ms is not None:
+            slot = first_event_slot(batch, self._min_event_ms)
+            if slot is None:
+                skipped = batch.stop_slot
+            else:
+                skipped = max(skipped, slot)
+                self._min_event_ms = None
+        return batch.since(skipped) if skipped > batch.first_slot else batch
 
 
 class BatchIterator:

@@ -1,19 +1,33 @@
 """Where in a stream to begin: turns `Start` into a position, with few reads.
 
-Segments are found by metadata, entries by halving a segment (log2 of its entries reads). Never
+Segments are found by metadata, entries by halving a segment (log2 of its entries reads); only event
+times, which may go back, need a scan of the segments whose range of them is not known. Never
 fences, never reads past what is confirmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument
 from ledger.reader import LedgerReader
-from stream.core.entry_format import EntryHeader, read_header
+from stream.core.entry_format import FLAG_EVENT_TIMES, EntryHeader, read_header
 from stream.core.metadata import Segment, StreamMetadata
-from stream.core.position import EARLIEST, FromSequence, FromTime, Position, Start
+from stream.core.position import (
+    EARLIEST,
+    FromCursor,
+    FromEnd,
+    FromEventTime,
+    FromSequence,
+    FromTime,
+    Position,
+    Start,
+)
+from stream.core.records import RecordBatch, decode
+from stream.cursor_store import CursorStore
 from stream.errors import Truncated
 
 
@@ -58,29 +72,46 @@ async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Po
     return _first_sequence(header, segment.first_sequence) + within
 
 
-async def find(client: LedgerClient, stream: StreamMetadata, start: Start) -> Position:
-    """The position to begin at. Raises Truncated if it is no longer there."""
+async def find(
+    client: LedgerClient, stream: StreamMetadata, start: Start, namespace: str | None = None
+) -> Position:
+    """The position to begin at. `namespace` is needed for a cursor.
+
+    Raises Truncated if it is no longer there, NoSuchCursor.
+    """
+    if isinstance(start, FromCursor):
+        if namespace is None:
+            raise InvalidArgument(f"cursor {start.name!r} cannot say where to begin here")
+        cursors = CursorStore(client.store)
+        start = (await cursors.read(namespace, stream, start.name))[0].position
     if isinstance(start, Position):
         if start < stream.truncated_to:
             raise Truncated(stream.name, start, stream.first_available)
         return start
     if isinstance(start, FromSequence):
-        return await _find_sequence(client, stream, start)
+        return await _find_sequence(client, stream, start.sequence)
     if isinstance(start, FromTime):
         return await _find_time(client, stream, start.append_time_ms)
+    if isinstance(start, FromEventTime):
+        return await _find_event_time(client, stream, start.event_time_ms)
+    if isinstance(start, FromEnd):
+        return await _find_from_end(client, stream, start.records)
     if start is EARLIEST:
         return stream.first_available
     return await end_of(client, stream)
 
 
-async def _find_sequence(
-    client: LedgerClient, stream: StreamMetadata, start: FromSequence
-) -> Position:
-    wanted = start.sequence
-    first = stream.segments[0].first_sequence if stream.segments else stream.next_sequence
+def _live(stream: StreamMetadata) -> list[Segment]:
+    """Segments of which something can be read; those before them are in the trash."""
+    return [segment for segment in stream.segments if not stream.is_dropped(segment)]
+
+
+async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: int) -> Position:
+    live = _live(stream)
+    first = live[0].first_sequence if live else stream.next_sequence
     if wanted < first:
         raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
-    for segment in stream.segments:
+    for segment in live:
         if not segment.is_open and wanted >= segment.next_sequence:
             continue
         base = segment.first_sequence
@@ -105,7 +136,7 @@ async def _find_sequence(
 
 
 async def _find_time(client: LedgerClient, stream: StreamMetadata, wanted_ms: int) -> Position:
-    for segment in stream.segments:
+    for segment in _live(stream):
         if not segment.is_open and segment.last_time_ms < wanted_ms:
             continue
         entries = await _Entries.of(client, segment)
@@ -113,6 +144,73 @@ async def _find_time(client: LedgerClient, stream: StreamMetadata, wanted_ms: in
             entry = await entries.first_where(lambda header: header.append_time_ms >= wanted_ms)
         return max(Position(segment.number, entry, 0), stream.first_available)
     return await end_of(client, stream)
+
+
+async def _find_from_end(client: LedgerClient, stream: StreamMetadata, records: int) -> Position:
+    if records < 0:
+        raise InvalidArgument(f"{records} records before the end: it must be 0 or more")
+    end, next_sequence = await measure(client, stream)
+    if records == 0:
+        return end
+    if records >= next_sequence:
+        return stream.first_available
+    try:
+        return await _find_sequence(client, stream, next_sequence - records)
+    except Truncated:
+        return stream.first_available
+
+
+async def _find_event_time(
+    client: LedgerClient, stream: StreamMetadata, wanted_ms: int
+) -> Position:
+    begin = stream.first_available
+    end = await end_of(client, stream)
+    for segment in _live(stream):
+        if not segment.is_open and 0 <= segment.event_max_ms < wanted_ms:
+            continue
+        entries = await _Entries.of(client, segment)
+        async with entries.reader:
+            found = await _scan_event_time(entries, segment, begin, wanted_ms)
+        if found is not None:
+            return found
+        end = max(end, Position(segment.number, entries.count, 0))
+    return end
+
+
+async def _scan_event_time(
+    entries: _Entries, segment: Segment, begin: Position, wanted_ms: int
+) -> Position | None:
+    """The first record at or behind `begin` with this event time or a later one."""
+    first = begin.entry if begin.segment == segment.number else 0
+    if first >= entries.count:
+        return None
+    # Only one header per entry is looked at, but bookies send whole entries: read ahead.
+    async with aclosing(entries.reader.entries(first, entries.count - 1)) as fetched:
+        async for some in fetched:
+            for entry in some:
+                header = read_header(entry.payload)
+                if not _has_event_time(header, wanted_ms):
+                    continue
+                batch = decode(entry.payload, segment=segment.number, entry=entry.entry_id)
+                if batch.first_position < begin:
+                    batch = batch.since(begin.slot)
+                slot = first_event_slot(batch, wanted_ms)
+                if slot is not None:
+                    return Position(segment.number, entry.entry_id, slot)
+    return None
+
+
+def _has_event_time(header: EntryHeader, wanted_ms: int) -> bool:
+    return bool(header.flags & FLAG_EVENT_TIMES) and header.event_time_max_ms >= wanted_ms
+
+
+def first_event_slot(batch: RecordBatch, wanted_ms: int) -> int | None:
+    """Slot of the first record with this event time or a later one."""
+    if _has_event_time(batch.header, wanted_ms):
+        for slot, time_ms in enumerate(batch.event_times(), batch.first_slot):
+            if time_ms is not None and time_ms >= wanted_ms:
+                return slot
+    return None
 
 
 def _first_sequence(header: EntryHeader, base: int) -> int:
