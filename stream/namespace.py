@@ -26,10 +26,10 @@ from stream.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
 from stream.cursor_store import CursorStore
 from stream.errors import IsPartitioned, NamespaceExists, NoSuchStream, StreamExists
 from stream.lag import CursorLag
+from stream.namespace_reading import NamespaceReading
 from stream.open_segment import WriterOptions
 from stream.partitions import PartitionedInfo
 from stream.policy_watch import PolicyWatch
-from stream.reader import StreamReader
 from stream.seek import find, measure, sequence_at
 from stream.store import UPDATE_TRIES_MAX, StreamStore
 from stream.succession import StreamLedgers
@@ -86,7 +86,7 @@ class StreamInfo:
         return self.next_sequence - self.first_sequence
 
 
-class Namespace:
+class Namespace(NamespaceReading):
     """The streams of one namespace, over a client that the caller keeps open.
 
     Args:
@@ -305,16 +305,6 @@ class Namespace:
             if_epoch=if_epoch, hand_over_s=hand_over_s,
         ) as writer:  # fmt: skip
             yield writer
-
-    def reader(
-        self, stream: str, *, start: Start = EARLIEST
-    ) -> AbstractAsyncContextManager[StreamReader]:
-        """Reads from `start`: EARLIEST, LATEST, a Position, FromSequence or FromTime.
-
-        Entering raises NoSuchStream, Truncated.
-        """
-        check_name(stream)
-        return StreamReader(self.client, self.store, self.name, stream, start)
 
     # Cursors
 
