@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stream.backward import BackwardBatches
     from stream.batch import Ticket
     from stream.core.compression import Compression
     from stream.core.cursor_metadata import CursorMetadata
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
         EARLIEST,
         LATEST,
         Edge,
+        FromCursor,
+        FromEnd,
+        FromEventTime,
         FromSequence,
         FromTime,
         Position,
@@ -54,12 +58,13 @@ if TYPE_CHECKING:
         list_namespaces,
     )
     from stream.open_segment import StreamWriterStatistics, WriterOptions
-    from stream.reader import StreamReader
+    from stream.reader import OnTruncated, StreamReader
     from stream.writer import StreamWriter
 
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "BackwardBatches",
     "CommitOutOfOrder",
     "Compression",
     "CompressionUnavailable",
@@ -69,6 +74,9 @@ __all__ = [
     "CursorMoved",
     "Edge",
     "EpochMismatch",
+    "FromCursor",
+    "FromEnd",
+    "FromEventTime",
     "FromSequence",
     "FromTime",
     "HandedOver",
@@ -80,6 +88,7 @@ __all__ = [
     "NoSuchCursor",
     "NoSuchNamespace",
     "NoSuchStream",
+    "OnTruncated",
     "Position",
     "ProducerGap",
     "Record",
@@ -114,12 +123,16 @@ _HOMES = {
     "stream.core.cursor_metadata": "CursorMetadata",
     "stream.lag": "CursorLag",
     "stream.cursor": "Cursor",
+    "stream.backward": "BackwardBatches",
     "stream.batch": "Ticket",
     "stream.core.compression": "Compression",
     "stream.core.entry_encoder": "encode",
     "stream.core.metadata": "Segment SegmentState StreamMetadata",
     "stream.core.policy": "NamespaceMetadata",
-    "stream.core.position": "EARLIEST Edge FromSequence FromTime LATEST Position Start parse_start",
+    "stream.core.position": (
+        "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST Position "
+        "Start parse_start"
+    ),
     "stream.core.records": "Record RecordBatch decode",
     "stream.errors": (
         "CommitOutOfOrder CompressionUnavailable CursorMoved EpochMismatch HandedOver "
@@ -130,7 +143,7 @@ _HOMES = {
     "stream.janitor": "Janitor SweepReport",
     "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
     "stream.open_segment": "StreamWriterStatistics WriterOptions",
-    "stream.reader": "StreamReader",
+    "stream.reader": "OnTruncated StreamReader",
     "stream.writer": "StreamWriter",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
