@@ -1,0 +1,357 @@
+"""Bridge: one trio loop in a thread of its own, for callers that are threads or asyncio tasks.
+
+Started by the first user and ended with the last one, or by the interpreter's exit. Runs calls and
+holds context managers for its callers; each ends exactly once, with a value or an error, whatever
+ends the loop. Must never run a caller's code, nor leave a caller waiting for a loop that has ended.
+
+Not trio's guest mode: there each turn of the loop that waits for I/O costs a hop to a thread and
+back, and a host loop that is stopped early leaves trio's run in pieces.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, TypeVar
+
+import trio
+
+from ledger.errors import LedgerClosed, LedgerError, TooManyRequests
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+CALLS_MAX = 10_000
+"""Calls under way at once, over all callers; one more is refused."""
+
+EXIT_TIMEOUT_S = 5.0
+"""How long the interpreter's exit waits for the loop to end."""
+
+
+class Latch:
+    """Something that happens once, in the trio thread, and that callers wait for in theirs.
+
+    `waiters` are called when it has happened, in a thread that the caller's `wake` chooses. Whoever
+    adds one looks at `is_set` again afterwards.
+    """
+
+    __slots__ = ("is_set", "waiters")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.waiters: list[Callable[[], object]] = []
+
+
+Wake = Callable[[Sequence[Latch]], None]
+"""Sets latches and wakes who waits for them. Called in the trio thread only."""
+
+
+class BackgroundLoop:
+    """A trio loop in a daemon thread. Made by `acquire_loop`."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.is_forked = False
+        """This is the copy in a child process: the thread was not copied with it."""
+        self.ended = threading.Event()
+        self.on_end: list[Callable[[], object]] = []
+        """Called in the thread as its last act."""
+        self._calls = 0
+        self._is_ending = False
+        self._started = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._thread = threading.Thread(target=self._run, name="ledgerstream-loop", daemon=True)
+
+    def start(self) -> None:
+        """Returns when callers may post."""
+        self._thread.start()
+        self._started.wait()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except Exception:  # noqa: BLE001 (a thread has nobody to raise to)
+            _log.exception("the background loop failed; its connections are closed")
+        finally:
+            self._is_ending = True
+            self._started.set()
+            self.ended.set()
+            for callback in self.on_end:
+                callback()
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as self._nursery:
+            self._started.set()
+            await trio.sleep_forever()
+
+    @property
+    def is_this_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def post(self, job: Callable[[], object]) -> None:
+        """Has `job` run in the trio thread soon; jobs of one thread in order. Safe everywhere.
+
+        `job` must not raise. Raises LedgerClosed when the loop has ended.
+        """
+        if self.is_forked:
+            raise LedgerClosed(
+                "this connection was opened before fork() and belongs to the parent process; "
+                "open another one in this process"
+            )
+        try:
+            assert self._token is not None, "posted before it started"
+            self._token.run_sync_soon(job)
+        except trio.RunFinishedError:
+            raise self.closed() from None
+
+    def start_task(self, run: Callable[[], Awaitable[None]]) -> None:
+        """In the trio thread: starts a task. Raises LedgerClosed, TooManyRequests."""
+        if self._is_ending or self._nursery is None:
+            raise self.closed()
+        if self._calls >= CALLS_MAX:
+            raise TooManyRequests(
+                f"{self._calls} calls are under way in this process; let some end first"
+            )
+        self._calls += 1
+        self._nursery.start_soon(self._counted, run)
+
+    async def _counted(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        finally:
+            self._calls -= 1
+
+    @staticmethod
+    def closed() -> LedgerClosed:
+        return LedgerClosed("the connection is closed: its background loop has ended")
+
+    def stop(self) -> None:
+        """Ends the loop soon: what it runs is cancelled. Safe everywhere, and twice."""
+
+        def end() -> None:
+            self._is_ending = True
+            if self._nursery is not None:
+                self._nursery.cancel_scope.cancel()
+
+        if not self.is_forked and not self.ended.is_set():
+            try:
+                self.post(end)
+            except LedgerClosed:
+                pass
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Waits until the thread has ended after `stop`."""
+        if not self.is_forked and not self.is_this_thread:
+            self._thread.join(timeout_s)
+
+
+class Call(Latch, Generic[T]):
+    """An async function on its way through the loop. Set when it has ended.
+
+    Args:
+        make: called in the trio thread; what it returns is awaited there.
+        wake: how its caller learns of the end.
+    """
+
+    __slots__ = (
+        "_has_started", "_is_cancelled", "_loop", "_make", "_scope", "_value", "_wake", "error",
+    )  # fmt: skip
+
+    def __init__(self, loop: BackgroundLoop, make: Callable[[], Awaitable[T]], wake: Wake) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+        self._loop = loop
+        self._make = make
+        self._wake = wake
+        self._value: list[T] = []
+        self._scope: trio.CancelScope | None = None
+        self._is_cancelled = False
+        self._has_started = False
+
+    def start(self) -> None:
+        """A job for `post`."""
+        if self.is_set:
+            return
+        try:
+            self._loop.start_task(self._run)
+            self._has_started = True
+        except LedgerError as error:
+            self._end(error)
+
+    def cancel(self) -> None:
+        """A job for `post`: ends the call soon, or never begins it."""
+        self._is_cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+        elif not self._has_started:
+            self._end(LedgerClosed("cancelled before it began"))
+
+    def _end(self, error: LedgerError) -> None:
+        if not self.is_set:
+            self.error = error
+            self._wake([self])
+
+    async def _run(self) -> None:
+        try:
+            with trio.CancelScope() as self._scope:
+                if self._is_cancelled:
+                    self._scope.cancel()
+                self._value.append(await self._make())
+            if self._scope.cancelled_caught:
+                self.error = LedgerClosed("cancelled")
+        except trio.Cancelled:
+            self.error = self._loop.closed()
+            raise
+        except BaseException as error:  # noqa: BLE001 (it is raised again where it was called)
+            self.error = error
+        finally:
+            self._wake([self])
+
+    def result(self) -> T:
+        """What it returned; raises what it raised. It must have ended."""
+        assert self.is_set, "it has not ended"
+        if self._value:
+            return self._value[0]
+        assert self.error is not None, "neither value nor error"
+        raise self.error
+
+
+class BlockFailed(Exception):
+    """Raised in a context manager in the trio thread where its caller's block raised."""
+
+
+class Held(Generic[T]):
+    """A trio context manager entered and left in one trio task, for a block elsewhere.
+
+    `entered` is set when `value` is there or entering failed; `left` when it is over, with `error`
+    if it ended with one that is not the block's own.
+    """
+
+    def __init__(
+        self,
+        loop: BackgroundLoop,
+        make: Callable[[], AbstractAsyncContextManager[T]],
+        wake: Wake,
+    ) -> None:
+        self.entered = Latch()
+        self.left = Latch()
+        self.error: BaseException | None = None
+        self._loop = loop
+        self._make = make
+        self._wake = wake
+        self._value: list[T] = []
+        self._scope = trio.CancelScope()
+        self._leaving = trio.Event()
+        self._has_failed = False
+        self._has_started = False
+
+    @property
+    def value(self) -> T:
+        """What entering gave; raises what it raised."""
+        if self._value:
+            return self._value[0]
+        raise self.error or self._loop.closed()
+
+    def start(self) -> None:
+        """A job for `post`."""
+        if self.left.is_set:
+            return
+        try:
+            self._loop.start_task(self._run)
+            self._has_started = True
+        except LedgerError as error:
+            self._end(error)
+
+    def leave(self) -> None:
+        """A job for `post`: the block has ended well."""
+        self._leaving.set()
+
+    def fail(self) -> None:
+        """A job for `post`: the block has raised."""
+        self._has_failed = True
+        self._leaving.set()
+
+    def cancel(self) -> None:
+        """A job for `post`: the block was cancelled, or entering or leaving takes too long."""
+        self._scope.cancel()
+        if not self._has_started:
+            self._end(LedgerClosed("cancelled before it began"))
+
+    def _end(self, error: LedgerError) -> None:
+        if not self.left.is_set:
+            self.error = error
+            self._wake([self.entered, self.left])
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                async with self._make() as value:
+                    self._value.append(value)
+                    self._wake([self.entered])
+                    await self._leaving.wait()
+                    if self._has_failed:
+                        raise BlockFailed
+        except trio.Cancelled:
+            self.error = self._loop.closed()
+            raise
+        except BlockFailed:
+            pass
+        except BaseExceptionGroup as group:
+            self.error = group.split(BlockFailed)[1]
+        except BaseException as error:  # noqa: BLE001 (it is raised again where the block is)
+            self.error = error
+        finally:
+            self._wake([self.entered, self.left])
+
+
+# The loop of this process. The lock is never held while waiting, so that fork() finds it free.
+_guard = threading.Lock()
+_loops: list[BackgroundLoop] = []
+
+
+def acquire_loop() -> BackgroundLoop:
+    """The loop of this process, begun if there is none; `release_loop` when done with it."""
+    with _guard:
+        if not _loops or _loops[0].ended.is_set():
+            _loops[:] = [BackgroundLoop()]
+            _loops[0].start()
+        loop = _loops[0]
+        loop.users += 1
+        return loop
+
+
+def release_loop(loop: BackgroundLoop) -> bool:
+    """The last user stops the loop; True then: the caller waits for its end, by `join`."""
+    with _guard:
+        loop.users -= 1
+        if loop.users or loop.is_forked:
+            return False
+        if loop in _loops:
+            _loops.remove(loop)
+    loop.stop()
+    return True
+
+
+def _forget_in_child() -> None:
+    for loop in _loops:
+        loop.is_forked = True
+    _loops.clear()
+    _guard.release()
+
+
+@atexit.register
+def _end_at_exit() -> None:
+    for loop in list(_loops):
+        loop.stop()
+        loop.join(EXIT_TIMEOUT_S)
+
+
+os.register_at_fork(
+    before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_forget_in_child
+)

@@ -1,0 +1,216 @@
+"""Crossing: how asyncio tasks reach the trio loop in the background, and are woken from there.
+
+What the tasks of one turn of the asyncio loop post goes over in one hop; so does what comes back.
+A task that is cancelled ends only when the trio side has ended. Must never touch the asyncio loop
+from the trio thread but by `call_soon_threadsafe`. Its twin for threads is
+stream/blocking/crossing.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from ledger.errors import LedgerClosed
+from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch, acquire_loop, release_loop
+
+T = TypeVar("T")
+
+
+class Crossing:
+    """Of one asyncio loop. Made by `open_crossing`."""
+
+    def __init__(self, loop: BackgroundLoop) -> None:
+        self._loop = loop
+        self._host = asyncio.get_running_loop()
+        self._outgoing: list[Callable[[], object]] = []
+        self._arrived: deque[Latch] = deque()
+        self._is_host_asked = False
+
+    def check_loop(self) -> None:
+        """Raises RuntimeError in another asyncio loop than this connection's."""
+        if asyncio.get_running_loop() is not self._host:
+            raise RuntimeError(
+                "this connection was opened in another asyncio event loop; open one in this loop"
+            )
+
+    # To the trio thread
+
+    def post(self, job: Callable[[], object]) -> None:
+        """Has `job` run in the trio thread, in order, after this turn of the asyncio loop."""
+        outgoing = self._outgoing
+        if not outgoing:
+            self._host.call_soon(self._send)
+        outgoing.append(job)
+
+    def _send(self) -> None:
+        jobs, self._outgoing = self._outgoing, []
+
+        def run() -> None:
+            for job in jobs:
+                job()
+
+        try:
+            self._loop.post(run)
+        except LedgerClosed as error:
+            # Calls and blocks end with an error even so.
+            for job in jobs:
+                owner = getattr(job, "__self__", None)
+                if isinstance(owner, Call | Held):
+                    owner.error = owner.error or error
+                    self._set([owner] if isinstance(owner, Call) else [owner.entered, owner.left])
+
+    def post_now(self, job: Callable[[], object]) -> None:
+        """The same from any thread, also when the asyncio loop is closed already."""
+        self._loop.post(job)
+
+    # From the trio thread
+
+    def wake(self, latches: Sequence[Latch]) -> None:
+        """Sets latches; who waits is woken in the asyncio loop, many in one hop."""
+        for latch in latches:
+            latch.is_set = True
+        self._arrived.extend(latches)
+        if not self._is_host_asked:
+            self._is_host_asked = True
+            try:
+                self._host.call_soon_threadsafe(self._receive)
+            except RuntimeError:
+                self._arrived.clear()  # the asyncio loop is closed: nobody waits any more
+
+    def _receive(self) -> None:
+        self._is_host_asked = False
+        arrived = self._arrived
+        while arrived:
+            self._set([arrived.popleft()])
+
+    @staticmethod
+    def _set(latches: Sequence[Latch]) -> None:
+        for latch in latches:
+            latch.is_set = True
+            for waiter in latch.waiters:
+                waiter()
+            latch.waiters.clear()
+
+    # Waiting
+
+    async def wait(self, latch: Latch) -> None:
+        """Until it is set."""
+        if latch.is_set:
+            return
+        future: asyncio.Future[None] = self._host.create_future()
+        latch.waiters.append(partial(_finish, future))
+        await future
+
+    async def wait_out(self, latch: Latch) -> None:
+        """Until it is set, cancelled or not: for the end of what was cancelled already."""
+        while not latch.is_set:
+            try:
+                await self.wait(latch)
+            except asyncio.CancelledError:
+                continue
+
+    async def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Awaits `make()` in the trio thread; returns or raises what it did.
+
+        If cancelled, so is the trio side, and CancelledError is raised when that has ended.
+        """
+        self.check_loop()
+        call = Call(self._loop, make, self.wake)
+        self.post(call.start)
+        try:
+            await self.wait(call)
+        except BaseException:
+            self.post(call.cancel)
+            await self.wait_out(call)
+            raise
+        return call.result()
+
+    def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
+        """An `async with` block here around a context manager there."""
+        return Holding(self, Held(self._loop, make, self.wake))
+
+
+class Holding(Generic[T]):
+    """The block of `Crossing.hold`. Raises what entering and leaving raise there; what the block
+    raised stays what it was."""
+
+    def __init__(self, crossing: Crossing, held: Held[T]) -> None:
+        self._crossing = crossing
+        self._held = held
+
+    async def __aenter__(self) -> T:
+        crossing, held = self._crossing, self._held
+        crossing.check_loop()
+        crossing.post(held.start)
+        try:
+            await crossing.wait(held.entered)
+        except BaseException:
+            crossing.post(held.cancel)
+            await crossing.wait_out(held.left)
+            raise
+        return held.value
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        crossing, held = self._crossing, self._held
+        if error is None:
+            crossing.post(held.leave)
+        elif isinstance(error, Exception):
+            crossing.post(held.fail)
+        else:
+            crossing.post(held.cancel)
+        try:
+            await crossing.wait(held.left)
+        except BaseException:
+            crossing.post(held.cancel)
+            await crossing.wait_out(held.left)
+            raise
+        if held.error is not None and (error is None or isinstance(error, Exception)):
+            raise held.error
+
+    def drop(self) -> None:
+        """Ends what nobody will leave any more: for finalizers, in any thread."""
+        if not self._held.left.is_set:
+            try:
+                self._crossing.post_now(self._held.cancel)
+            except LedgerClosed:
+                pass
+
+
+@asynccontextmanager
+async def open_crossing() -> AsyncIterator[Crossing]:
+    """The background loop for the asyncio loop that runs; it ends with its last user."""
+    loop = acquire_loop()
+    try:
+        yield Crossing(loop)
+    finally:
+        host = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = host.create_future()
+        if release_loop(loop):
+            loop.on_end.append(lambda: host.call_soon_threadsafe(_finish, ended))
+            if loop.ended.is_set():
+                _finish(ended)
+            cancelled: asyncio.CancelledError | None = None
+            while not ended.done():
+                try:
+                    await asyncio.shield(ended)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+            loop.join()
+            if cancelled is not None:
+                raise cancelled
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,181 @@
+"""Crossing: how threads reach the trio loop in the background, and wait for it.
+
+A wait ends early by Ctrl-C (in the main thread) or by `fail_after`: then the trio side is
+cancelled, and the exception leaves when that has ended; a second Ctrl-C does not wait. Safe for any
+number of threads. Its twin for asyncio is stream/aio/crossing.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from ledger.errors import LedgerClosed
+from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch, acquire_loop, release_loop
+
+T = TypeVar("T")
+
+
+class _Deadlines(threading.local):
+    """When the calls of this thread give up, innermost last; monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.at_s: list[float] = []
+
+
+_deadlines = _Deadlines()
+
+
+@contextmanager
+def fail_after(seconds: float) -> Iterator[None]:
+    """Calls of this thread inside the block raise TimeoutError once `seconds` have passed.
+
+    What they were doing is cancelled, as by Ctrl-C: objects stay usable, an append is unknown.
+    """
+    _deadlines.at_s.append(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadlines.at_s.pop()
+
+
+class Crossing:
+    """Made by `open_crossing`."""
+
+    def __init__(self, loop: BackgroundLoop) -> None:
+        self._loop = loop
+
+    def check_loop(self) -> None:
+        """Raises RuntimeError in the trio thread, which would wait for itself."""
+        if self._loop.is_this_thread:
+            raise RuntimeError("a blocking call in the thread of the background loop")
+
+    # To the trio thread
+
+    def post(self, job: Callable[[], object]) -> None:
+        """Has `job` run in the trio thread; jobs of one thread in order."""
+        self._loop.post(job)
+
+    post_now = post
+
+    # From the trio thread
+
+    @staticmethod
+    def wake(latches: Sequence[Latch]) -> None:
+        """Sets latches and wakes who waits."""
+        for latch in latches:
+            latch.is_set = True
+            for waiter in latch.waiters:
+                waiter()
+
+    # Waiting
+
+    def wait(self, latch: Latch) -> None:
+        """Until it is set. Raises TimeoutError (see `fail_after`), KeyboardInterrupt."""
+        if latch.is_set:
+            return
+        at_s = _deadlines.at_s
+        timeout_s = max(min(at_s) - time.monotonic(), 0) if at_s else -1
+        if not self._wait(latch, timeout_s):
+            raise TimeoutError("the time given by fail_after() is over")
+
+    @staticmethod
+    def _wait(latch: Latch, timeout_s: float) -> bool:
+        lock = threading.Lock()
+        lock.acquire()
+        latch.waiters.append(lock.release)
+        # Who adds itself too late to be woken sees that it is set.
+        return latch.is_set or lock.acquire(timeout=timeout_s)
+
+    def abort(self, cancel: Callable[[], object], latch: Latch) -> None:
+        """Has `cancel` run in the trio thread and waits for `latch`, whatever `fail_after` says."""
+        if latch.is_set:
+            return
+        try:
+            self.post(cancel)
+        except LedgerClosed:
+            return
+        self._wait(latch, -1)
+
+    def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Awaits `make()` in the trio thread; returns or raises what it did.
+
+        If interrupted, the trio side is cancelled, and the exception leaves when that has ended.
+        """
+        self.check_loop()
+        call = Call(self._loop, make, self.wake)
+        try:
+            self.post(call.start)
+            self.wait(call)
+        except BaseException:
+            self.abort(call.cancel, call)
+            raise
+        return call.result()
+
+    def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
+        """A `with` block here around a context manager there."""
+        return Holding(self, Held(self._loop, make, self.wake))
+
+
+class Holding(Generic[T]):
+    """The block of `Crossing.hold`. Raises what entering and leaving raise there; what the block
+    raised stays what it was."""
+
+    def __init__(self, crossing: Crossing, held: Held[T]) -> None:
+        self._crossing = crossing
+        self._held = held
+
+    def __enter__(self) -> T:
+        crossing, held = self._crossing, self._held
+        crossing.check_loop()
+        try:
+            crossing.post(held.start)
+            crossing.wait(held.entered)
+        except BaseException:
+            crossing.abort(held.cancel, held.left)
+            raise
+        return held.value
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        crossing, held = self._crossing, self._held
+        try:
+            if error is None:
+                crossing.post(held.leave)
+            elif isinstance(error, Exception):
+                crossing.post(held.fail)
+            else:
+                crossing.post(held.cancel)
+            crossing.wait(held.left)
+        except BaseException:
+            crossing.abort(held.cancel, held.left)
+            raise
+        if held.error is not None and (error is None or isinstance(error, Exception)):
+            raise held.error
+
+    def drop(self) -> None:
+        """Ends what nobody will leave any more: for finalizers, in any thread."""
+        if not self._held.left.is_set:
+            try:
+                self._crossing.post_now(self._held.cancel)
+            except LedgerClosed:
+                pass
+
+
+@contextmanager
+def open_crossing() -> Iterator[Crossing]:
+    """The background loop for this process; it ends with its last user."""
+    loop = acquire_loop()
+    try:
+        yield Crossing(loop)
+    finally:
+        if release_loop(loop):
+            loop.join()

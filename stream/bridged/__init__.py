@@ -1,0 +1,1 @@
+"""The trio thread's half of stream.aio and stream.blocking: what both faces share."""

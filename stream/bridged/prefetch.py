@@ -1,0 +1,173 @@
+"""Prefetch: items pulled in the trio thread ahead of a consumer in another, bounded in bytes.
+
+The consumer takes from the buffer without a hop; it wakes the trio thread only when the buffer was
+full, or when it wants something else (another end). Must never lose or repeat an item, also when
+the consumer's wait is cancelled: what was pulled stays in the buffer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from ledger.errors import LedgerClosed
+from ledger.runtime.bridge import Latch, Wake
+
+T = TypeVar("T")
+Goal = TypeVar("Goal")
+
+PREFETCH_BYTES: Final = 4 << 20
+"""What may wait for a consumer; beside it at most one more item."""
+
+
+class Fetched(Generic[T, Goal]):
+    """An item, or why there is none: an error, or (neither) that this goal was reached."""
+
+    __slots__ = ("error", "goal", "item", "nbytes")
+
+    def __init__(
+        self, goal: Goal | None, item: T | None, error: Exception | None, nbytes: int = 0
+    ) -> None:
+        self.goal = goal
+        self.item = item
+        self.error = error
+        self.nbytes = nbytes
+
+
+class Prefetch(Generic[T, Goal]):
+    """One consumer at a time; the methods say in whose thread they run.
+
+    Args:
+        pull: gives the next item towards a goal, None when the goal is reached. A pull that was
+            cancelled or failed must lose nothing.
+        size_of: bytes an item counts.
+        post: has a job run in the trio thread.
+    """
+
+    def __init__(
+        self,
+        pull: Callable[[Goal], Awaitable[T | None]],
+        size_of: Callable[[T], int],
+        post: Callable[[Callable[[], object]], None],
+        wake: Wake,
+        *,
+        bytes_max: int = PREFETCH_BYTES,
+    ) -> None:
+        self._pull = pull
+        self._size_of = size_of
+        self._post = post
+        self._wake = wake
+        self._bytes_max = bytes_max
+        self._items: deque[Fetched[T, Goal]] = deque()
+        self._pulled_bytes = 0  # written by the trio thread only
+        self._taken_bytes = 0  # written by the consumer only
+        self._is_full = False
+        self._is_closed = False
+        self._latch: Latch | None = None
+        self._asked: list[Goal] = []  # the goal last posted, until it was reached or failed
+        self._goal: list[Goal] = []  # the same as the trio thread knows it
+        self._scope: trio.CancelScope | None = None
+        self._stirred = trio.Event()
+
+    # The consumer's thread
+
+    def head(self) -> Fetched[T, Goal] | None:
+        """What `pop` would take; None if nothing is there yet."""
+        items = self._items
+        return items[0] if items else None
+
+    def pop(self) -> None:
+        """Takes the head."""
+        fetched = self._items.popleft()
+        self._taken_bytes += fetched.nbytes
+        if fetched.item is None:
+            self._asked.clear()
+        if self._is_full and self._held_bytes < self._bytes_max // 2:
+            self._is_full = False
+            self._post(self._stir)
+
+    def want(self, goal: Goal) -> Latch:
+        """What to wait for while there is no head; then look again."""
+        latch = Latch()
+        self._latch = latch
+        if self._is_closed:
+            raise LedgerClosed("the reader is closed")
+        if self._items:
+            latch.is_set = True
+        elif self._asked != [goal]:
+            self._asked[:] = [goal]
+            self._post(lambda: self._set_goal(goal))
+        return latch
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._pulled_bytes - self._taken_bytes
+
+    # The trio thread
+
+    def _set_goal(self, goal: Goal) -> None:
+        if self._goal != [goal]:
+            self._goal[:] = [goal]
+            if self._scope is not None:
+                self._scope.cancel()
+        self._stir()
+
+    def _stir(self) -> None:
+        self._stirred.set()
+
+    def _put(self, fetched: Fetched[T, Goal]) -> None:
+        self._pulled_bytes += fetched.nbytes
+        self._items.append(fetched)
+        if fetched.item is None:
+            self._goal.clear()
+        self._tell()
+
+    def _tell(self) -> None:
+        latch = self._latch
+        if latch is not None and not latch.is_set:
+            self._wake([latch])
+
+    def close(self) -> None:
+        """Pulls no more; the consumer gets LedgerClosed behind what was pulled."""
+        self._is_closed = True
+        if self._scope is not None:
+            self._scope.cancel()
+        self._stir()
+
+    async def run(self) -> None:
+        """Pulls, for as long as the reader is open; ends by `close` or when cancelled."""
+        try:
+            while not self._is_closed:
+                self._stirred = trio.Event()
+                if self._goal and not self._is_room_awaited():
+                    with trio.CancelScope() as self._scope:
+                        await self._pull_towards(self._goal[0])
+                else:
+                    await self._stirred.wait()
+        finally:
+            self._is_closed = True
+            self._put(Fetched(None, None, LedgerClosed("the reader is closed")))
+
+    def _is_room_awaited(self) -> bool:
+        # The flag comes first: the consumer looks at it after it has taken something.
+        self._is_full = True
+        if self._held_bytes >= self._bytes_max:
+            return True
+        self._is_full = False
+        return False
+
+    async def _pull_towards(self, goal: Goal) -> None:
+        while self._held_bytes < self._bytes_max:
+            try:
+                item = await self._pull(goal)
+            except Exception as error:  # noqa: BLE001 (the caller gets it)
+                self._put(Fetched(goal, None, error))
+                return
+            if item is None:
+                self._put(Fetched(goal, None, None))
+                return
+            self._put(Fetched(goal, item, None, self._size_of(item)))
+            await trio.lowlevel.checkpoint()
