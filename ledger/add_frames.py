@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from ledger.calls import WRITER_TXN_ID
+from ledger.core.entry import HEADER_BYTES
 from ledger.wire import v3
 from ledger.wire.messages import AddRequest, Buffer, Request
 
@@ -50,3 +51,13 @@ def before_last(frames: bytes, bounds: list[int], count: int) -> bytes | None:
     """
     wanted = len(bounds) - 2 - count
     return frames[bounds[wanted] : bounds[wanted + 1]] if count >= 0 <= wanted else None
+
+
+def digest_in(frame: Buffer, digest_bytes: int, wire_version: int) -> bytes:
+    """The digest stored with the entry in an add's frame; of a v2 frame its start will do."""
+    start = _ENTRY_AT + HEADER_BYTES
+    if wire_version == 3:
+        request = v3.decode_request(memoryview(frame)[4:]).body
+        assert isinstance(request, AddRequest), f"{type(request).__name__} is no add"
+        frame, start = request.body, HEADER_BYTES
+    return bytes(frame[start : start + digest_bytes])

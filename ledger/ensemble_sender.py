@@ -19,7 +19,9 @@ from ledger.core.append import AppendCore
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
 from ledger.ensemble_change import EnsembleChange
+from ledger.entry_acks import EntryAcks
 from ledger.errors import (
+    InvalidArgument,
     LedgerError,
     LedgerFenced,
     OperationTimeout,
@@ -191,10 +193,45 @@ class EnsembleSender:
         index = self._index_of(bookie)
         if index is None:
             return
+        core = self.core
         try:
-            self.core.acked(index, first, last)
+            core.acked(index, first, last)
         except LedgerError as error:
             self.bookie_failed(index, error)
+            return
+        if core.ack_log.entries:
+            core.ack_log.acked(index, bookie, first, last, trio.current_time())
+
+    def watch_acks(self, entry_id: int) -> EntryAcks:
+        """Begins to keep which bookies acknowledge an entry: right after it was appended.
+
+        Raises InvalidArgument if it is not on its way (not appended, or confirmed already), or
+        if sync is deferred: an ack is no promise then.
+        """
+        core = self.core
+        digest = None
+        if not self.is_sync_deferred and core.last_add_confirmed < entry_id <= core.last_add_pushed:
+            digest = self._stored_digest(entry_id)
+        if digest is None:
+            raise InvalidArgument(
+                f"entry {entry_id} of ledger {self.ledger_id} is not on its way to bookies that "
+                f"sync at once: who acknowledges it cannot be told. Confirmed are 0.."
+                f"{core.last_add_confirmed}, sent 0..{core.last_add_pushed}"
+            )
+        bookies = self.metadata.last_fragment.bookies
+        watched = core.watch(entry_id, bookies, trio.current_time())
+        return EntryAcks(self, watched, self.digest.digest_type, digest)
+
+    def _stored_digest(self, entry_id: int) -> bytes | None:
+        """As it is in the frame of an unconfirmed entry; None after the writer has failed."""
+        stride, size = self.core.stride, self.digest.size
+        gathered = self._buffers[entry_id % stride]
+        # Of each entry two pieces; the newest of its class is last.
+        at = -2 * ((self.core.last_add_pushed - entry_id) // stride + 1)
+        if -at <= len(gathered):
+            return add_frames.digest_in(gathered[at], size, 2)
+        frame = self._sent_frame(entry_id)
+        return None if frame is None else add_frames.digest_in(frame, size, self.wire_version)
 
     def refused(self, bookie: str, entry_id: int, status: Status) -> None:
         what = f"entry {entry_id} of ledger {self.ledger_id} at bookie {bookie}"
@@ -220,19 +257,23 @@ class EnsembleSender:
             return True  # it took the same entry before
         if entry_id <= self.core.last_add_acknowledged:
             return False
-        entry_class = entry_id % self.core.stride
+        frame = self._sent_frame(entry_id)
+        if frame is None or self._loop.nursery is None:
+            return False
+        self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
+        return True
+
+    def _sent_frame(self, entry_id: int) -> bytes | None:
+        """The frame of an entry that was sent and is not confirmed."""
+        stride = self.core.stride
         for sent in self._sent:
-            if sent.entry_class == entry_class and entry_id <= sent.last_entry_id:
+            if sent.entry_class == entry_id % stride and entry_id <= sent.last_entry_id:
                 # The frames are those of all entries of the class, up to the last one.
-                after = (sent.last_entry_id - entry_id) // self.core.stride
+                after = (sent.last_entry_id - entry_id) // stride
                 if sent.bounds is None:
                     sent.bounds = add_frames.bounds_of(sent.frames)
-                frame = add_frames.before_last(sent.frames, sent.bounds, after)
-                if frame is None or self._loop.nursery is None:
-                    return False
-                self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
-                return True
-        return False
+                return add_frames.before_last(sent.frames, sent.bounds, after)
+        return None
 
     def send_again(self, index: int, bookie: str, frames: bytes) -> bool:
         """To a bookie that was busy; False if it is not the one at `index` any more."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from ledger.core.entry_acks import AckLog, WatchedEntry
 from ledger.core.quorum import check_sizes, stripe_step, write_set
 from ledger.errors import RemoteProtocolError
 
@@ -38,6 +39,7 @@ class AppendCore:
         "_acked",
         "_members",
         "_scattered",
+        "ack_log",
         "ack_quorum",
         "ensemble_size",
         "failed",
@@ -70,6 +72,8 @@ class AppendCore:
         self.failed: dict[int, None] = {}
         """Indices to be replaced, in the order they failed."""
         self.is_held = False
+        self.ack_log = AckLog()
+        """Who acknowledged the entries somebody asked about; mostly empty."""
         # _acked[c][i]: all entries of class c up to this id are acknowledged by index i.
         self._acked = [[c - self.stride] * ensemble_size for c in range(self.stride)]
         self._members = [self.write_set(c) for c in range(self.stride)]
@@ -116,6 +120,22 @@ class AppendCore:
             if not scattered or max(scattered) <= mark:
                 del self._scattered[c, index]
         marks[index] = mark
+
+    def watch(self, entry_id: int, bookies: Sequence[str], now_s: float) -> WatchedEntry:
+        """Begins to keep who acknowledges an entry that was sent and is not confirmed.
+
+        `bookies` are the ensemble; those that acknowledged it before did so at `now_s` at the
+        latest, which is what is kept of them.
+        """
+        assert self.last_add_confirmed < entry_id <= self.last_add_pushed, f"entry {entry_id}"
+        c = entry_id % self.stride
+        members = self._members[c]
+        heard = {
+            index: (bookies[index], now_s)
+            for index in members
+            if self._acked[c][index] >= entry_id or entry_id in self._scattered.get((c, index), ())
+        }
+        return self.ack_log.watch(entry_id, members, heard)
 
     def advance(self) -> int:
         """The last add acknowledged, moved as far as the acks allow."""
@@ -179,6 +199,7 @@ class AppendCore:
             return False
         self.failed[index] = None
         self.is_held = True
+        self.ack_log.failed()
         return True
 
     def can_go_on_without_failed(self) -> bool:
@@ -208,6 +229,7 @@ class AppendCore:
                 self._scattered.pop((c, index), None)
             self.failed.pop(index, None)
         self.is_held = bool(self.failed)
+        self.ack_log.ensemble_changed(replaced, confirmed)
 
     def _last_of_class(self, c: int) -> int:
         """The last entry of class `c` that is not after the last add confirmed."""

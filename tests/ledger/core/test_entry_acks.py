@@ -1,0 +1,157 @@
+"""Who acknowledged a watched entry, against a twin that keeps everything about every entry."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.core import entry_acks
+from ledger.core.append import AppendCore
+from ledger.core.entry_acks import AckLog, WatchedEntry
+
+SIZES = [(3, 3, 2), (1, 1, 1), (4, 2, 2), (5, 3, 2), (3, 3, 3)]
+
+
+class World:
+    """A ledger being written: entries are acked at random, bookies replaced at random."""
+
+    def __init__(self, sizes: tuple[int, int, int], rng: random.Random) -> None:
+        self.core = AppendCore(*sizes)
+        self.rng = rng
+        self.bookies = [f"b{n}" for n in range(sizes[0])]
+        self.fresh = sizes[0]
+        self.sent_to: dict[str, set[int]] = {b: set() for b in self.bookies}
+        self.acked_by: dict[str, set[int]] = {b: set() for b in self.bookies}
+        self.ensemble_of: dict[int, list[str]] = {}
+        """Of confirmed entries: the one that is stored for them."""
+        self.watched: dict[int, WatchedEntry] = {}
+
+    def push(self) -> None:
+        core = self.core
+        core.last_add_pushed += 1
+        entry = core.last_add_pushed
+        for index in core.write_set(entry):
+            if index not in core.failed:
+                self.sent_to[self.bookies[index]].add(entry)
+        if self.rng.random() < 0.5:
+            self.watch(entry)
+
+    def watch(self, entry: int) -> None:
+        self.watched[entry] = self.core.watch(entry, self.bookies, 0.0)
+
+    def ack(self) -> None:
+        index = self.rng.randrange(len(self.bookies))
+        bookie = self.bookies[index]
+        due = sorted(self.sent_to[bookie] - self.acked_by[bookie])
+        if not due or index in self.core.failed:
+            return
+        first = self.rng.choice(due)
+        last = first
+        while last + 1 in due and self.rng.random() < 0.5:
+            last += 1
+        self.acked_by[bookie].update(range(first, last + 1))
+        self.core.acked(index, first, last)
+        if self.core.ack_log.entries:
+            self.core.ack_log.acked(index, bookie, first, last, 1.0)
+        self.confirm()
+
+    def confirm(self) -> None:
+        before = self.core.last_add_confirmed
+        for entry in range(before + 1, self.core.advance() + 1):
+            self.ensemble_of[entry] = list(self.bookies)
+
+    def replace(self) -> None:
+        index = self.rng.randrange(len(self.bookies))
+        self.core.fail(index)
+        if self.rng.random() < 0.3:  # while it is on its way others acknowledge
+            self.ack()
+        old = self.bookies[index]
+        is_back = self.rng.random() < 0.3
+        fresh = old if is_back else f"b{self.fresh}"
+        self.fresh += 1
+        self.bookies[index] = fresh
+        unconfirmed = range(self.core.last_add_confirmed + 1, self.core.last_add_pushed + 1)
+        self.sent_to.setdefault(fresh, set())
+        self.acked_by.setdefault(fresh, set()).difference_update(unconfirmed)
+        self.core.ensemble_changed((index,))
+        # All that is held is sent again, and that may begin before the last one confirmed.
+        for entry in range(max(0, unconfirmed.start - 3), unconfirmed.stop):
+            if index in self.core.write_set(entry):
+                self.sent_to[fresh].add(entry)
+        self.confirm()
+
+    def check(self) -> None:
+        for entry, watched in self.watched.items():
+            ensemble = self.ensemble_of.get(entry, self.bookies)
+            members = {ensemble[i] for i in self.core.write_set(entry)}
+            named = {bookie for bookie, _ in watched.acks.values()}
+            assert named <= members
+            assert all(entry in self.acked_by[bookie] for bookie in named)
+            if entry <= self.core.last_add_confirmed:
+                assert len(named) >= self.core.ack_quorum
+            # Silent about nobody who could still be heard.
+            unheard = {self.bookies[i] for i in watched.open_members(self.core.failed)}
+            assert all(entry not in self.acked_by[bookie] for bookie in unheard)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(SIZES), st.randoms(use_true_random=False))
+def test_names_exactly_who_acknowledged_in_the_stored_ensemble(
+    sizes: tuple[int, int, int], rng: random.Random
+) -> None:
+    world = World(sizes, rng)
+    for _ in range(60):
+        step = rng.random()
+        if step < 0.35:
+            world.push()
+        elif step < 0.9:
+            world.ack()
+        elif step < 0.95:
+            unconfirmed = range(world.core.last_add_confirmed + 1, world.core.last_add_pushed + 1)
+            if unconfirmed:
+                world.watch(rng.choice(unconfirmed))
+        else:
+            world.replace()
+        world.check()
+
+
+def test_an_ack_that_came_before_anybody_asked_is_known() -> None:
+    core = AppendCore(3, 3, 2)
+    core.last_add_pushed = 3
+    core.acked(1, 0, 1)
+    core.acked(2, 3, 3)
+    assert core.watch(1, ["a", "b", "c"], 5.0).acks == {1: ("b", 5.0)}
+    assert core.watch(3, ["a", "b", "c"], 5.0).acks == {2: ("c", 5.0)}
+
+
+def test_nothing_is_kept_of_entries_nobody_asked_about() -> None:
+    core = AppendCore(3, 3, 2)
+    core.last_add_pushed = 10
+    core.acked(0, 0, 10)
+    assert not core.ack_log.entries
+
+
+def test_what_is_watched_is_bounded() -> None:
+    log = AckLog()
+    first = log.watch(0, (0, 1), {})
+    for entry in range(1, entry_acks.WATCHED_MAX + 1):
+        log.watch(entry, (0, 1), {})
+    assert len(log.entries) == entry_acks.WATCHED_MAX
+    assert 0 not in log.entries
+    log.forget(first)  # somebody asks for the one that was given up
+    assert len(log.entries) == entry_acks.WATCHED_MAX
+
+
+def test_told_when_something_changed() -> None:
+    log, told = AckLog(), list[str]()
+    watched = log.watch(4, (0, 1, 2), {})
+    watched.on_change = lambda: told.append(",".join(b for b, _ in watched.acks.values()))
+    log.acked(1, "b", 0, 3, 1.0)
+    assert told == []
+    log.acked(1, "b", 4, 9, 1.0)
+    log.acked(1, "b", 4, 4, 2.0)  # twice is once
+    log.ensemble_changed((1,), 3)
+    log.failed()
+    assert told == ["b", "", ""]
