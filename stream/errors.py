@@ -6,13 +6,14 @@ the stream, the numbers and the cure; never the bytes of a record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ledger.errors import FinalError, LedgerError, LedgerFenced, RetryableError
 
 if TYPE_CHECKING:
     from stream.core.position import Position
+    from stream.core.retention import RetentionPlan
 
 
 class RecordFormatError(FinalError):
@@ -78,19 +79,44 @@ class NotPartitioned(FinalError):
 class PartitionsFailed(LedgerError):
     """What was asked of several partitions failed on some; on the others it was done.
 
-    `errors` has what each of the failed ones raised, by number.
+    `errors` has what each of the failed ones raised, by number; `done` are the others.
     """
 
-    def __init__(self, stream: str, errors: Mapping[int, LedgerError], of: int) -> None:
+    def __init__(
+        self, stream: str, errors: Mapping[int, LedgerError], done: Sequence[int] = ()
+    ) -> None:
         each = "; ".join(f"{stream}#{number}: {error}" for number, error in sorted(errors.items()))
-        super().__init__(f"stream {stream!r}: {len(errors)} of {of} partitions failed: {each}")
+        super().__init__(
+            f"stream {stream!r}: {len(errors)} partitions failed, {len(done)} did not: {each}"
+        )
         self.stream = stream
         self.errors = dict(errors)
-        self.of = of
+        self.done = tuple(done)
         self.retry_is_safe = all(error.retry_is_safe for error in errors.values())
 
-    def __reduce__(self) -> tuple[type[PartitionsFailed], tuple[str, dict[int, LedgerError], int]]:
-        return type(self), (self.stream, self.errors, self.of)
+    def __reduce__(
+        self,
+    ) -> tuple[type[PartitionsFailed], tuple[str, dict[int, LedgerError], tuple[int, ...]]]:
+        return type(self), (self.stream, self.errors, self.done)
+
+
+class TooManyStreams(FinalError):
+    """The namespace has as many streams as its `streams_max` allows."""
+
+
+class DataWouldBeDropped(FinalError):
+    """A change of policy would drop data now, and the caller did not allow that.
+
+    `plans` are those of the streams that would lose something.
+    """
+
+    def __init__(self, message: str, plans: Sequence[RetentionPlan] = ()) -> None:
+        super().__init__(message)
+        self.plans = tuple(plans)
+
+
+class NotInTrash(FinalError):
+    """No deleted stream of this name in the trash: never deleted, back already, or purged."""
 
 
 class StreamBusy(RetryableError):

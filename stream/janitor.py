@@ -1,23 +1,27 @@
-"""Janitor: applies retention, gives back ledgers, finishes deletions, finds orphans.
+"""Janitor: applies retention, empties the trash, gives back ledgers, finds orphans.
 
 Any number may run; each step compares versions, can be stopped anywhere and repeated. Deletes a
-ledger only when metadata says that no stream needs it, and never on a guess.
+ledger only when metadata says that nothing can need it, and never on a guess.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataConflict, NoSuchLedger
-from stream.core.policy import NamespaceMetadata, what_to_truncate
-from stream.errors import NoSuchStream
-from stream.reclaim import delete_ledgers, purge_stream, reclaim_stream
-from stream.store import StreamStore
+from ledger.metastore.base import Check
+from stream.core.metadata import StreamMetadata
+from stream.core.names import parse_partition
+from stream.core.policy import NamespaceMetadata
+from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
+from stream.reclaim import apply_retention
+from stream.store import StreamStore, namespace_path
 from stream.succession import STREAM_TAG
+from stream.trash import TOMBSTONE_MS, Trash, delete
 
 _log = logging.getLogger(__name__)
 
@@ -27,20 +31,40 @@ ORPHAN_AGE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one sweep did."""
+    """What one sweep did. `failures`: streams, deleted streams and ledgers it could not see to."""
 
     streams: int = 0
     streams_truncated: int = 0
+    segments_dropped: int = 0
+    segments_purged: int = 0
     streams_purged: int = 0
     ledgers_deleted: int = 0
     orphans_deleted: int = 0
     failures: int = 0
 
 
+@dataclass(slots=True)
+class _Sweep:
+    """What a sweep has seen and done so far."""
+
+    policy: NamespaceMetadata
+    policy_version: int
+    moves: Check
+    counts: dict[str, int] = field(default_factory=dict)
+    named: set[int] = field(default_factory=set)
+    """Ledgers that a stream or the trash names."""
+    trash: list[tuple[str, int]] = field(default_factory=list)
+
+    def count(self, what: str, number: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + number
+
+
 class Janitor:
     """Cleans one namespace.
 
     Args:
+        client: of the cluster; the caller keeps it open.
+        namespace: its name.
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
     """
 
@@ -49,6 +73,7 @@ class Janitor:
     ) -> None:
         self._client = client
         self._store = StreamStore(client.store)
+        self._trash = Trash(client, namespace)
         self._namespace = namespace
         self._orphan_age_ms = orphan_age_ms
         self._foreign: set[int] = set()
@@ -65,53 +90,95 @@ class Janitor:
             await trio.sleep(interval_s)
 
     async def sweep(self) -> SweepReport:
-        """Looks at every stream and at every orphan once. A stream that fails is counted, and
-        does not keep the others from being cleaned. Raises NoSuchNamespace, MetadataUnavailable.
+        """Looks at every stream, at the trash and at every orphan once.
+
+        What fails is counted, and does not keep the others from being cleaned. Raises
+        NoSuchNamespace, MetadataUnavailable.
         """
-        policy, _ = await self._store.read_namespace(self._namespace)
-        names = await self._store.list_streams(self._namespace)
-        truncated = purged = deleted = failures = 0
-        named: set[int] = set()
-        for name in names:
+        policy, version = await self._store.read_namespace(self._namespace)
+        sweep = _Sweep(policy, version, await self._trash.moves())
+        for name in await self._store.list_nodes(self._namespace):
             try:
-                stream, version = await self._store.read_stream(self._namespace, name)
-                if stream.is_deleted:
-                    await purge_stream(self._client, self._store, self._namespace, stream, version)
-                    purged += 1
-                    continue
-                truncated += await self._apply_retention(name, policy)
-                deleted += await reclaim_stream(self._client, self._store, self._namespace, name)
-                named.update(stream.ledgers())
-            except NoSuchStream:
+                await self._sweep_stream(sweep, name)
+            except (NoSuchStream, IsPartitioned):
                 continue
             except LedgerError as error:
-                failures += 1
+                sweep.count("failures")
                 _log.warning("stream=%s: not cleaned: %s", name, error)
-        orphans = await self._delete_orphans(named)
-        return SweepReport(len(names), truncated, purged, deleted, orphans, failures)
+        sweep.trash = await self._store.list_trash(self._namespace)
+        for name, deleted_ms in sweep.trash:
+            try:
+                await self._sweep_deleted(sweep, name, deleted_ms)
+            except NotInTrash:
+                continue
+            except LedgerError as error:
+                sweep.count("failures")
+                _log.warning("stream=%s: its trash is not emptied: %s", name, error)
+        if sweep.counts.get("failures"):
+            _log.info("namespace=%s: orphans are left for another time", self._namespace)
+        else:
+            await self._delete_orphans(sweep)
+        return SweepReport(**sweep.counts)
 
-    async def _apply_retention(self, name: str, policy: NamespaceMetadata) -> bool:
-        """Moves the truncation point as the policy says; True if it moved."""
-        now_ms = self._client.now_ms()
-        before, _ = await self._store.read_stream(self._namespace, name)
-        after = await self._store.update_stream(
-            self._namespace,
-            name,
-            lambda stream: stream.truncated(what_to_truncate(stream, policy, now_ms)),
-        )
-        return after.truncated_to > before.truncated_to
+    async def _sweep_stream(self, sweep: _Sweep, name: str) -> None:
+        stream, version = await self._store.read_stream(self._namespace, name)
+        if stream.is_deleted:
+            await self._sweep_tombstone(sweep, stream, version)
+            return
+        sweep.named.update(stream.ledgers())
+        applied = await apply_retention(self._client, self._namespace, name)
+        sweep.named.update(applied.stream.ledgers())
+        sweep.count("streams")
+        sweep.count("streams_truncated", bool(applied.plan.dropped))
+        sweep.count("segments_dropped", len(applied.plan.dropped))
+        sweep.count("segments_purged", len(applied.plan.purged))
+        sweep.count("ledgers_deleted", applied.ledgers_deleted)
 
-    async def _delete_orphans(self, named: set[int]) -> int:
+    async def _sweep_tombstone(self, sweep: _Sweep, stream: StreamMetadata, version: int) -> None:
+        """A name that is free. With something in the trash it goes when that goes."""
+        if stream.ledgers():
+            # Deleted by a release that knew no trash, and stopped half way.
+            await delete(self._client.store, self._namespace, stream.name, self._client.now_ms())
+            return
+        age_ms = self._client.now_ms() - stream.deleted_ms
+        if age_ms < max(sweep.policy.trash_ms, TOMBSTONE_MS):
+            return
+        for name, _ in await self._store.list_trash(self._namespace):
+            partition = parse_partition(name)
+            if stream.name == name or (partition and stream.name == partition.stream):
+                return
+        try:
+            await self._store.remove_stream(self._namespace, stream.name, version)
+        except MetadataConflict:
+            pass  # the name is in use again
+
+    async def _sweep_deleted(self, sweep: _Sweep, name: str, deleted_ms: int) -> None:
+        """Purges a deleted stream whose time has passed; before that, fences its writer."""
+        stream, _ = await self._trash.read(name, deleted_ms)
+        sweep.named.update(stream.ledgers())
+        is_due = self._client.now_ms() - deleted_ms >= sweep.policy.trash_ms
+        if not (is_due or stream.is_purged):
+            await self._trash.fence(name, deleted_ms)
+            return
+        unchanged = Check(namespace_path(self._namespace), sweep.policy_version)
+        try:
+            sweep.count(
+                "ledgers_deleted", await self._trash.purge(name, deleted_ms, only_if=[unchanged])
+            )
+        except MetadataConflict:
+            return  # the policy changed, or it is in use: the next sweep looks again
+        sweep.count("streams_purged", not stream.is_purged)
+
+    async def _delete_orphans(self, sweep: _Sweep) -> None:
         """Ledgers made for a stream of this namespace that it never took, or no longer names:
-        of writers that died between making and publishing. Those in `named` are not looked at.
+        of writers that died between making and publishing.
         """
         now_ms = self._client.now_ms()
         prefix = f"{self._namespace}/".encode()
-        count = 0
         ledger_ids = await self._client.list_ledgers()
         self._foreign.intersection_update(ledger_ids)
         for ledger_id in ledger_ids:
-            if ledger_id in named or ledger_id in self._foreign:
+            if ledger_id in sweep.named or ledger_id in self._foreign:
                 continue
             try:
                 metadata = await self._client.ledger_metadata(ledger_id)
@@ -125,20 +192,23 @@ class Janitor:
                 continue
             name = tag[len(prefix) :].decode(errors="replace")
             try:
-                count += await self._delete_orphan(ledger_id, name)
+                sweep.count("orphans_deleted", await self._delete_orphan(sweep, ledger_id, name))
             except MetadataConflict:
-                continue  # the stream changed just now: the next sweep looks again
+                continue  # the stream or the trash changed just now: the next sweep looks again
             except LedgerError as error:
+                sweep.count("failures")
                 _log.warning("ledger=%d: orphan of stream=%s stays: %s", ledger_id, name, error)
-        return count
 
-    async def _delete_orphan(self, ledger_id: int, name: str) -> int:
+    async def _delete_orphan(self, sweep: _Sweep, ledger_id: int, name: str) -> int:
+        """Only if no ledger moved between streams and trash since the sweep began, and the stream
+        it was made for has not changed since it was found not to name it."""
+        path = await self._client.ledgers.path(ledger_id)
         try:
             stream, version = await self._store.read_stream(self._namespace, name)
         except NoSuchStream:
-            return await delete_ledgers(self._client, [ledger_id])
+            await self._store.delete_orphan_of_none(path, only_if=[sweep.moves])
+            return 1
         if ledger_id in stream.ledgers():
             return 0
-        path = await self._client.ledgers.path(ledger_id)
-        await self._store.delete_orphan(self._namespace, name, version, path)
+        await self._store.delete_orphan(self._namespace, name, version, path, only_if=[sweep.moves])
         return 1

@@ -5,13 +5,12 @@ Keeps no state but its addresses: any number of processes may use the same names
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import Unpack, overload
 
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument, MetadataConflict
 from ledger.options import ClientOptions
 from stream import partitions as partitioning
 from stream import reclaim
@@ -20,50 +19,24 @@ from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.names import check_name, check_new_name
 from stream.core.ownership import Succession
 from stream.core.partitioned import PartitionedStream
-from stream.core.policy import NamespaceMetadata
-from stream.core.position import EARLIEST, FromTime, Position, Start
+from stream.core.position import EARLIEST, Position, Start
 from stream.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
 from stream.cursor_store import CursorStore
-from stream.errors import IsPartitioned, NamespaceExists, NoSuchStream, StreamExists
+from stream.errors import NamespaceExists, StreamExists
 from stream.lag import CursorLag
+from stream.namespace_keeping import NamespaceKeeping
+from stream.namespace_partitions import NamespacePartitions
 from stream.namespace_reading import NamespaceReading
 from stream.open_segment import WriterOptions
-from stream.partitions import PartitionedInfo
+from stream.policies import NamespaceSettings as NamespaceSettings
+from stream.policies import create_namespace as create_namespace
+from stream.policies import delete_namespace as delete_namespace
+from stream.policies import list_namespaces as list_namespaces
 from stream.policy_watch import PolicyWatch
 from stream.seek import find, measure, sequence_at
-from stream.store import UPDATE_TRIES_MAX, StreamStore
+from stream.store import StreamStore
 from stream.succession import StreamLedgers
 from stream.writer import StreamWriter, open_writer
-
-_SETTINGS = frozenset(field.name for field in fields(NamespaceMetadata)) - {"name", "created_ms"}
-
-
-def _check_settings(settings: dict[str, Any]) -> None:
-    if unknown := sorted(settings.keys() - _SETTINGS):
-        raise InvalidArgument(
-            f"no namespace setting {', '.join(unknown)}; there are: {', '.join(sorted(_SETTINGS))}"
-        )
-
-
-async def create_namespace(client: LedgerClient, name: str, **settings: Any) -> NamespaceMetadata:
-    """Makes a namespace; `settings` are fields of NamespaceMetadata.
-
-    Raises NamespaceExists, InvalidArgument.
-    """
-    _check_settings(settings)
-    namespace = NamespaceMetadata(name=name, created_ms=client.now_ms(), **settings)
-    await StreamStore(client.store).create_namespace(namespace)
-    return namespace
-
-
-async def list_namespaces(client: LedgerClient) -> list[str]:
-    """Names, sorted."""
-    return await StreamStore(client.store).list_namespaces()
-
-
-async def delete_namespace(client: LedgerClient, name: str) -> None:
-    """Raises NoSuchNamespace; NamespaceNotEmpty while it has streams."""
-    await StreamStore(client.store).delete_namespace(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +59,7 @@ class StreamInfo:
         return self.next_sequence - self.first_sequence
 
 
-class Namespace(NamespaceReading):
+class Namespace(NamespaceReading, NamespacePartitions, NamespaceKeeping):
     """The streams of one namespace, over a client that the caller keeps open.
 
     Args:
@@ -126,36 +99,16 @@ class Namespace(NamespaceReading):
                 await namespace.ensure()
             yield namespace
 
-    async def ensure(self, **settings: Any) -> bool:
-        """Makes the namespace if it does not exist; True if it was made."""
+    async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
+        """Makes the namespace if it does not exist; True if it was made.
+
+        Settings are for the new one only. Raises InvalidArgument, MetadataUnavailable.
+        """
         try:
             await create_namespace(self.client, self.name, **settings)
         except NamespaceExists:
             return False
         return True
-
-    # Policy
-
-    async def policy(self) -> NamespaceMetadata:
-        """How streams are written and kept. Raises NoSuchNamespace."""
-        namespace, _ = await self.store.read_namespace(self.name)
-        return namespace
-
-    async def set_policy(self, **settings: Any) -> NamespaceMetadata:
-        """Changes some settings; they apply from the next segment of each writer on.
-
-        Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
-        """
-        _check_settings(settings)
-        for _ in range(UPDATE_TRIES_MAX):
-            present, version = await self.store.read_namespace(self.name)
-            wanted = replace(present, **settings)
-            try:
-                await self.store.put_namespace(wanted, version)
-            except MetadataConflict:
-                continue
-            return wanted
-        raise MetadataConflict(f"namespace {self.name!r}: others kept changing it")
 
     # Streams
 
@@ -168,23 +121,13 @@ class Namespace(NamespaceReading):
     ) -> StreamMetadata | PartitionedStream:
         """Makes an empty stream; with `partitions` a partitioned one, even if it is only 1.
 
-        Raises StreamExists, NoSuchNamespace, InvalidArgument.
+        A deleted stream of the name stays in the trash. Raises StreamExists, NoSuchNamespace,
+        TooManyStreams, InvalidArgument.
         """
         if partitions is not None:
             return await partitioning.create(self, stream, partitions)
         metadata = StreamMetadata(name=check_new_name(stream), created_ms=self.client.now_ms())
-        try:
-            await self.store.create_stream(self.name, metadata)
-        except StreamExists as error:
-            try:
-                present, version = await self.store.read_stream(self.name, stream)
-            except IsPartitioned:
-                raise error from None
-            if not present.is_deleted:
-                raise
-            await reclaim.purge_stream(self.client, self.store, self.name, present, version)
-            await self.store.create_stream(self.name, metadata)
-        return metadata
+        return await self.store.create_stream(self.name, metadata)
 
     async def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
         """Makes the stream if it does not exist; True if it was made."""
@@ -198,41 +141,19 @@ class Namespace(NamespaceReading):
         return True
 
     async def list_streams(self) -> list[str]:
-        """Names, sorted; one that is being deleted may still be among them.
-
-        Raises NoSuchNamespace.
-        """
+        """Names, sorted; without deleted ones. Raises NoSuchNamespace."""
         await self.policy()
         return partitioning.without_partitions(await self.store.list_streams(self.name))
 
-    async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
-        """Gives a partitioned stream more partitions; its writers notice within a second or so.
-
-        About the share of new partitions of all keys moves, and only to new partitions. Raises
-        NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
-        """
-        return await partitioning.grow(self, stream, partitions)
-
-    async def partitions(self, stream: str) -> list[str]:
-        """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
-        number; else the stream itself. Raises NoSuchStream."""
-        return await partitioning.names(self, stream)
-
     async def delete_stream(self, stream: str) -> None:
-        """Removes a stream with all its data; its writer can confirm nothing more.
+        """Puts a stream into the trash; its writer can confirm nothing more.
 
-        Raises NoSuchStream. If stopped in the middle, the stream is gone for everybody, and the
-        janitor removes what is left.
+        `undelete_stream` brings it back until the namespace's `trash_ms` have passed; then (with
+        0: now) the data is deleted. Raises NoSuchStream. If stopped in the middle, the stream is
+        gone for everybody, and the janitor does the rest.
         """
         if not await partitioning.delete(self, check_new_name(stream)):
             await reclaim.delete_stream(self.client, self.store, self.name, stream)
-
-    async def stream_metadata(self, stream: str) -> StreamMetadata:
-        """Segments, epoch, truncation point. Raises NoSuchStream."""
-        metadata, _ = await self.store.read_stream(self.name, stream)
-        if metadata.is_deleted:
-            raise NoSuchStream(f"stream {stream!r} in namespace {self.name!r} was deleted")
-        return metadata
 
     async def info(self, stream: str) -> StreamInfo:
         """Where the stream begins and ends now, asked of metadata and bookies."""
@@ -243,38 +164,14 @@ class Namespace(NamespaceReading):
             name=stream,
             epoch=metadata.epoch,
             created_ms=metadata.created_ms,
-            segments=len(metadata.segments),
-            sealed_bytes=sum(segment.nbytes for segment in metadata.segments),
+            segments=len(metadata.live()),
+            sealed_bytes=sum(segment.nbytes for segment in metadata.live()),
             has_open_segment=metadata.open_segment is not None,
             first_position=first,
             end_position=end,
             first_sequence=min(await sequence_at(self.client, metadata, first), next_sequence),
             next_sequence=next_sequence,
         )
-
-    async def truncate(self, stream: str, position: Position) -> StreamMetadata:
-        """Records before `position` are gone for readers; whole segments are deleted.
-
-        Moves forward only. Raises InvalidArgument for a position behind the end of the stream,
-        NoSuchStream.
-        """
-        await self.store.update_stream(self.name, stream, lambda s: s.truncated(position))
-        await reclaim.reclaim_stream(self.client, self.store, self.name, stream)
-        return await self.stream_metadata(stream)
-
-    async def partitioned_info(self, stream: str) -> PartitionedInfo:
-        """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-        return await partitioning.measure(self, stream)
-
-    async def truncate_partitions(
-        self, stream: str, to: FromTime | Mapping[int, Position]
-    ) -> dict[int, Position]:
-        """Drops what was appended before a time, or what is before positions in partitions.
-
-        Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
-        InvalidArgument (no such partition: nothing was done), PartitionsFailed.
-        """
-        return await partitioning.truncate(self, stream, to)
 
     # Writing and reading
 

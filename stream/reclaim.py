@@ -1,79 +1,142 @@
-"""Gives back the ledgers a stream no longer needs, and removes deleted streams.
+"""Gives back ledgers that a stream no longer needs, and applies its retention.
 
-Safe to stop anywhere and to repeat: metadata first says that a ledger is not needed, then the
-ledger goes, then the metadata forgets it. Never touches a ledger the stream still reads from.
+Safe to stop anywhere and to repeat: one change of the metadata says that ledgers are garbage, then
+they go, then the metadata forgets them. Never touches a ledger that anything could bring back.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ledger.client import LedgerClient
-from ledger.errors import MetadataConflict, NoSuchLedger, RetryableError
+from ledger.errors import MetadataConflict
+from ledger.metastore.base import Check
+from stream import trash
 from stream.core.metadata import StreamMetadata
-from stream.store import UPDATE_TRIES_MAX, StreamStore
+from stream.core.policy import NamespaceMetadata
+from stream.core.position import Position
+from stream.core.retention import RetentionPlan, explain, purge_through, retained
+from stream.core.trash import purged
+from stream.cursor_store import CursorStore, cursor_path
+from stream.errors import NoSuchStream
+from stream.store import UPDATE_TRIES_MAX, StreamStore, namespace_path
 
-_log = logging.getLogger(__name__)
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applying its retention did to a stream: `stream` is as stored afterwards."""
 
-async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int:
-    """Deletes ledgers, those already gone too; returns how many there still were."""
-    count = 0
-    for ledger_id in ledger_ids:
-        try:
-            await client.delete_ledger(ledger_id)
-            count += 1
-        except NoSuchLedger:
-            pass
-    return count
+    stream: StreamMetadata
+    plan: RetentionPlan
+    ledgers_deleted: int
 
 
 async def reclaim_stream(
     client: LedgerClient, store: StreamStore, namespace: str, name: str
 ) -> int:
-    """Deletes the ledgers of truncated segments and of garbage; returns how many.
+    """Deletes the ledgers of a stream's garbage; returns how many.
 
     Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
     """
     stream, _ = await store.read_stream(namespace, name)
-    unneeded = (*(segment.ledger_id for segment in stream.dropped()), *stream.garbage)
-    if not unneeded or stream.is_deleted:
-        return 0
-    count = await delete_ledgers(client, unneeded)
-    await store.update_stream(namespace, name, lambda present: present.forgotten(unneeded))
+    _, count = await _reclaim(client, store, namespace, stream)
     return count
+
+
+async def _reclaim(
+    client: LedgerClient, store: StreamStore, namespace: str, stream: StreamMetadata
+) -> tuple[StreamMetadata, int]:
+    if not stream.garbage or stream.is_deleted:
+        return stream, 0
+    count = await trash.delete_ledgers(client, stream.garbage)
+    after = await store.update_stream(
+        namespace, stream.name, lambda present: present.forgotten(stream.garbage)
+    )
+    return after, count
+
+
+async def plan_retention(
+    client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata
+) -> tuple[RetentionPlan, list[Check]]:
+    """What the policy does to the stream now, and the cursors this stands on, as they were read.
+
+    A cursor that cannot be read is none: everything is kept. Raises MetadataUnavailable.
+    """
+    cursors: dict[str, Position] = {}
+    checks: list[Check] = []
+    if policy.retention_ms is not None or policy.retention_bytes is not None:
+        store = CursorStore(client.store)
+        for name in policy.retention_cursors:
+            slot = await store.look(policy.name, stream, name)
+            if slot.cursor is not None and slot.version is not None:
+                cursors[name] = slot.cursor.position
+                checks.append(Check(cursor_path(policy.name, stream.name, name), slot.version))
+    return explain(stream, policy, cursors, client.now_ms()), checks
+
+
+async def apply_retention(client: LedgerClient, namespace: str, name: str) -> Applied:
+    """Drops and purges what the policy of the namespace says now, and gives back ledgers.
+
+    Each change is made only if policy and cursors are still those it was decided by: what was to
+    be kept a moment ago, or is to be kept from now on, does not go. Raises NoSuchStream,
+    NoSuchNamespace, MetadataConflict if they never stand still, MetadataUnavailable.
+    """
+    store = StreamStore(client.store)
+    for _ in range(UPDATE_TRIES_MAX):
+        policy, policy_version = await store.read_namespace(namespace)
+        stream, version = await store.read_stream(namespace, name)
+        if stream.is_deleted:
+            raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted")
+        plan, checks = await plan_retention(client, policy, stream)
+        wanted = retained(stream, plan)
+        if wanted != stream:
+            checks.append(Check(namespace_path(namespace), policy_version))
+            try:
+                await store.put_stream(namespace, wanted, version, only_if=checks)
+            except MetadataConflict:
+                continue
+        after, count = await _reclaim(client, store, namespace, wanted)
+        return Applied(after, plan, count)
+    raise MetadataConflict(f"stream {name!r}: it, its cursors or its policy kept changing")
+
+
+async def truncate_stream(
+    client: LedgerClient, store: StreamStore, namespace: str, name: str, position: Position
+) -> StreamMetadata:
+    """Moves the begin of a stream forward; what is dropped goes to the trash, if there is one.
+
+    Raises InvalidArgument for a position behind the end of the stream, NoSuchStream.
+    """
+    for _ in range(UPDATE_TRIES_MAX):
+        policy, policy_version = await store.read_namespace(namespace)
+        stream, version = await store.read_stream(namespace, name)
+        if stream.is_deleted:
+            raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted")
+        now_ms = client.now_ms()
+        wanted = stream.truncated(position, now_ms)
+        wanted = purged(wanted, purge_through(wanted.dropped(), policy, now_ms))
+        if wanted != stream:
+            unchanged = [Check(namespace_path(namespace), policy_version)]
+            try:
+                await store.put_stream(namespace, wanted, version, only_if=unchanged)
+            except MetadataConflict:
+                continue
+        stream, _ = await _reclaim(client, store, namespace, wanted)
+        return stream
+    raise MetadataConflict(f"stream {name!r}: others changed it {UPDATE_TRIES_MAX} times")
 
 
 async def delete_stream(
     client: LedgerClient, store: StreamStore, namespace: str, name: str
 ) -> None:
-    """Marks a stream as deleted and removes all of it. Raises NoSuchStream."""
-    for _ in range(UPDATE_TRIES_MAX):
-        stream, version = await store.read_stream(namespace, name)
-        if not stream.is_deleted:
-            try:
-                version = await store.put_stream(namespace, stream.deleted(), version)
-            except MetadataConflict:
-                continue
-        await purge_stream(client, store, namespace, stream, version)
-        return
-    raise MetadataConflict(f"stream {name!r}: others changed it {UPDATE_TRIES_MAX} times")
+    """Puts a stream into the trash and fences its writer; with no trash it is purged at once.
 
-
-async def purge_stream(
-    client: LedgerClient, store: StreamStore, namespace: str, stream: StreamMetadata, version: int
-) -> None:
-    """Removes a stream that is marked as deleted: fences its writer, deletes its ledgers."""
-    segment = stream.open_segment
-    if segment is not None:
-        try:
-            # Without a fence a living writer would go on confirming records into nothing.
-            async with client.open_ledger(segment.ledger_id, recover=True):
-                pass
-        except NoSuchLedger:
-            pass
-        except RetryableError as error:
-            _log.info("stream=%s: deleted without fencing its writer: %s", stream.name, error)
-    await delete_ledgers(client, stream.ledgers())
-    await store.remove_stream(namespace, stream.name, version)
+    Raises NoSuchStream. Once the metadata has changed the rest is also done by the janitor.
+    """
+    policy, policy_version = await store.read_namespace(namespace)
+    deleted_ms = await trash.delete(client.store, namespace, name, client.now_ms())
+    its_trash = trash.Trash(client, namespace)
+    await its_trash.fence(name, deleted_ms)
+    if policy.trash_ms == 0:
+        unchanged = Check(namespace_path(namespace), policy_version)
+        await its_trash.purge(name, deleted_ms, only_if=[unchanged])

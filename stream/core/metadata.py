@@ -1,8 +1,8 @@
 """What the metadata store holds about a stream, and the changes that are legal.
 
 `StreamMetadata` is immutable; a transition returns the next value or raises. Must never let two
-segments be open, a position mean two records, or the truncation point move back. Its bytes are
-in metadata_format.py.
+segments be open or a position mean two records. Its bytes are in metadata_format.py; what leaves
+it, and how it comes back, is in trash.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
 from stream.core.position import BEGINNING, Position
-from stream.errors import CommitOutOfOrder, StreamBusy
+from stream.errors import CommitOutOfOrder, StreamBusy, TooManyProducers
 
 SINKS_MAX = 1000
 """Sinks whose last batch id one stream remembers."""
+PRODUCERS_MAX = 1000
+"""Idempotent producers one stream remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class SegmentEnd:
     """Where a segment ended: facts read from its closed ledger.
 
     `last_entry` is -1 and the times are -1 if it holds no record; `nbytes` are payload bytes.
-    The range of event times is -1 if it is not known.
+    The range of event times is -1 if it is not known. `producers` are pairs of a producer's
+    number and the sequence of its last record here.
     """
 
     last_entry: int
@@ -49,6 +52,7 @@ class SegmentEnd:
     last_time_ms: int = -1
     event_min_ms: int = -1
     event_max_ms: int = -1
+    producers: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,9 @@ class StreamMetadata:
     `epoch` counts takeovers. Records before `truncated_to` are gone for readers. `prepared` is
     the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
     stream and wait for deletion. `commits` is the last batch id of each sink; `producers` is what
-    each idempotent producer had in the stream when the last segment was sealed. `successor` names
-    who asks the writer to hand over.
+    each idempotent producer had in the stream when the last segment was sealed, `producers_made`
+    how many numbers they were given. `deleted_ms` is when the stream went to the trash, and
+    `is_purged` that it cannot come back from there.
     """
 
     name: str
@@ -123,8 +128,9 @@ class StreamMetadata:
     commits: Mapping[str, int] = field(default_factory=dict)
     is_deleted: bool = False
     deleted_ms: int = -1
+    is_purged: bool = False
     producers: Mapping[str, ProducerState] = field(default_factory=dict)
-    successor: str = ""
+    producers_made: int = 0
 
     def __post_init__(self) -> None:
         def fail(what: str) -> MetadataCorrupt:
@@ -151,6 +157,11 @@ class StreamMetadata:
             raise fail(f"segments end at sequence {sequence}, not {self.next_sequence}")
         if len(self.commits) > SINKS_MAX:
             raise fail(f"{len(self.commits)} sinks, limit {SINKS_MAX}")
+        if len(self.producers) > PRODUCERS_MAX:
+            raise fail(f"{len(self.producers)} producers, limit {PRODUCERS_MAX}")
+        numbers = [state.producer_id for state in self.producers.values()]
+        if len(set(numbers)) != len(numbers) or max(numbers, default=0) > self.producers_made:
+            raise fail(f"numbers {sorted(numbers)} of producers, {self.producers_made} were made")
 
     # Questions
 
@@ -174,7 +185,7 @@ class StreamMetadata:
     @property
     def first_available(self) -> Position:
         """The first position a reader can ask for."""
-        live = [segment for segment in self.segments if not self.is_dropped(segment)]
+        live = self.live()
         begin = Position(live[0].number if live else self.next_segment, 0, 0)
         return max(begin, self.truncated_to)
 
@@ -183,8 +194,12 @@ class StreamMetadata:
         return not segment.is_open and segment.end <= self.truncated_to
 
     def dropped(self) -> tuple[Segment, ...]:
-        """The segments whose ledgers may be deleted. They are a prefix."""
+        """The segments in the trash. They are a prefix."""
         return tuple(segment for segment in self.segments if self.is_dropped(segment))
+
+    def live(self) -> tuple[Segment, ...]:
+        """The segments of which a reader can read something."""
+        return tuple(segment for segment in self.segments if not self.is_dropped(segment))
 
     def segment_at(self, position: Position) -> Segment | None:
         """The segment that holds `position`, or the next one behind it; None at the end."""
@@ -232,11 +247,52 @@ class StreamMetadata:
         if end.records == 0:
             garbage = (*self.garbage, segment.ledger_id)
             return replace(self, segments=self.segments[:-1], garbage=garbage)
+        fresh = segment.sealed(end, now_ms)
+        if self.is_dropped(fresh):
+            fresh = replace(fresh, dropped_ms=now_ms)
         return replace(
             self,
-            segments=(*self.segments[:-1], segment.sealed(end, now_ms)),
+            segments=(*self.segments[:-1], fresh),
             next_sequence=segment.first_sequence + end.records,
+            producers=self._producers_at(end, segment.number),
         )
+
+    def _producers_at(self, end: SegmentEnd, segment: int) -> Mapping[str, ProducerState]:
+        """What producers have when `segment` ends so. One that was forgotten stays forgotten."""
+        last = dict(end.producers)
+        if not last:
+            return self.producers
+        return {
+            name: replace(state, last_sequence=last[state.producer_id], segment=segment)
+            if last.get(state.producer_id, -1) > state.last_sequence
+            else state
+            for name, state in self.producers.items()
+        }
+
+    def with_producer(self, epoch: int, name: str) -> StreamMetadata:
+        """Gives a producer its number, unless it has one. Numbers are never given again.
+
+        Raises TooManyProducers.
+        """
+        self._check_owner(epoch)
+        if name in self.producers:
+            return self
+        if len(self.producers) >= PRODUCERS_MAX:
+            raise TooManyProducers(
+                f"stream {self.name!r} remembers {len(self.producers)} producers, limit "
+                f"{PRODUCERS_MAX}; forget those that will not come back (forget_producer)"
+            )
+        number = self.producers_made + 1
+        return replace(
+            self,
+            producers={**self.producers, name: ProducerState(number)},
+            producers_made=number,
+        )
+
+    def without_producer(self, name: str) -> StreamMetadata:
+        """Forgets a producer: should it come back, it is a new one."""
+        left = {other: state for other, state in self.producers.items() if other != name}
+        return replace(self, producers=left)
 
     def begun(self, epoch: int, ledger_id: int, now_ms: int) -> StreamMetadata:
         """A new open segment on this ledger. Another one that was prepared becomes garbage."""
@@ -291,36 +347,34 @@ class StreamMetadata:
             commits={**self.commits, sink_id: batch_id},
         )  # fmt: skip
 
-    def truncated(self, position: Position) -> StreamMetadata:
-        """Records before `position` are gone. Moves forward only; an older point changes nothing.
+    def truncated(self, position: Position, now_ms: int) -> StreamMetadata:
+        """Records before `position` are gone for readers, and whole segments in the trash.
 
-        Raises InvalidArgument for a position behind what the stream can hold.
+        Moves forward only; an older point changes nothing. Raises InvalidArgument for a position
+        behind what the stream can hold.
         """
-        if position <= self.truncated_to:
-            return self
         segment = self.open_segment
         limit = self.sealed_end if segment is None else Position(segment.number, (1 << 63) - 1, 0)
-        if position > limit:
+        if position > max(limit, self.truncated_to):
             raise InvalidArgument(
                 f"stream {self.name!r}: cannot truncate to {position}, it ends at {limit}"
             )
-        return replace(self, truncated_to=position)
+        moved = replace(self, truncated_to=max(position, self.truncated_to))
+        marked = tuple(
+            replace(s, dropped_ms=now_ms) if s.dropped_ms < 0 and moved.is_dropped(s) else s
+            for s in self.segments
+        )
+        return replace(moved, segments=marked)
 
     def forgotten(self, ledger_ids: Iterable[int]) -> StreamMetadata:
-        """Without these ledgers, which no longer exist: dropped segments or garbage only."""
+        """Without these ledgers, which no longer exist: garbage only."""
         gone = set(ledger_ids)
         for segment in self.segments:
-            if segment.ledger_id in gone and not (self.is_dropped(segment) or self.is_deleted):
+            if segment.ledger_id in gone:
                 raise MetadataConflict(
-                    f"stream {self.name!r}: segment {segment.number} is not truncated"
+                    f"stream {self.name!r}: segment {segment.number} is not purged"
                 )
         return replace(
             self,
-            segments=tuple(s for s in self.segments if s.ledger_id not in gone),
             garbage=tuple(ledger for ledger in self.garbage if ledger not in gone),
-            prepared=None if self.prepared in gone else self.prepared,
         )
-
-    def deleted(self) -> StreamMetadata:
-        """Gone for everybody; the epoch moves so that a writer notices."""
-        return replace(self.taken_over(), is_deleted=True)

@@ -104,7 +104,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
             for producer, row in document.get("producers", {}).items()
         }
         _whole(document.get("deleted_ms", -1))
-        _word(document.get("successor", ""))
+        _whole(document.get("producers_made", 0))
         document["truncated_to"] = Position.parse(document["truncated_to"])
         document["garbage"] = tuple(_whole(ledger) for ledger in document["garbage"])
         for number in ("created_ms", "epoch", "next_segment", "next_sequence"):

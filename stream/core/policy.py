@@ -1,7 +1,6 @@
-"""The rules of a namespace, and what they decide: when to roll, what to truncate.
+"""The rules of a namespace, and when they make a writer roll; what they drop is in retention.py.
 
-Decisions are sums over metadata with the time handed in; they change nothing themselves. Never
-past the open segment, never backwards, and never below what the policy promises to keep.
+Decisions are sums over metadata with the time handed in; they change nothing themselves.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from dataclasses import dataclass
 from ledger.errors import InvalidArgument
 from stream.core.compression import Compression
 from stream.core.entry_format import RECORD_BYTES_MAX
-from stream.core.metadata import StreamMetadata
 from stream.core.names import check_name
-from stream.core.position import Position
 
 DIGESTS = ("CRC32", "HMAC", "CRC32C", "DUMMY")
 BOOKIES_MAX = 255
+PLACEMENT_LENGTH_MAX = 1000
 _OPTIONAL = ("retention_ms", "retention_bytes", "streams_max", "bytes_per_s_max")
 
 
@@ -27,9 +25,10 @@ class NamespaceMetadata:
     A retention of None keeps data for ever. `retention_cursors` are names of cursors: what one of
     them has not passed is kept however old it is. What retention or truncation drops stays in the
     trash for `trash_ms`. `placement` are patterns of bookie ids, separated by commas, to be
-    preferred ("rack1-*"). `bytes_per_s_max` is what the writer of each stream may append. `batch_bytes` is when a batch of records is sent
-    without waiting; `linger_ms` how long a batch may wait for more (0: sent at the end of the
-    scheduler's tick, and gathering by itself under load).
+    preferred ("rack1-*"). `bytes_per_s_max` is what the writer of each stream may append.
+    `batch_bytes` is when a batch of records is sent without waiting; `linger_ms` how long a batch
+    may wait for more (0: sent at the end of the scheduler's tick, and gathering by itself under
+    load).
     """
 
     name: str
@@ -81,10 +80,10 @@ class NamespaceMetadata:
             raise InvalidArgument(
                 f"namespace {self.name!r}: digest {self.digest_type!r} is not one of {DIGESTS}"
             )
-        if not isinstance(self.placement, str) or len(self.placement) > 1000:
+        if not isinstance(self.placement, str) or len(self.placement) > PLACEMENT_LENGTH_MAX:
             raise InvalidArgument(
                 f"namespace {self.name!r}: placement must be patterns of bookie ids separated by "
-                f"commas, at most 1000 characters"
+                f"commas, at most {PLACEMENT_LENGTH_MAX} characters"
             )
         if not isinstance(self.retention_cursors, tuple) or len(self.retention_cursors) > 100:
             raise InvalidArgument(
@@ -95,6 +94,12 @@ class NamespaceMetadata:
         if not isinstance(self.compression, str):
             raise InvalidArgument(f"namespace {self.name!r}: compression must be a word")
         Compression.named(self.compression)
+
+    @property
+    def preferred_bookies(self) -> tuple[str, ...]:
+        """The patterns of `placement`, one by one."""
+        words = (word.strip() for word in self.placement.split(","))
+        return tuple(word for word in words if word)
 
 
 def should_roll(*, since_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
@@ -110,31 +115,3 @@ def should_prepare(*, since_ms: int, nbytes: int, now_ms: int, policy: Namespace
     if nbytes <= 0:
         return False
     return 2 * nbytes >= policy.roll_bytes or 2 * (now_ms - since_ms) >= policy.roll_ms
-
-
-def what_to_truncate(stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int) -> Position:
-    """Where the stream should begin by its retention; never before where it begins now.
-
-    A sealed segment goes when its newest record is older than `retention_ms`, or when the
-    segments behind it hold at least `retention_bytes`. Whole segments only, oldest first, so
-    slightly more than the policy's amount stays, never less.
-    """
-    kept_bytes = sum(s.nbytes for s in stream.segments if not stream.is_dropped(s))
-    begin = stream.truncated_to
-    for segment in stream.segments:
-        if segment.is_open:
-            break
-        if stream.is_dropped(segment):
-            continue
-        is_old = (
-            policy.retention_ms is not None and now_ms - segment.last_time_ms > policy.retention_ms
-        )
-        is_surplus = (
-            policy.retention_bytes is not None
-            and kept_bytes - segment.nbytes >= policy.retention_bytes
-        )
-        if not (is_old or is_surplus):
-            break
-        begin = max(begin, segment.end)
-        kept_bytes -= segment.nbytes
-    return begin

@@ -1,0 +1,346 @@
+"""What a policy does to a stream and when, with the reason: `explain` decides, all others obey.
+
+The janitor carries out what an operator is shown, for it is the same plan. Never past the open
+segment, never backwards, never below what the policy promises to keep; a cursor that cannot be
+found keeps everything: doubt is never absence. Sums over metadata, the time handed in.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stream.core.amounts import duration_text, size_text
+from stream.core.metadata import Segment, StreamMetadata
+from stream.core.policy import NamespaceMetadata
+from stream.core.position import Position
+from stream.core.trash import purged
+
+TRASH_SEGMENTS_MAX = 2000
+"""Of one stream. They share a metadata node with what is alive, which must not fill up with them:
+beyond it the oldest go before their time."""
+
+
+class Verdict(enum.Enum):
+    """What the next sweep of a janitor does with a segment."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    IN_TRASH = "in trash"
+    PURGE = "purge"
+
+
+class Cause(enum.Enum):
+    """Why. `SegmentPlan.reason` says it in words and numbers."""
+
+    OPEN = "it is open"
+    NO_LIMIT = "the policy has no limit"
+    WITHIN_LIMITS = "the policy keeps it still"
+    BEHIND_KEPT = "one before it is kept"
+    CURSOR = "a cursor has not passed it"
+    CURSOR_MISSING = "a cursor is missing"
+    AGE = "it is older than retention_ms"
+    SIZE = "enough bytes are behind it"
+    TRUNCATED = "it was truncated"
+    DELETED = "its stream was deleted"
+    TRASH_FULL = "the trash is full"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """One segment: what happens to it next, and why.
+
+    `due_ms` is when it happens if the policy stays and nothing else does (dropped, if it is
+    kept; purged, if it is or goes to the trash); None: not by time alone. `newest_ms` is the time
+    of its last record. `bytes_behind` are sealed behind it. `is_purged`: it cannot come back after
+    this sweep.
+    """
+
+    number: int
+    ledger_id: int
+    verdict: Verdict
+    cause: Cause
+    records: int
+    nbytes: int
+    newest_ms: int
+    due_ms: int | None
+    is_purged: bool = False
+    bytes_behind: int = 0
+    cursor: str = ""
+    cursor_at: Position | None = None
+    dropped_ms: int = -1
+    policy: NamespaceMetadata = field(repr=False, kw_only=True)
+    now_ms: int = field(kw_only=True)
+
+    @property
+    def reason(self) -> str:
+        """Why, in words and numbers."""
+        match self.verdict:
+            case Verdict.KEEP:
+                return self._why_kept()
+            case Verdict.DROP:
+                return f"{self._why_dropped()}; {self._then()}"
+            case Verdict.IN_TRASH if self.dropped_ms < 0:
+                return f"truncated; {self._then()}"
+            case Verdict.IN_TRASH:
+                left = duration_text((self.due_ms or self.now_ms) - self.now_ms)
+                return f"{self._since_when()}: {left} left to bring it back"
+            case Verdict.PURGE if self.cause is Cause.TRASH_FULL:
+                return f"the trash of a stream holds {TRASH_SEGMENTS_MAX:,} segments, not more"
+            case Verdict.PURGE:
+                return self._since_when()
+
+    def _since_when(self) -> str:
+        what = "deleted" if self.cause is Cause.DELETED else "truncated"
+        ago = duration_text(self.now_ms - max(self.dropped_ms, 0))
+        return f"{what} {ago} ago, the trash keeps {duration_text(self.policy.trash_ms)}"
+
+    def _why_kept(self) -> str:
+        policy = self.policy
+        match self.cause:
+            case Cause.OPEN:
+                return "it is open: only sealed segments are dropped"
+            case Cause.NO_LIMIT:
+                return "retention_ms and retention_bytes keep everything"
+            case Cause.CURSOR:
+                return f"cursor {self.cursor!r} is at {self.cursor_at}, not behind it"
+            case Cause.CURSOR_MISSING:
+                return (
+                    f"cursor {self.cursor!r} of retention_cursors is not there, or cannot be "
+                    f"read: all is kept until it is made or left out of the setting"
+                )
+            case Cause.BEHIND_KEPT:
+                return "an older segment is kept, and segments go oldest first"
+        words = []
+        if policy.retention_ms is not None:
+            words.append(
+                f"newest record {duration_text(self.now_ms - self.newest_ms)} old, retention_ms "
+                f"keeps {duration_text(policy.retention_ms)}"
+            )
+        if policy.retention_bytes is not None:
+            words.append(
+                f"{size_text(self.bytes_behind)} sealed behind it, retention_bytes keeps "
+                f"{size_text(policy.retention_bytes)}"
+            )
+        return "; ".join(words)
+
+    def _why_dropped(self) -> str:
+        policy = self.policy
+        if self.cause is Cause.AGE:
+            assert policy.retention_ms is not None, "dropped by an age that is not set"
+            return (
+                f"newest record {duration_text(self.now_ms - self.newest_ms)} old, over "
+                f"retention_ms of {duration_text(policy.retention_ms)}"
+            )
+        assert policy.retention_bytes is not None, "dropped by a size that is not set"
+        return (
+            f"{size_text(self.bytes_behind)} sealed behind it, retention_bytes wants "
+            f"{size_text(policy.retention_bytes)}"
+        )
+
+    def _then(self) -> str:
+        if self.is_purged:
+            return (
+                "deleted at once (trash_ms is 0)"
+                if self.policy.trash_ms == 0
+                else "deleted at once (the trash is full)"
+            )
+        return f"then {duration_text(self.policy.trash_ms)} in the trash"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What the next sweep does to a stream, and what is due after it.
+
+    `begin` is where the stream begins afterwards; `purge_through` the number of the last segment
+    that leaves the trash for good, 0 for none. `deleted_ms` is set for a stream that lies in the
+    trash whole.
+    """
+
+    stream: str
+    now_ms: int
+    begin: Position
+    purge_through: int
+    segments: tuple[SegmentPlan, ...]
+    deleted_ms: int = -1
+
+    @property
+    def dropped(self) -> tuple[SegmentPlan, ...]:
+        """Segments readers lose now."""
+        return tuple(plan for plan in self.segments if plan.verdict is Verdict.DROP)
+
+    @property
+    def purged(self) -> tuple[SegmentPlan, ...]:
+        """Segments that cannot come back after now."""
+        return tuple(plan for plan in self.segments if plan.is_purged)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the passing of time alone changes something again; None: never."""
+        due = [plan.due_ms for plan in self.segments if plan.due_ms is not None]
+        return min((when for when in due if when > self.now_ms), default=None)
+
+
+def explain(
+    stream: StreamMetadata,
+    policy: NamespaceMetadata,
+    cursors: Mapping[str, Position],
+    now_ms: int,
+) -> RetentionPlan:
+    """What the policy does to the stream now.
+
+    A sealed segment goes when its newest record is older than `retention_ms`, or when the sealed
+    segments behind it hold at least `retention_bytes`; not before every cursor of
+    `retention_cursors` is behind it, and not before those that are older. `cursors` are the
+    stream's by name; one that is named and missing keeps everything.
+    """
+    dropped, kept = _divide(stream, policy, cursors, now_ms)
+    begin = dropped[-1][0].end if dropped else stream.truncated_to
+    begin = max(begin, stream.truncated_to)
+    after = stream.truncated(begin, now_ms) if dropped else stream
+    trash = after.dropped()
+    through = purge_through(trash, policy, now_ms)
+    plans = [
+        _trash_plan(segment, policy, now_ms, through, len(trash)) for segment in stream.dropped()
+    ]
+    for segment, cause, behind in dropped:
+        plans.append(
+            SegmentPlan(
+                segment.number, segment.ledger_id, Verdict.DROP, cause, segment.records,
+                segment.nbytes, newest_ms(segment), now_ms + policy.trash_ms,
+                is_purged=segment.number <= through, bytes_behind=behind,
+                policy=policy, now_ms=now_ms,
+            )
+        )  # fmt: skip
+    return RetentionPlan(stream.name, now_ms, begin, through, (*plans, *kept))
+
+
+def explain_deleted(
+    stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int
+) -> RetentionPlan:
+    """What becomes of a stream in the trash: all of it waits for the end of its window."""
+    is_due = now_ms - stream.deleted_ms >= policy.trash_ms
+    plans = tuple(
+        SegmentPlan(
+            segment.number, segment.ledger_id, Verdict.PURGE if is_due else Verdict.IN_TRASH,
+            Cause.DELETED, segment.records, segment.nbytes,
+            -1 if segment.is_open else newest_ms(segment), stream.deleted_ms + policy.trash_ms,
+            is_purged=is_due, dropped_ms=stream.deleted_ms, policy=policy, now_ms=now_ms,
+        )
+        for segment in stream.segments
+    )  # fmt: skip
+    through = stream.segments[-1].number if is_due and stream.segments else 0
+    return RetentionPlan(
+        stream.name, now_ms, stream.first_available, through, plans, stream.deleted_ms
+    )
+
+
+def retained(stream: StreamMetadata, plan: RetentionPlan) -> StreamMetadata:
+    """The stream after the plan made for it: one change, after which the purged are garbage."""
+    return purged(stream.truncated(plan.begin, plan.now_ms), plan.purge_through)
+
+
+def newest_ms(segment: Segment) -> int:
+    """When its newest record was appended, or no earlier than that where it is not known."""
+    if segment.last_time_ms >= 0:
+        return segment.last_time_ms
+    return max(segment.sealed_ms, segment.created_ms)
+
+
+def purge_through(trash: Sequence[Segment], policy: NamespaceMetadata, now_ms: int) -> int:
+    """Number of the last truncated segment whose window has passed; 0 for none."""
+    through = 0
+    surplus = len(trash) - TRASH_SEGMENTS_MAX
+    for index, segment in enumerate(trash):
+        # One that nobody marked yet begins its time now.
+        since_ms = segment.dropped_ms if segment.dropped_ms >= 0 else now_ms
+        if now_ms - since_ms < policy.trash_ms and index >= surplus:
+            break
+        through = segment.number
+    return through
+
+
+_Dropped = tuple[Segment, Cause, int]
+
+
+def _divide(
+    stream: StreamMetadata,
+    policy: NamespaceMetadata,
+    cursors: Mapping[str, Position],
+    now_ms: int,
+) -> tuple[list[_Dropped], list[SegmentPlan]]:
+    """Of the live segments: those to drop now, oldest first, and the plans of the others."""
+    missing = next((name for name in policy.retention_cursors if name not in cursors), None)
+    slowest = min(
+        ((cursors[name], name) for name in policy.retention_cursors if name in cursors),
+        default=None,
+    )
+    live = stream.live()
+    behind = sum(segment.nbytes for segment in live)
+    dropped: list[_Dropped] = []
+    kept: list[SegmentPlan] = []
+    due_ms: int | None = now_ms
+    for segment in live:
+        behind -= segment.nbytes
+        cause, is_held, cursor, at = _judge(segment, policy, behind, missing, slowest, now_ms)
+        if not is_held and not kept:
+            dropped.append((segment, cause, behind))
+            continue
+        if not is_held:
+            cause = Cause.BEHIND_KEPT
+        is_timed = cause is Cause.WITHIN_LIMITS and policy.retention_ms is not None
+        if is_timed and missing is None and (slowest is None or slowest[0] >= segment.end):
+            assert policy.retention_ms is not None, "timed without a time"
+            expiry = newest_ms(segment) + policy.retention_ms + 1
+            due_ms = None if due_ms is None else max(due_ms, expiry)
+        elif is_held:
+            due_ms = None
+        kept.append(
+            SegmentPlan(
+                segment.number, segment.ledger_id, Verdict.KEEP, cause, segment.records,
+                segment.nbytes, -1 if segment.is_open else newest_ms(segment), due_ms,
+                bytes_behind=behind, cursor=cursor, cursor_at=at,
+                policy=policy, now_ms=now_ms,
+            )
+        )  # fmt: skip
+    return dropped, kept
+
+
+def _judge(
+    segment: Segment,
+    policy: NamespaceMetadata,
+    behind: int,
+    missing: str | None,
+    slowest: tuple[Position, str] | None,
+    now_ms: int,
+) -> tuple[Cause, bool, str, Position | None]:
+    """Cause, whether it is held by itself, and the cursor that holds it, if one does."""
+    if segment.is_open:
+        return Cause.OPEN, True, "", None
+    if policy.retention_ms is None and policy.retention_bytes is None:
+        return Cause.NO_LIMIT, True, "", None
+    is_old = policy.retention_ms is not None and now_ms - newest_ms(segment) > policy.retention_ms
+    is_surplus = policy.retention_bytes is not None and behind >= policy.retention_bytes
+    if not (is_old or is_surplus):
+        return Cause.WITHIN_LIMITS, True, "", None
+    if missing is not None:
+        return Cause.CURSOR_MISSING, True, missing, None
+    if slowest is not None and slowest[0] < segment.end:
+        return Cause.CURSOR, True, slowest[1], slowest[0]
+    return (Cause.AGE if is_old else Cause.SIZE), False, "", None
+
+
+def _trash_plan(
+    segment: Segment, policy: NamespaceMetadata, now_ms: int, through: int, count: int
+) -> SegmentPlan:
+    since_ms = segment.dropped_ms if segment.dropped_ms >= 0 else now_ms
+    is_purged = segment.number <= through
+    is_early = is_purged and now_ms - since_ms < policy.trash_ms
+    return SegmentPlan(
+        segment.number, segment.ledger_id,
+        Verdict.PURGE if is_purged else Verdict.IN_TRASH,
+        Cause.TRASH_FULL if is_early else Cause.TRUNCATED,
+        segment.records, segment.nbytes, newest_ms(segment), since_ms + policy.trash_ms,
+        is_purged=is_purged, dropped_ms=segment.dropped_ms, policy=policy, now_ms=now_ms,
+    )  # fmt: skip

@@ -1,0 +1,107 @@
+"""What becomes of truncated segments and deleted streams: into the trash, out of it, or purged.
+
+Transitions of `StreamMetadata`, pure. Until its window has passed everything in the trash can come
+back; once segments are garbage nothing may bring them back, for their ledgers are being deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ledger.errors import InvalidArgument, MetadataConflict
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.position import Position
+
+
+def purged(stream: StreamMetadata, through: int) -> StreamMetadata:
+    """Segments up to number `through` leave the trash: from now on their ledgers are garbage.
+
+    Raises MetadataConflict if one of them is not truncated.
+    """
+    going = [segment for segment in stream.segments if segment.number <= through]
+    if not going:
+        return stream
+    for segment in going:
+        if not stream.is_dropped(segment):
+            raise MetadataConflict(
+                f"stream {stream.name!r}: segment {segment.number} is not truncated, "
+                f"it cannot be purged"
+            )
+    return replace(
+        stream,
+        segments=stream.segments[len(going) :],
+        garbage=(*stream.garbage, *(segment.ledger_id for segment in going)),
+    )
+
+
+def first_recoverable(stream: StreamMetadata) -> Position:
+    """Where the stream begins if all of its trash is brought back."""
+    if not stream.segments:
+        return stream.truncated_to
+    return min(stream.truncated_to, Position(stream.segments[0].number, 0, 0))
+
+
+def untruncated(stream: StreamMetadata, position: Position | None) -> StreamMetadata:
+    """The stream begins at `position` again, or as early as its trash allows (None).
+
+    A position at or behind the present begin changes nothing. Raises InvalidArgument for one
+    that was purged already.
+    """
+    first = first_recoverable(stream)
+    begin = first if position is None else position
+    if begin >= stream.truncated_to:
+        return stream
+    if begin < first and stream.segments and stream.segments[0].number > 1:
+        raise InvalidArgument(
+            f"stream {stream.name!r}: what is before {first} was purged and cannot come back; "
+            f"{position} is before it. Leave the position out to bring back all there is"
+        )
+    begun = replace(stream, truncated_to=begin)
+    return replace(
+        begun,
+        segments=tuple(
+            replace(segment, dropped_ms=-1)
+            if segment.dropped_ms >= 0 and not begun.is_dropped(segment)
+            else segment
+            for segment in stream.segments
+        ),
+    )
+
+
+def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
+    """What stays under the name of a deleted stream. Its epoch moved, so that a writer notices."""
+    return StreamMetadata(
+        name=stream.name,
+        created_ms=stream.created_ms,
+        epoch=stream.epoch + 1,
+        is_deleted=True,
+        deleted_ms=now_ms,
+    )
+
+
+def trashed(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
+    """A deleted stream as it lies in the trash: whole."""
+    return replace(stream, is_deleted=True, deleted_ms=now_ms)
+
+
+def fenced_in_trash(stream: StreamMetadata, end: SegmentEnd, now_ms: int) -> StreamMetadata:
+    """The end of the last segment of a deleted stream is known: its writer was fenced."""
+    alive = replace(stream, is_deleted=False)
+    return replace(alive.sealed(alive.epoch, end, now_ms), is_deleted=True)
+
+
+def undeleted(stream: StreamMetadata, name: str, epoch: int) -> StreamMetadata:
+    """A stream from the trash, back under `name`; `epoch` is above all that the name has had."""
+    assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
+    assert not stream.is_purged, f"stream {stream.name!r} is being purged"
+    assert epoch > stream.epoch, f"epoch {epoch} would let the writer of before go on"
+    return replace(stream, name=name, epoch=epoch, is_deleted=False, deleted_ms=-1)
+
+
+def purged_whole(stream: StreamMetadata) -> StreamMetadata:
+    """A deleted stream that can come back no more: all it had is garbage."""
+    assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
+    return replace(
+        stream, segments=(), prepared=None, garbage=stream.ledgers(), commits={}, producers={},
+        is_purged=True,
+    )  # fmt: skip
