@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from stream import (
     NoSuchCursor,
     Position,
     Record,
+    Segment,
     Truncated,
 )
 from tests.stream.real_namespace import a_namespace, drain, read_all
@@ -42,17 +44,23 @@ async def fill(namespace: Namespace, *, records: int = 600, seed: int = 1) -> li
     return await read_all(namespace, "s")
 
 
-async def forget_event_ranges(namespace: Namespace, stream: str) -> None:
-    """As if segments had been sealed by a recovery that did not look at event times."""
-    from dataclasses import replace
+async def note_event_ranges(
+    namespace: Namespace, everything: list[Record], *, is_known: bool
+) -> None:
+    """Writers note the range of each segment; a recovery that looked at no header does not."""
+
+    def noted(segment: Segment) -> Segment:
+        times = [
+            record.event_time_ms
+            for record in everything
+            if record.position.segment == segment.number and record.event_time_ms is not None
+        ]
+        if not is_known:
+            return replace(segment, event_min_ms=-1, event_max_ms=-1)
+        return replace(segment, event_min_ms=max(0, min(times)), event_max_ms=max(times))
 
     await namespace.store.update_stream(
-        namespace.name,
-        stream,
-        lambda s: replace(
-            s,
-            segments=tuple(replace(x, event_min_ms=-1, event_max_ms=-1) for x in s.segments),
-        ),
+        namespace.name, "s", lambda s: replace(s, segments=tuple(map(noted, s.segments)))
     )
 
 
@@ -62,10 +70,9 @@ async def test_a_start_by_event_time_misses_no_record_of_that_time(
 ) -> None:
     async with a_namespace(tmp_path, batch_bytes=300) as namespace:
         everything = await fill(namespace)
+        await note_event_ranges(namespace, everything, is_known=is_range_known)
         segments = (await namespace.stream_metadata("s")).segments
-        assert [segment.event_max_ms >= 0 for segment in segments] == [True] * 3
-        if not is_range_known:
-            await forget_event_ranges(namespace, "s")
+        assert [segment.event_max_ms >= 0 for segment in segments] == [is_range_known] * 3
         for wanted_ms in (-1000, 0, 500, 2500, 4001, 5999, 6200, 1 << 40):
             first = next(
                 (
