@@ -21,6 +21,7 @@ from stream.core.metadata_format import (
 )
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
+from stream.core.trash import purged, tombstone
 from stream.errors import CommitOutOfOrder, StreamBusy
 
 EMPTY = StreamMetadata(name="s", created_ms=1)
@@ -66,7 +67,7 @@ def test_only_the_holder_of_the_epoch_changes_segments() -> None:
         lambda: stream.sealed(1, end_of(1), 0),
         lambda: stream.begun(1, 9, 0),
         lambda: stream.with_prepared(1, 9),
-        lambda: stream.deleted().sealed(stream.epoch + 1, end_of(1), 0),
+        lambda: tombstone(stream, 0).sealed(stream.epoch + 1, end_of(1), 0),
     ]
     for change in changes:
         with pytest.raises(MetadataConflict):
@@ -77,24 +78,24 @@ def test_only_the_holder_of_the_epoch_changes_segments() -> None:
 
 def test_truncation_moves_forward_and_drops_whole_segments() -> None:
     stream = sealed_stream(10, 10, 10).begun(1, 99, 0)
-    cut = stream.truncated(Position(2, 3, 1))
+    cut = stream.truncated(Position(2, 3, 1), 7)
     assert [s.number for s in cut.dropped()] == [1]
     assert cut.first_available == Position(2, 3, 1)
-    assert cut.truncated(Position(1, 0, 0)) is cut
-    with pytest.raises(MetadataConflict, match="segment 2 is not truncated"):
-        cut.forgotten([1])
-    less = cut.forgotten([0])
+    assert cut.truncated(Position(1, 0, 0), 8) == cut
+    with pytest.raises(MetadataConflict, match="segment 1 is not purged"):
+        cut.forgotten([0])
+    less = purged(cut, 1).forgotten([0])
     assert [s.number for s in less.segments] == [2, 3, 4]
-    gone = less.truncated(Position(4, 1000, 0))
-    assert [s.number for s in gone.dropped()] == [2, 3]
+    gone = less.truncated(Position(4, 1000, 0), 9)
+    assert [(s.number, s.dropped_ms) for s in gone.dropped()] == [(2, 9), (3, 9)]
     with pytest.raises(InvalidArgument, match="cannot truncate to 5:0:0"):
-        gone.truncated(Position(5, 0, 0))
+        gone.truncated(Position(5, 0, 0), 9)
 
 
 def test_a_stream_of_which_nothing_is_left_goes_on_counting() -> None:
     stream = sealed_stream(10)
-    stream = stream.truncated(stream.sealed_end)
-    stream = stream.forgotten(s.ledger_id for s in stream.dropped())
+    stream = purged(stream.truncated(stream.sealed_end, 0), 1)
+    stream = stream.forgotten(stream.garbage)
     assert (stream.segments, stream.next_sequence, stream.next_segment) == ((), 10, 2)
     assert stream.begun(1, 5, 0).segments[0].first_sequence == 10
 
@@ -125,7 +126,9 @@ def test_a_batch_commits_once() -> None:
 
 _steps = st.lists(
     st.tuples(
-        st.sampled_from(["begin", "seal", "take", "prepare", "truncate", "forget", "commit"]),
+        st.sampled_from(
+            ["begin", "seal", "take", "prepare", "truncate", "purge", "forget", "commit"]
+        ),
         st.integers(0, 5),
     ),
     max_size=30,
@@ -152,11 +155,11 @@ def test_any_changes_keep_sequences_dense_numbers_rising_and_truncation_monotoni
                 case "prepare":
                     stream = stream.with_prepared(stream.epoch, ledger)
                 case "truncate":
-                    stream = stream.truncated(Position(number, number, 0))
+                    stream = stream.truncated(Position(number, number, 0), 0)
+                case "purge":
+                    stream = purged(stream, number)
                 case "forget":
-                    stream = stream.forgotten(
-                        [*(s.ledger_id for s in stream.dropped()), *stream.garbage]
-                    )
+                    stream = stream.forgotten(stream.garbage)
                 case "commit":
                     stream = stream.committed("sink", ledger, [(ledger, end_of(number))], 0)
                     total += number
@@ -191,6 +194,7 @@ def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
         {"commits": 1},
         {"surprise": 1},
         {"is_deleted": 7},
+        {"is_purged": 7},
     ]
     for changes in damages:
         with pytest.raises(MetadataCorrupt):

@@ -23,6 +23,7 @@ from stream.core.ownership import (
     StreamRead,
     Succession,
 )
+from stream.core.trash import tombstone
 from stream.errors import NoSuchStream, TakenOver
 
 NEW = StreamMetadata(name="s", created_ms=0)
@@ -90,7 +91,7 @@ def test_a_change_by_the_janitor_in_between_is_kept() -> None:
     full = OPEN.sealed(1, TEN, 0).begun(1, 71, 0)
     machine = Succession("s", 50, epoch=1, stream=full, version=3, is_recovery=False)
     told(machine, LedgerEnded(TEN), LedgerMade(72), StoreConflicted())
-    truncated = full.truncated(full.segments[0].end)
+    truncated = full.truncated(full.segments[0].end, 0)
     actions = machine.handle(StreamRead(truncated, 4))
     assert actions == (StoreStream(truncated.sealed(1, TEN, 50).begun(1, 72, 50), 4),)
 
@@ -145,7 +146,7 @@ def test_sealing_begins_nothing() -> None:
 
 def test_a_deleted_stream_is_not_taken_over() -> None:
     machine = Succession("s", 50)
-    assert told(machine, StreamRead(OPEN.deleted(), 3)) == [ReadStream()]
+    assert told(machine, StreamRead(tombstone(OPEN, 0), 3)) == [ReadStream()]
     with pytest.raises(NoSuchStream):
         _ = machine.result
 

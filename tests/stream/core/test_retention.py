@@ -1,0 +1,248 @@
+"""What a policy drops and when, against the plainest statement of the rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.policy import NamespaceMetadata
+from stream.core.position import BEGINNING, Position
+from stream.core.retention import (
+    TRASH_SEGMENTS_MAX,
+    Cause,
+    Verdict,
+    explain,
+    explain_deleted,
+    retained,
+)
+from stream.core.trash import purged, trashed, untruncated
+
+HOUR = 3_600_000
+
+
+def policy(**settings: object) -> NamespaceMetadata:
+    return replace(NamespaceMetadata(name="n"), **settings)  # type: ignore[arg-type]
+
+
+def stream_of(sizes: list[int], *, is_open: bool = False) -> StreamMetadata:
+    """Segments of one record with these bytes; segment n was last written at n seconds."""
+    stream = StreamMetadata(name="s", created_ms=0).taken_over()
+    for number, nbytes in enumerate(sizes, 1):
+        end = SegmentEnd(0, 1, nbytes, 1000 * number, 1000 * number)
+        stream = stream.begun(1, number, 0).sealed(1, end, 0)
+    return stream.begun(1, 1000, 0) if is_open else stream
+
+
+_policies = st.builds(
+    policy,
+    retention_ms=st.none() | st.integers(0, 10_000),
+    retention_bytes=st.none() | st.integers(0, 500),
+    retention_cursors=st.sampled_from([(), ("a",), ("a", "b"), ("gone",), ("a", "gone")]),
+    trash_ms=st.sampled_from([0, 1, 2000, 5000]),
+)
+_cursors = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.builds(Position, st.integers(0, 9), st.integers(0, 2), st.just(0))
+        for name in ("a", "b", "c")
+    },
+)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 100), max_size=8),
+    is_open=st.booleans(),
+    rules=_policies,
+    cursors=_cursors,
+    now_ms=st.integers(0, 12_000),
+    truncations=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 9000)), max_size=3),
+)
+def test_retention_keeps_what_it_promises_and_no_more(
+    sizes: list[int],
+    is_open: bool,
+    rules: NamespaceMetadata,
+    cursors: dict[str, Position],
+    now_ms: int,
+    truncations: list[tuple[int, int]],
+) -> None:
+    stream = stream_of(sizes, is_open=is_open)
+    for number, at_ms in sorted(truncations, key=lambda truncation: truncation[1]):
+        if 0 < number <= len(sizes):
+            stream = stream.truncated(Position(number, 1, 0), at_ms)
+    plan = explain(stream, rules, cursors, now_ms)
+    begin = twin_begin(stream, sizes, rules, cursors, now_ms)
+    assert plan.begin == begin
+    after = retained(stream, plan)
+    assert after.truncated_to == begin
+    # Trash: what was dropped long enough ago is garbage, all else can come back.
+    marked = stream.truncated(begin, now_ms)
+    due = [s.number for s in marked.dropped() if now_ms - s.dropped_ms >= rules.trash_ms]
+    late = [s.number for s in marked.dropped() if now_ms - s.dropped_ms < rules.trash_ms]
+    if late:
+        due = [number for number in due if number < min(late)]
+    assert [segment.number for segment in plan.purged] == due
+    assert after.garbage == tuple(due)  # ledger n is segment n here
+    assert [s.number for s in after.segments] == [
+        s.number for s in stream.segments if s.number not in due
+    ]
+    # What is told about each segment is what happens to it.
+    assert [told.number for told in plan.segments] == [s.number for s in stream.segments]
+    for told, segment in zip(plan.segments, stream.segments, strict=True):
+        assert told.reason
+        is_dropped_now = marked.is_dropped(segment) and not stream.is_dropped(segment)
+        assert (told.verdict is Verdict.DROP) == is_dropped_now
+        assert told.is_purged == (segment.number in due)
+    again = explain(after, rules, cursors, now_ms)
+    assert not again.dropped
+    assert not again.purged
+    assert retained(after, again) == after
+
+
+def twin_begin(
+    stream: StreamMetadata,
+    sizes: list[int],
+    rules: NamespaceMetadata,
+    cursors: dict[str, Position],
+    now_ms: int,
+) -> Position:
+    """A segment may go if all before it may, it is old or what follows suffices, and no cursor
+    needs it; a cursor that is not there needs everything."""
+    begin = stream.truncated_to
+    for number in range(1, len(sizes) + 1):
+        end = Position(number, 1, 0)
+        if end <= stream.truncated_to:
+            continue
+        is_old = rules.retention_ms is not None and now_ms - 1000 * number > rules.retention_ms
+        is_surplus = (
+            rules.retention_bytes is not None and sum(sizes[number:]) >= rules.retention_bytes
+        )
+        is_needed = any(
+            name not in cursors or cursors[name] < end for name in rules.retention_cursors
+        )
+        if is_needed or not (is_old or is_surplus):
+            return begin
+        begin = end
+    return begin
+
+
+@given(
+    sizes=st.lists(st.integers(1, 100), max_size=6),
+    rules=_policies,
+    cursors=_cursors,
+    now_ms=st.integers(0, 12_000),
+)
+def test_nothing_happens_before_the_time_that_is_told_and_something_does_then(
+    sizes: list[int], rules: NamespaceMetadata, cursors: dict[str, Position], now_ms: int
+) -> None:
+    plan = explain(stream_of(sizes), rules, cursors, now_ms)
+    stream = retained(stream_of(sizes), plan)
+    plan = explain(stream, rules, cursors, now_ms)
+    if plan.next_ms is None:
+        later = explain(stream, rules, cursors, 1 << 50)
+        assert retained(stream, later) == stream
+        return
+    before = explain(stream, rules, cursors, plan.next_ms - 1)
+    assert retained(stream, before) == stream
+    assert retained(stream, explain(stream, rules, cursors, plan.next_ms)) != stream
+
+
+def test_without_retention_nothing_goes() -> None:
+    plan = explain(stream_of([1, 2, 3]), policy(), {}, 1 << 60)
+    assert plan.begin == BEGINNING
+    assert {told.cause for told in plan.segments} == {Cause.NO_LIMIT}
+
+
+def test_a_segment_without_a_known_time_is_as_young_as_its_seal() -> None:
+    stream = StreamMetadata(name="s", created_ms=0).taken_over().begun(1, 5, 100)
+    stream = stream.sealed(1, SegmentEnd(0, 1, 10), 50_000)
+    assert explain(stream, policy(retention_ms=1000), {}, 51_000).begin == BEGINNING
+    assert explain(stream, policy(retention_ms=1000), {}, 51_001).begin == Position(1, 1, 0)
+
+
+def test_reasons_are_words_and_numbers() -> None:
+    stream = stream_of([3 << 20, 2 << 20, 1 << 20], is_open=True)
+    now_ms = 2 * HOUR
+    kept = explain(stream, policy(retention_ms=24 * HOUR, retention_bytes=1 << 30), {}, now_ms)
+    assert [told.reason for told in kept.segments] == [
+        "newest record 1 h 59 min old, retention_ms keeps 1 d; "
+        "3.00 MiB sealed behind it, retention_bytes keeps 1.00 GiB",
+        "newest record 1 h 59 min old, retention_ms keeps 1 d; "
+        "1.00 MiB sealed behind it, retention_bytes keeps 1.00 GiB",
+        "newest record 1 h 59 min old, retention_ms keeps 1 d; "
+        "0 B sealed behind it, retention_bytes keeps 1.00 GiB",
+        "it is open: only sealed segments are dropped",
+    ]
+    assert kept.segments[0].due_ms == 1000 + 24 * HOUR + 1
+    rules = policy(retention_ms=HOUR, retention_cursors=("billing",), trash_ms=HOUR)
+    gone = explain(stream, rules, {"billing": Position(2, 0, 0)}, now_ms)
+    assert [told.reason for told in gone.segments] == [
+        "newest record 1 h 59 min old, over retention_ms of 1 h; then 1 h in the trash",
+        "cursor 'billing' is at 2:0:0, not behind it",
+        "cursor 'billing' is at 2:0:0, not behind it",
+        "it is open: only sealed segments are dropped",
+    ]
+    after = retained(stream, gone)
+    in_trash = explain(after, rules, {"billing": Position(2, 0, 0)}, now_ms + 60_000)
+    assert in_trash.segments[0].reason == (
+        "truncated 1 min ago, the trash keeps 1 h: 59 min left to bring it back"
+    )
+    missing = explain(stream, rules, {"other": Position(9, 0, 0)}, now_ms)
+    assert missing.segments[0].reason == (
+        "cursor 'billing' of retention_cursors is not there, or cannot be read: all is kept "
+        "until it is made or left out of the setting"
+    )
+    at_once = explain(stream, policy(retention_bytes=1 << 20, trash_ms=0), {}, now_ms)
+    assert at_once.segments[0].reason == (
+        "3.00 MiB sealed behind it, retention_bytes wants 1.00 MiB; deleted at once (trash_ms is 0)"
+    )
+
+
+def test_a_deleted_stream_waits_for_the_end_of_its_window() -> None:
+    stream = trashed(stream_of([1, 2], is_open=True), 10_000)
+    early = explain_deleted(stream, policy(trash_ms=5000), 14_999)
+    assert {told.verdict for told in early.segments} == {Verdict.IN_TRASH}
+    assert (early.next_ms, early.deleted_ms) == (15_000, 10_000)
+    due = explain_deleted(stream, policy(trash_ms=5000), 15_000)
+    assert [told.number for told in due.purged] == [1, 2, 3]
+    assert due.segments[0].reason == "deleted 5 s ago, the trash keeps 5 s"
+
+
+def test_the_trash_of_a_stream_is_bounded() -> None:
+    stream = stream_of([1] * (TRASH_SEGMENTS_MAX + 3))
+    stream = stream.truncated(stream.sealed_end, 0)
+    plan = explain(stream, policy(), {}, 1)
+    assert [told.number for told in plan.purged] == [1, 2, 3]
+    assert plan.segments[0].reason == "the trash of a stream holds 2,000 segments, not more"
+    assert explain(retained(stream, plan), policy(), {}, 1).purged == ()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["truncate", "untruncate", "purge"]), st.integers(0, 7)),
+        max_size=12,
+    )
+)
+def test_what_was_not_purged_comes_back_and_what_was_does_not(
+    steps: list[tuple[str, int]],
+) -> None:
+    """The twin: the first record that readers see, and the first there still is."""
+    stream, first_seen, first_there = stream_of([5] * 6), 1, 1
+    for now_ms, (what, number) in enumerate(steps):
+        if what == "truncate":
+            if number <= 6:
+                stream = stream.truncated(Position(number, 1, 0), now_ms)
+                first_seen = max(first_seen, number + 1)
+        elif what == "untruncate":
+            stream = untruncated(stream, None)
+            first_seen = first_there
+        else:
+            through = min(number, first_seen - 1)
+            stream = purged(stream, through)
+            first_there = max(first_there, through + 1)
+        assert [s.number for s in stream.segments] == list(range(first_there, 7))
+        assert [s.number for s in stream.live()] == list(range(first_seen, 7))
+        for segment in stream.segments:
+            assert (segment.dropped_ms >= 0) == stream.is_dropped(segment)
