@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         list_namespaces,
     )
     from stream.open_segment import StreamWriterStatistics, WriterOptions
+    from stream.producer import Producer
     from stream.reader import OnTruncated, StreamReader
     from stream.writer import StreamWriter
 
@@ -90,6 +91,7 @@ __all__ = [
     "NoSuchStream",
     "OnTruncated",
     "Position",
+    "Producer",
     "ProducerGap",
     "Record",
     "RecordBatch",
@@ -143,6 +145,7 @@ _HOMES = {
     "stream.janitor": "Janitor SweepReport",
     "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
     "stream.open_segment": "StreamWriterStatistics WriterOptions",
+    "stream.producer": "Producer",
     "stream.reader": "OnTruncated StreamReader",
     "stream.writer": "StreamWriter",
 }

@@ -27,8 +27,8 @@ class Batch:
 
     __slots__ = (
         "append_time_ms", "count", "deadline", "entry", "error", "event_times",
-        "first_sequence", "headers", "is_confirmed", "keys", "nbytes", "payload", "segment",
-        "values", "waiters",
+        "first_sequence", "has_event_times", "headers", "is_confirmed", "keys", "nbytes", "payload",
+        "producer_id", "producer_sequence", "segment", "values", "waiters",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -37,6 +37,10 @@ class Batch:
         self.keys: list[bytes | None] | None = None
         self.event_times: list[int | None] | None = None
         self.headers: list[Headers | None] | None = None
+        self.producer_id = 0
+        """Whose records these are, all of them; 0 for those of no producer."""
+        self.producer_sequence = 0
+        self.has_event_times = False
         self.nbytes = 0
         self.count = 0
         self.deadline = 0.0
@@ -76,7 +80,14 @@ class Batch:
             self.event_times = _filled(self.event_times, slot)
             self.event_times.extend(event_times)
 
-    def seal(self, first_sequence: int, append_time_ms: int, compression: Compression) -> None:
+    def seal(
+        self,
+        first_sequence: int,
+        append_time_ms: int,
+        compression: Compression,
+        *,
+        has_producers_before: bool,
+    ) -> None:
         """Encodes the payload; the lists of records are let go."""
         count = self.count = len(self.values)
         self.first_sequence = first_sequence
@@ -89,7 +100,11 @@ class Batch:
             event_times=None if self.event_times is None else _filled(self.event_times, count),
             headers=None if self.headers is None else _filled(self.headers, count),
             compression=compression,
+            producer_id=self.producer_id,
+            producer_sequence=self.producer_sequence,
+            has_producers_before=has_producers_before,
         )
+        self.has_event_times = self.event_times is not None
         self.values = []
         self.keys = self.event_times = self.headers = None
 

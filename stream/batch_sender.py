@@ -14,6 +14,7 @@ import trio
 
 from ledger.errors import LedgerError
 from stream.batch import Batch
+from stream.core.producers import Mixture
 from stream.open_segment import OpenSegment
 
 
@@ -41,6 +42,7 @@ class BatchSender:
         self._now_ms = now_ms
         self._ready: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()
+        self._mixture = Mixture()
 
     def settled(self) -> None:
         """Batches may have been confirmed: there may be room, and reason to send."""
@@ -71,6 +73,8 @@ class BatchSender:
             segment.entries += 1
             segment.records += batch.count
             segment.nbytes += len(batch.payload)
+            if batch.producer_id or batch.has_event_times:
+                segment.note(batch.payload)
             if segment.nbytes >= self.segment_bytes_watch and self.on_segment_event is not None:
                 self.segment_bytes_watch = 1 << 62
                 self.on_segment_event(None)
@@ -81,6 +85,8 @@ class BatchSender:
         """Sends to this segment from now on."""
         self.segment = segment
         ledger = segment.ledger
+        # What is not confirmed may be sent to this segment, or to one after it.
+        self._mixture = Mixture(batch.producer_id for batch in (*self._sent, *self._ready))
 
         def confirmed(entry: int) -> None:
             segment.confirmed = entry

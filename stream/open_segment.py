@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.writer import LedgerWriter
+from stream.core.entry_format import read_header
 from stream.core.metadata import SegmentEnd
+from stream.core.producers import SegmentTally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class OpenSegment:
 
     __slots__ = (
         "confirmed", "entries", "first_sequence", "first_time_ms", "is_published",
-        "last_time_ms", "ledger", "nbytes", "number", "records", "since_ms",
+        "last_time_ms", "ledger", "nbytes", "number", "records", "since_ms", "tally",
     )  # fmt: skip
 
     def __init__(self, number: int, ledger: LedgerWriter, sequence: int) -> None:
@@ -51,10 +53,16 @@ class OpenSegment:
         self.nbytes = 0
         self.first_time_ms = -1
         self.last_time_ms = -1
+        self.tally = SegmentTally()
+
+    def note(self, payload: bytes) -> None:
+        """What an entry that was sent says of its producer or of event times, if anything."""
+        self.tally.add(read_header(payload))
 
     @property
     def end(self) -> SegmentEnd:
         """Where the segment ends, if nothing more is sent and all of it is confirmed."""
         return SegmentEnd(
-            self.entries - 1, self.records, self.nbytes, self.first_time_ms, self.last_time_ms
-        )
+            self.entries - 1, self.records, self.nbytes, self.first_time_ms, self.last_time_ms,
+            *self.tally.event_range_ms, self.tally.producers,
+        )  # fmt: skip

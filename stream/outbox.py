@@ -52,6 +52,8 @@ class Outbox(BatchSender):
         self.has_room = True
         self.pending_bytes_max = options.pending_bytes_max
         self.record_bytes_max = policy.record_bytes_max
+        self._plain_bytes_max = -1
+        """A record up to this size, without key and the like, takes the short way."""
         self._next_sequence = 0
         self._open = Batch()
         self._closing: LedgerError | None = None
@@ -82,6 +84,7 @@ class Outbox(BatchSender):
     def use_policy(self, policy: NamespaceMetadata) -> None:
         """Limits, batching and compression from now on. Raises CompressionUnavailable."""
         self.record_bytes_max = policy.record_bytes_max
+        self._plain_bytes_max = -1 if self._open.producer_id else policy.record_bytes_max
         self._batch_bytes = policy.batch_bytes
         self._linger_s = policy.linger_ms / 1000
         self._use_quota(policy.bytes_per_s_max)
@@ -97,20 +100,24 @@ class Outbox(BatchSender):
         key: bytes | None = None,
         event_time_ms: int | None = None,
         headers: Headers | None = None,
+        producer_id: int = 0,
     ) -> Ticket:
-        """Hot: `StreamWriter.append_nowait`, which says what it does."""
+        """Hot: `StreamWriter.append_nowait`, which says what it does. A record of a producer
+        goes to the batch opened for it by `open_for`."""
         if not self.has_room:
-            raise self._refusal()
+            raise self.refusal()
         batch = self._open
         size = len(value)
         if (
-            size > self.record_bytes_max
+            size > self._plain_bytes_max
             or value.__class__ is not bytes
             or key is not None
             or event_time_ms is not None
             or headers is not None
         ):
             size = record_bytes(value, key, event_time_ms, headers, self.record_bytes_max)
+            if batch.producer_id != producer_id:
+                batch = self._begin_batch(producer_id, 0)
             batch.add_columns(key, event_time_ms, headers)
         values = batch.values
         slot = len(values)
@@ -129,6 +136,7 @@ class Outbox(BatchSender):
         keys: Sequence[bytes | None] | None,
         event_times: Sequence[int | None] | None,
         sizes: Sequence[int],
+        producer_id: int = 0,
     ) -> tuple[int, Ticket, Ticket]:
         """Takes the first of these records, as many as the open batch has place for.
 
@@ -136,6 +144,8 @@ class Outbox(BatchSender):
         are those of `many_bytes`.
         """
         batch = self._open
+        if batch.producer_id != producer_id:
+            batch = self._begin_batch(producer_id, 0)
         slot = len(batch.values)
         budget = self._batch_bytes - batch.nbytes
         count, taken = 0, 0
@@ -156,10 +166,19 @@ class Outbox(BatchSender):
             self._begin_linger(batch)
         return count, Ticket(batch, slot), Ticket(batch, slot + count - 1)
 
+    def open_for(self, producer_id: int, sequence: int) -> Batch:
+        """The batch for the next record of this producer, which has this sequence there."""
+        batch = self._open
+        if batch.producer_id != producer_id:
+            batch = self._begin_batch(producer_id, sequence)
+        expected = batch.producer_sequence + len(batch.values)
+        assert sequence == expected, f"producer {producer_id}: {sequence} after {expected - 1}"
+        return batch
+
     def check_sequence(self, expected: int) -> None:
         """Raises SequenceMismatch if the next record will not have this sequence."""
         if self.error is not None or self._closing is not None:
-            raise self._refusal()
+            raise self.refusal()
         if expected != self.next_sequence:
             raise SequenceMismatch(self.stream, expected, self.next_sequence)
 
@@ -178,7 +197,7 @@ class Outbox(BatchSender):
 
             await trio.lowlevel.wait_task_rescheduled(forget)
         if self.error is not None or self._closing is not None:
-            raise self._refusal()
+            raise self.refusal()
 
     async def flush(self) -> None:
         """Sends what has gathered; returns when all of it is durable. Raises the error."""
@@ -203,11 +222,27 @@ class Outbox(BatchSender):
 
     # Gathering
 
+    def _begin_batch(self, producer_id: int, sequence: int) -> Batch:
+        """A batch holds records of one producer: that of another is sent."""
+        if self._open.values:
+            self._seal_open()
+            self.pump()
+        batch = self._open
+        batch.producer_id, batch.producer_sequence = producer_id, sequence
+        # Plain records take the long way while the open batch is not for them.
+        self._plain_bytes_max = -1 if producer_id else self.record_bytes_max
+        return batch
+
     def _seal_open(self) -> None:
         batch, self._open = self._open, Batch()
         # Append times never go back, whatever the clocks of writers do: seeking relies on it.
         self.last_time_ms = max(self.last_time_ms, self._now_ms())
-        batch.seal(self._next_sequence, self.last_time_ms, self._compression)
+        if batch.producer_id:
+            self._plain_bytes_max = self.record_bytes_max
+        batch.seal(
+            self._next_sequence, self.last_time_ms, self._compression,
+            has_producers_before=self._mixture.add(batch.producer_id),
+        )  # fmt: skip
         self._next_sequence += batch.count
         self._ready.append(batch)
         self.sealed_bytes += len(batch.payload)
@@ -318,7 +353,8 @@ class Outbox(BatchSender):
             trio.lowlevel.reschedule(task)
         self._room_waiters.clear()
 
-    def _refusal(self) -> Exception:
+    def refusal(self) -> Exception:
+        """Why there is no room: what to raise."""
         if self.error is not None:
             # A new exception each time: one instance raised in many tasks mixes tracebacks.
             return copy.copy(self.error)

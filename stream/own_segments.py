@@ -11,9 +11,9 @@ import logging
 
 import trio
 
-from ledger.errors import LedgerError, MetadataUnavailable, RetryableError
+from ledger.errors import LedgerError, MetadataConflict, MetadataUnavailable, RetryableError
 from ledger.writer import LedgerWriter
-from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.metadata import ProducerState, SegmentEnd, StreamMetadata
 from stream.core.ownership import EndLedger, MakeLedger, Succession
 from stream.core.policy import NamespaceMetadata
 from stream.errors import CompressionUnavailable, NoSuchStream, TakenOver
@@ -149,6 +149,22 @@ class OwnSegments:
     async def _fresh_policy(self) -> NamespaceMetadata:
         self._use_policy(*await self._ledgers.store.read_namespace(self._ledgers.namespace))
         return self._policy
+
+    async def producer_state(self, name: str) -> ProducerState:
+        """What the stream has of a producer, which is remembered from now on.
+
+        Only what this writer itself took since is not in it. Raises TooManyProducers, TakenOver,
+        NoSuchStream, MetadataUnavailable.
+        """
+        epoch, ledgers = self.epoch, self._ledgers
+        try:
+            stream = await ledgers.store.update_stream(
+                ledgers.namespace, ledgers.stream, lambda s: s.with_producer(epoch, name)
+            )
+        except MetadataConflict:
+            await self._check_epoch()
+            raise
+        return stream.producers[name]
 
     # Publishing and repair
 

@@ -7,13 +7,15 @@ decides nothing, and keeps nothing but its addresses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
+from typing import cast
 
 import trio
 
 from ledger.client import LedgerClient
-from ledger.core.entry import DigestType
+from ledger.core.entry import DigestType, Entry
 from ledger.errors import (
     InvalidArgument,
     LedgerError,
@@ -21,6 +23,7 @@ from ledger.errors import (
     MetadataUnavailable,
     NoSuchLedger,
 )
+from ledger.reader import LedgerReader
 from ledger.runtime.drive import drive
 from ledger.writer import LedgerWriter
 from stream.core.entry_format import read_header
@@ -42,6 +45,7 @@ from stream.core.ownership import (
     Succession,
 )
 from stream.core.policy import NamespaceMetadata
+from stream.core.producers import SegmentTally
 from stream.store import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -57,6 +61,17 @@ STREAM_TAG = "ledgerstream.stream"
 def makes_alike(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:
     """Whether two policies make ledgers of the same kind."""
     return all(getattr(one, name) == getattr(other, name) for name in _OF_LEDGERS)
+
+
+async def _tally(reader: LedgerReader, tally: SegmentTally) -> None:
+    """Reads the headers of all entries of a closed ledger."""
+    entries = cast(
+        "AsyncGenerator[list[Entry], None]", reader.entries(0, reader.last_add_confirmed)
+    )
+    async with aclosing(entries) as batches:
+        async for batch in batches:
+            for entry in batch:
+                tally.add(read_header(entry.payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +135,17 @@ class StreamLedgers:
                     f"ledger {ledger_id} is no segment from sequence {first_sequence}: its first "
                     f"entry begins at {first.first_sequence}, its last ends {records} records on"
                 )
+            tally = SegmentTally()
+            if last.has_producers_before:
+                await _tally(reader, tally)
+            elif last.producer_id or last_entry == 0:
+                tally.add(last)
+            is_whole = last.has_producers_before or last_entry == 0
+            events = tally.event_range_ms if is_whole else (-1, -1)
             return SegmentEnd(
-                last_entry, records, reader.length, first.append_time_ms, last.append_time_ms
-            )
+                last_entry, records, reader.length, first.append_time_ms, last.append_time_ms,
+                *events, tally.producers,
+            )  # fmt: skip
 
     async def run(
         self,

@@ -10,10 +10,13 @@ import copy
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import trio
+
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from ledger.metastore.tasks import open_background
 from stream.batch import Ticket
 from stream.core.entry_encoder import Headers
+from stream.core.names import check_name
 from stream.core.position import Position
 from stream.core.record_sizes import many_bytes
 from stream.errors import HandedOver
@@ -21,6 +24,7 @@ from stream.hand_over import ask_to_hand_over
 from stream.open_segment import StreamWriterStatistics, WriterOptions
 from stream.outbox import Outbox
 from stream.policy_watch import PolicyWatch
+from stream.producer import Producer
 from stream.segment_changes import SegmentChanges
 from stream.succession import StreamLedgers
 
@@ -40,6 +44,7 @@ class StreamWriter:
         self.stream = stream
         self._outbox = outbox
         self._changes = changes
+        self._producers: dict[str, Producer] = {}
 
     @property
     def epoch(self) -> int:
@@ -152,6 +157,23 @@ class StreamWriter:
         assert first is not None, "at least one record was taken"
         end = await last.wait()
         return await first.wait(), end
+
+    async def producer(self, name: str) -> Producer:
+        """The idempotent producer of this name, which the stream remembers from now on.
+
+        Its `last_sequence` says where to go on. Each call gives the same object. Raises
+        TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
+        """
+        known = self._producers.get(check_name(name, "producer"))
+        if known is not None:
+            await trio.lowlevel.checkpoint()
+            return known
+        if self.error is not None:
+            raise copy.copy(self.error)
+        state = await self._changes.producer_state(name)
+        # Of two tasks that asked at once both get the producer of the first.
+        fresh = Producer(self.stream, name, state, self._outbox)
+        return self._producers.setdefault(name, fresh)
 
     async def wait_room(self) -> None:
         """Returns when `append_nowait` may take a record; raises the writer's error."""

@@ -21,6 +21,7 @@ from stream.core.entry_format import (
     FLAG_HEADERS,
     FLAG_KEY_VALIDITY,
     FLAG_KEYS,
+    FLAG_PRODUCERS_BEFORE,
     FLAG_SEQUENCE_IN_SEGMENT,
     HEADER,
     HEADER_BYTES,
@@ -87,17 +88,21 @@ def encode(
     is_sequence_in_segment: bool = False,
     producer_id: int = 0,
     producer_sequence: int = 0,
+    has_producers_before: bool = False,
 ) -> bytes:
     """The payload of one entry holding these records.
 
     `keys`, `event_times` (ms) and `headers`, when given, have one item per value. Compression is
-    used only where it makes the entry smaller. Raises InvalidArgument for too many records or
-    bytes, or columns of different length; CompressionUnavailable.
+    used only where it makes the entry smaller. `producer_id` is whose records they all are (0: of
+    no producer), `producer_sequence` that of the first one. Raises InvalidArgument for too many
+    records or bytes, or columns of different length; CompressionUnavailable.
     """
     count = len(values)
     if not 1 <= count <= RECORDS_PER_ENTRY_MAX:
         raise InvalidArgument(f"an entry holds 1 to {RECORDS_PER_ENTRY_MAX} records, not {count}")
     flags = FLAG_SEQUENCE_IN_SEGMENT if is_sequence_in_segment else 0
+    if has_producers_before:
+        flags |= FLAG_PRODUCERS_BEFORE
     event_min = event_max = -1
     columns = _Columns()
     columns.add_binary(values)

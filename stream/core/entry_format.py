@@ -17,7 +17,7 @@ MAGIC: Final = b"LSEN"
 VERSION: Final = 1
 
 # magic, version, compression, flags; count, header bytes, zero; first sequence; append time;
-# lowest and highest event time; producer id and sequence (reserved); body bytes, stored bytes
+# lowest and highest event time; producer id and sequence; body bytes, stored bytes
 HEADER: Final = struct.Struct("<4sBBHIHHqqqqqqII")
 HEADER_BYTES: Final = HEADER.size
 
@@ -27,7 +27,8 @@ FLAG_EVENT_TIMES: Final = 4
 FLAG_EVENT_TIME_VALIDITY: Final = 8
 FLAG_HEADERS: Final = 16
 FLAG_SEQUENCE_IN_SEGMENT: Final = 32
-_FLAGS_KNOWN: Final = 63
+FLAG_PRODUCERS_BEFORE: Final = 64
+_FLAGS_KNOWN: Final = 127
 
 RECORDS_PER_ENTRY_MAX: Final = 65_536
 RECORD_BYTES_MAX: Final = 1 << 20
@@ -57,6 +58,17 @@ class EntryHeader:
     def is_sequence_in_segment(self) -> bool:
         """True if `first_sequence` counts from the begin of the segment, not of the stream."""
         return bool(self.flags & FLAG_SEQUENCE_IN_SEGMENT)
+
+    @property
+    def has_event_times(self) -> bool:
+        """False if no record has one: the range says nothing then."""
+        return bool(self.flags & FLAG_EVENT_TIMES)
+
+    @property
+    def has_producers_before(self) -> bool:
+        """Whether the segment may hold entries of another producer before this one. If not, all
+        entries of producers in it are of this entry's."""
+        return bool(self.flags & FLAG_PRODUCERS_BEFORE)
 
 
 def read_header(payload: Buffer) -> EntryHeader:
@@ -91,6 +103,10 @@ def read_header(payload: Buffer) -> EntryHeader:
         raise RecordFormatError(12, f"header of {header_bytes} bytes, not {HEADER_BYTES}")
     if not 0 <= first_sequence <= (1 << 63) - 1 - count:
         raise RecordFormatError(16, f"first sequence {first_sequence}")
+    if producer_id < 0:
+        raise RecordFormatError(48, f"producer {producer_id}")
+    if not 0 <= producer_sequence <= (1 << 63) - 1 - count:
+        raise RecordFormatError(56, f"producer {producer_id} at sequence {producer_sequence}")
     if body > BODY_BYTES_MAX:
         raise RecordFormatError(64, f"claims {body} bytes of columns, limit {BODY_BYTES_MAX}")
     if stored != size - HEADER_BYTES:
