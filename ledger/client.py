@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
@@ -178,19 +178,22 @@ class LedgerClient:
         password: bytes = b"",
         custom: Mapping[str, bytes] = MappingProxyType({}),
         deferred_sync: bool = False,
+        prefer: Sequence[str] = (),
     ) -> Opening[LedgerWriter]:
         """A new ledger and its only writer.
 
         Each entry goes to `write_quorum` of the `ensemble_size` bookies in turn, and is
         confirmed when `ack_quorum` of them have fsynced it. `custom` is stored with the
         metadata. With `deferred_sync` an append returns when `ack_quorum` bookies have the
-        entry, *fsynced or not*; only `writer.force()` and closing make sure of that.
+        entry, *fsynced or not*; only `writer.force()` and closing make sure of that. Bookies
+        whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others where those
+        are too few; a replacement later is any bookie.
         Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
         """
 
         async def create() -> LedgerWriter:
             client_id = await self._presence.announce()
-            bookies = await self._choose(ensemble_size, write_quorum, ack_quorum)
+            bookies = await self._choose(ensemble_size, write_quorum, ack_quorum, prefer)
             for _ in range(_CREATE_TRIES_MAX):
                 metadata = LedgerMetadata(
                     ledger_id=await self.ledgers.next_ledger_id(),
@@ -248,17 +251,16 @@ class LedgerClient:
         return Opening(claim)
 
     async def _choose(
-        self, ensemble_size: int, write_quorum: int, ack_quorum: int
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, prefer: Sequence[str]
     ) -> tuple[str, ...]:
         available = await self.bookies.available()
         hosts = {bookie: info.host for bookie, info in available.items()}
+        sizes = (ensemble_size, write_quorum, ack_quorum)
         try:
-            return placement.choose(ensemble_size, write_quorum, ack_quorum, hosts, (), self.rng)
+            return placement.choose(*sizes, hosts, (), self.rng, prefer=prefer)
         except NotEnoughBookies:
             known = {b: placement.host_of(b) for b in await self.bookies.all()}
-            return placement.choose_degraded(
-                ensemble_size, write_quorum, ack_quorum, hosts, known, (), self.rng
-            )
+            return placement.choose_degraded(*sizes, hosts, known, (), self.rng, prefer=prefer)
 
     def open_ledger(
         self,
@@ -295,6 +297,18 @@ class LedgerClient:
         """Raises NoSuchLedger."""
         metadata, _ = await self.ledgers.read(ledger_id)
         return metadata
+
+    def start_background(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Starts a task that ends with this client at the latest. It must raise nothing.
+
+        Raises LedgerClosed if the client is not open.
+        """
+        if self._nursery is None:
+            raise LedgerClosed("the client is not open")
+        try:
+            self._nursery.start_soon(function, *args)
+        except RuntimeError as error:
+            raise LedgerClosed("the client is closed") from error
 
     async def bookie_info(
         self, *, timeout_s: float | None = None

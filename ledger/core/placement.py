@@ -8,6 +8,7 @@ Candidates are walked in sorted order; chance is `rng` alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from ledger.core.quorum import check_sizes
@@ -29,16 +30,19 @@ def choose(
     candidates: Mapping[str, str],
     excluded: Collection[str],
     rng: random.Random,
+    *,
+    prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
     """An ensemble out of `candidates` (id -> host) without `excluded`.
 
-    Raises NotEnoughBookies, InvalidArgument (quorums).
+    Bookies whose id matches a pattern of `prefer` ("rack1-*") are taken before all others, which
+    fill up where those are too few. Raises NotEnoughBookies, InvalidArgument (quorums).
     """
     check_sizes(ensemble_size, write_quorum, ack_quorum)
     usable = _usable(candidates, excluded)
     if len(usable) < ensemble_size:
         raise _not_enough(ensemble_size, usable, candidates, excluded)
-    return _filled([None] * ensemble_size, usable, {}, write_quorum, rng)
+    return _filled([None] * ensemble_size, usable, {}, write_quorum, rng, prefer)
 
 
 def replace(
@@ -75,6 +79,8 @@ def choose_degraded(
     known: Mapping[str, str],
     excluded: Collection[str],
     rng: random.Random,
+    *,
+    prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Like `choose`, but fills up with bookies of `known` (id -> host) that are down.
 
@@ -86,7 +92,9 @@ def choose_degraded(
     usable = _usable(candidates, excluded)
     missing = ensemble_size - len(usable)
     if missing <= 0:
-        return choose(ensemble_size, write_quorum, ack_quorum, candidates, excluded, rng)
+        return choose(
+            ensemble_size, write_quorum, ack_quorum, candidates, excluded, rng, prefer=prefer
+        )
     everyone = {**known, **candidates}
     idle = [bookie for bookie in sorted(everyone) if bookie not in usable]
     idle.sort(key=lambda bookie: bookie in excluded)  # stable: down before excluded
@@ -114,12 +122,15 @@ def _filled(
     hosts_kept: Mapping[str, str],
     write_quorum: int,
     rng: random.Random,
+    prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Fills the empty places one by one with the bookie whose host is least used around."""
+    """Fills the empty places one by one with the bookie whose host is least used around, of
+    those that are preferred as long as there are any."""
     size = len(places)
     filled = list(places)
     hosts: list[str | None] = [hosts_kept[one] if one is not None else None for one in filled]
     left = dict(usable)
+    preferred = [bookie for bookie in left if any(fnmatchcase(bookie, one) for one in prefer)]
     reach = min(write_quorum, size) - 1
     for index in range(size):
         if filled[index] is not None:
@@ -127,8 +138,9 @@ def _filled(
         steps = [step for step in range(-reach, reach + 1) if step]
         around = [hosts[place] for place in dict.fromkeys((index + step) % size for step in steps)]
 
-        def cost(bookie: str, around: Sequence[str | None] = around) -> tuple[int, int]:
-            return around.count(left[bookie]), hosts.count(left[bookie])
+        def cost(bookie: str, around: Sequence[str | None] = around) -> tuple[bool, int, int]:
+            host = left[bookie]
+            return bookie not in preferred, around.count(host), hosts.count(host)
 
         least = min(cost(bookie) for bookie in left)
         chosen = rng.choice([bookie for bookie in left if cost(bookie) == least])

@@ -175,3 +175,19 @@ def test_every_write_set_of_a_degraded_ensemble_can_reach_its_ack_quorum(
 def test_the_host_of_an_id() -> None:
     assert host_of("db-1.example:3181") == "db-1.example"
     assert host_of("bookie-7") == "bookie-7"
+
+
+@given(BOOKIES, quorums(), st.sampled_from(["b1*", "b[0-3]", "nothing"]), st.integers(0, 2**32))
+def test_preferred_bookies_come_first_and_others_fill_up(
+    candidates: dict[str, str], sizes: tuple[int, int, int], pattern: str, seed: int
+) -> None:
+    if len(candidates) < sizes[0]:
+        return
+    ensemble = choose(*sizes, candidates, (), random.Random(seed), prefer=(pattern,))
+    matching = {
+        "b1*": {"b1", "b10", "b11"}, "b[0-3]": {"b0", "b1", "b2", "b3"}, "nothing": set(),
+    }[pattern] & set(candidates)  # fmt: skip
+    assert len(ensemble) == len(set(ensemble)) == sizes[0]
+    assert len(matching & set(ensemble)) == min(len(matching), sizes[0])
+    if not matching:
+        assert ensemble == choose(*sizes, candidates, (), random.Random(seed))
