@@ -47,6 +47,11 @@ class Tail:
 
     async def __anext__(self) -> list[Entry]:
         """The next entries, at least one; StopAsyncIteration at the end of a closed ledger."""
+        return await self.take(may_wait=True)
+
+    async def take(self, *, may_wait: bool) -> list[Entry]:
+        """As `__anext__`; but unless it `may_wait`, none when all that is known to be confirmed
+        was delivered."""
         reader = self._reader
         while True:
             entries = await self._confirmed()
@@ -57,6 +62,8 @@ class Tail:
             if self._next > reader.last_add_confirmed:
                 if reader.is_closed:
                     raise StopAsyncIteration
+                if not may_wait:
+                    return []
                 await reader.wait_lac_after(self._next - 1, self._long_poll_s)
 
     async def aclose(self) -> None:

@@ -34,6 +34,7 @@ from stream.policies import delete_namespace as delete_namespace
 from stream.policies import list_namespaces as list_namespaces
 from stream.policy_watch import PolicyWatch
 from stream.seek import find, measure, sequence_at
+from stream.shared_tail import SharedTails
 from stream.store import StreamStore
 from stream.succession import StreamLedgers
 from stream.writer import StreamWriter, open_writer
@@ -74,6 +75,7 @@ class Namespace(NamespaceReading, NamespacePartitions, NamespaceKeeping):
         self.client = client
         self.name = check_name(name, "namespace")
         self.store = StreamStore(client.store)
+        self.tails = SharedTails(client)
         self.writer_options = writer_options or WriterOptions()
         self._policy_watch = PolicyWatch(client.store, self.name)
 

@@ -13,6 +13,7 @@ from stream.core.names import check_name
 from stream.core.position import EARLIEST, Position, Start
 from stream.core.records import Record
 from stream.reader import OnTruncated, StreamReader
+from stream.shared_tail import SharedTails
 from stream.store import StreamStore
 
 
@@ -22,6 +23,8 @@ class NamespaceReading:
     client: LedgerClient
     name: str
     store: StreamStore
+    tails: SharedTails
+    """Readers at the end of one stream share what is fetched."""
 
     def reader(
         self, stream: str, *, start: Start = EARLIEST, on_truncated: OnTruncated = "error"
@@ -38,7 +41,9 @@ class NamespaceReading:
         Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
         """
         check_name(stream)
-        return StreamReader(self.client, self.store, self.name, stream, start, on_truncated)
+        return StreamReader(
+            self.client, self.store, self.name, stream, start, on_truncated, self.tails
+        )
 
     async def read_last(self, stream: str, records: int) -> list[Record]:
         """The last so many records, in the order of the stream; all, if it has fewer.

@@ -2,7 +2,8 @@
 
 Never fences a writer, never shows a record that is not confirmed or not in a published segment.
 Following outlives a metadata store that is out of reach for a while. How far it reads ahead is
-bounded by the client's `read_ahead_bytes`. Where batches come from is `stream.segment_feed`.
+bounded by the client's `read_ahead_bytes`. Where batches come from is `stream.segment_feed`,
+and at the end of the stream `stream.shared_tail`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stream.core.position import (
 from stream.core.records import Record, RecordBatch
 from stream.errors import Truncated
 from stream.seek import end_of, find, first_event_slot
-from stream.segment_feed import SegmentFeed
+from stream.shared_tail import ReaderFeed, SharedTails
 from stream.store import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class StreamReader:
         stream: str,
         start: Start = EARLIEST,
         on_truncated: OnTruncated = "error",
+        tails: SharedTails | None = None,
     ) -> None:
         if on_truncated not in ("error", "earliest", "latest"):
             raise InvalidArgument(
@@ -61,7 +63,7 @@ class StreamReader:
         self._client = client
         self._namespace = namespace
         self._on_truncated = on_truncated
-        self._feed = SegmentFeed(client, store, namespace, stream)
+        self._feed = ReaderFeed(client, store, namespace, stream, tails)
         self._start = start
         self._min_sequence = start.sequence if isinstance(start, FromSequence) else 0
         self._min_time_ms = start.append_time_ms if isinstance(start, FromTime) else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import trio
@@ -18,7 +17,9 @@ import trio
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
 from ledger.errors import FinalError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from ledger.read_ahead import EntryRange
 from ledger.reader import LedgerReader
+from ledger.tail import Tail
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import Position
 from stream.core.records import RecordBatch, decode
@@ -48,18 +49,21 @@ class SegmentFeed:
         self._metadata: StreamMetadata | None = None
         self._segment: Segment | None = None
         self._ledger: LedgerReader | None = None
-        self._entries: AsyncIterator[list[Entry]] | None = None
+        self._entries: Tail | EntryRange | None = None
         self._fetched: deque[Entry] = deque()
 
     async def aclose(self) -> None:
         """Lets go of the ledger. Closing twice is fine."""
         await self._leave_segment()
 
-    async def next_batch(self, end: Position | None) -> RecordBatch | None:
+    async def next_batch(
+        self, end: Position | None, *, may_wait: bool = True
+    ) -> RecordBatch | None:
         """The records of the next entry from `position` on; None at `end`, if there is one.
 
-        Without `end` waits for ever at the end of the stream. Raises Truncated, NoSuchStream and
-        what reading ledgers raises.
+        Without `end` waits for ever at the end of the stream; unless it `may_wait`: then None
+        says that everything was handed out that is known to be confirmed. Raises Truncated,
+        NoSuchStream and what reading ledgers raises.
         """
         while True:
             at = self.position
@@ -67,7 +71,7 @@ class SegmentFeed:
             if end is not None and at >= end:
                 return None
             if not self._fetched:
-                if not await self._fetch(at, end):
+                if not await self._fetch(at, end, may_wait):
                     return None
                 continue
             segment = self._segment
@@ -86,14 +90,17 @@ class SegmentFeed:
             if len(batch):
                 return batch
 
-    async def _fetch(self, at: Position, end: Position | None) -> bool:
+    async def _fetch(self, at: Position, end: Position | None, may_wait: bool) -> bool:
         """Gets entries from `at` on; False if there is nothing more before `end`.
 
         One step at a time: it may also only move to the next segment.
         """
         try:
             if self._entries is None:
-                return await self._enter_segment(at, end)
+                return await self._enter_segment(at, end, may_wait)
+            if isinstance(self._entries, Tail):
+                self._fetched.extend(await self._entries.take(may_wait=may_wait))
+                return bool(self._fetched)
             self._fetched.extend(await self._entries.__anext__())
         except StopAsyncIteration:
             segment = self._segment
@@ -118,13 +125,13 @@ class SegmentFeed:
             raise
         return True
 
-    async def _enter_segment(self, at: Position, end: Position | None) -> bool:
+    async def _enter_segment(self, at: Position, end: Position | None, may_wait: bool) -> bool:
         """Opens the segment of `at`, waiting for one if the stream ends here."""
         stream = await self.refresh()
         self._check_truncated(stream, at)
         segment = stream.segment_at(at)
         if segment is None:
-            if end is not None:
+            if end is not None or not may_wait:
                 return False
             stream = await self._wait_segment(at)
             self._check_truncated(stream, at)

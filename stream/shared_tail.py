@@ -1,0 +1,329 @@
+"""The end of a stream, read once for all readers of a client that are there.
+
+Readers that have caught up share one feed: one long poll, one decoding, however many they are.
+Who is slow falls behind what is kept and reads by himself until he has caught up; who is
+cancelled or leaves disturbs nobody. Must never hand out a batch twice to one reader, nor leave
+one out, nor hide an error: when the shared feed fails each reader goes on alone and meets it.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.errors import LedgerClosed, LedgerError
+from stream.core.metadata import StreamMetadata
+from stream.core.position import Position
+from stream.core.records import RecordBatch
+from stream.segment_feed import SegmentFeed
+from stream.store import StreamStore
+
+_log = logging.getLogger(__name__)
+
+_RECORD_OBJECT_BYTES = 300
+"""What a record costs beside its bytes once readers have taken it as an object."""
+
+
+@dataclass(slots=True)
+class TailCounts:
+    """What the shared tails of a namespace did."""
+
+    feeds: int = 0
+    """How often one was begun."""
+
+    batches: int = 0
+    """Fetched and decoded."""
+
+    delivered: int = 0
+    """Handed to readers; many for each one fetched."""
+
+    fallen_out: int = 0
+    """Readers that were too slow for what is kept."""
+
+
+class SharedTail:
+    """One feed and the batches of it that some follower has not taken yet.
+
+    Followers pull: nothing is fetched unless one of them waits for it. `run` is the task that
+    fetches; it ends with the last follower, or when the feed fails.
+    """
+
+    def __init__(self, feed: SegmentFeed, counts: TailCounts, bytes_max: int) -> None:
+        assert feed.position is not None, "the feed has a position"
+        self.is_over = False
+        self._feed = feed
+        self._counts = counts
+        self._bytes_max = bytes_max
+        self._kept: deque[RecordBatch] = deque()
+        self._kept_bytes = 0
+        self._first_number = 0
+        """Of the first batch kept; they are numbered in the order they came."""
+        self._begin = feed.position
+        """Where the first batch kept begins."""
+        self._followers: dict[ReaderFeed, None] = {}
+        self._waiting: dict[trio.lowlevel.Task, None] = {}
+        self._pump: trio.lowlevel.Task | None = None
+        self._scope = trio.CancelScope()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether some follower has taken everything: then the feed is at its end or near."""
+        return bool(self._waiting)
+
+    # Followers
+
+    def join(self, follower: ReaderFeed, position: Position) -> bool:
+        """Whether `follower` may go on here from `position` without a gap; then he is in."""
+        end = self._feed.position
+        assert end is not None, "the feed has a position"
+        if self.is_over or position.slot or not self._begin <= position <= end:
+            return False
+        # Batches follow each other without gaps: the first that ends behind it is the next.
+        before = bisect_right(self._kept, position, key=_after)
+        follower.number = self._first_number + before
+        self._followers[follower] = None
+        return True
+
+    def leave(self, follower: ReaderFeed) -> None:
+        self._followers.pop(follower, None)
+        if not self._followers:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody gets anything more from it."""
+        self.is_over = True
+        self._scope.cancel()
+        self._wake_all()
+
+    async def next_batch(self, follower: ReaderFeed) -> RecordBatch | None:
+        """The next batch; None if he must go on alone. May be cancelled, and asked again."""
+        while True:
+            index = follower.number - self._first_number
+            if index < 0:
+                self._counts.fallen_out += 1
+                return None
+            if index < len(self._kept):
+                follower.number += 1
+                self._counts.delivered += 1
+                return self._kept[index]
+            if self.is_over:
+                return None
+            await self._wait()
+
+    async def _wait(self) -> None:
+        task = trio.lowlevel.current_task()
+        self._waiting[task] = None
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            trio.lowlevel.reschedule(pump)
+
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            del self._waiting[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(forget)
+
+    def _wake_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting:
+            trio.lowlevel.reschedule(task)
+
+    # The feed
+
+    async def run(self) -> None:
+        """Fetches what followers wait for, until `end` or the end of the client."""
+        try:
+            with self._scope:
+                while not self.is_over:
+                    if not self._waiting:
+                        await self._wait_follower()
+                        continue
+                    batch = await self._feed.next_batch(None)
+                    assert batch is not None, "without an end there is always a next batch"
+                    self._keep(batch)
+                    self._wake_all()
+        except LedgerError as error:
+            # Each follower meets it by himself, in a call of his own.
+            _log.info("stream=%s: its readers go on one by one: %r", self._feed.stream, error)
+        finally:
+            self.end()
+            await self._feed.aclose()
+
+    async def _wait_follower(self) -> None:
+        self._pump = trio.lowlevel.current_task()
+
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._pump = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(forget)
+
+    def _keep(self, batch: RecordBatch) -> None:
+        """Keeps it for those who have not taken it, as far as there is room."""
+        kept = self._kept
+        kept.append(batch)
+        self._kept_bytes += _held_bytes(batch)
+        self._counts.batches += 1
+        slowest = min(follower.number for follower in self._followers)
+        while len(kept) > 1 and (
+            self._first_number < slowest or self._kept_bytes > self._bytes_max
+        ):
+            gone = kept.popleft()
+            self._begin = gone.after
+            self._first_number += 1
+            self._kept_bytes -= _held_bytes(gone)
+
+
+class SharedTails:
+    """The shared tails of one namespace, by stream. Empty when nobody follows anything."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self.counts = TailCounts()
+        self._client = client
+        self._tails: dict[str, SharedTail] = {}
+
+    def join(self, follower: ReaderFeed, stream: str, position: Position) -> SharedTail | None:
+        """The tail that `follower` may go on with from `position`, if there is one."""
+        tail = self._tails.get(stream)
+        return tail if tail is not None and tail.join(follower, position) else None
+
+    def begin(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
+        """Makes `feed`, which has reached the end, the one that all share. None if others wait
+        at another place of the stream: they, or this one, have not caught up yet."""
+        position = feed.position
+        present = self._tails.get(feed.stream)
+        if position is None or position.slot:
+            return None
+        if present is not None and not present.is_over:
+            if present.is_waited_for:
+                return None
+            present.end()  # its followers are all busy, and it stayed behind with them
+        tail = SharedTail(feed, self.counts, self._client.options.read_ahead_bytes)
+        tail.join(follower, position)
+        self._client.start_background(self._run, tail, feed.stream)
+        self._tails[feed.stream] = tail
+        self.counts.feeds += 1
+        return tail
+
+    async def _run(self, tail: SharedTail, stream: str) -> None:
+        try:
+            await tail.run()
+        finally:
+            if self._tails.get(stream) is tail:
+                del self._tails[stream]
+
+
+class ReaderFeed:
+    """What one reader takes his batches from: a feed of his own, or at the end the shared one.
+
+    As a `SegmentFeed`: one consumer task; a call that was cancelled or failed loses nothing.
+    Without `tails` he shares nothing.
+    """
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        store: StreamStore,
+        namespace: str,
+        stream: str,
+        tails: SharedTails | None,
+    ) -> None:
+        self.number = 0
+        """Of the batch he takes next from the tail he follows."""
+        self._client = client
+        self._store = store
+        self._namespace = namespace
+        self._stream = stream
+        self._tails = tails
+        self._own = SegmentFeed(client, store, namespace, stream)
+        self._tail: SharedTail | None = None
+        self._goes_alone = tails is None
+
+    @property
+    def position(self) -> Position | None:
+        """Everything before this was handed out. Whoever opens the feed sets where it begins."""
+        return self._own.position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._leave_tail()
+        self._own.position = position
+
+    async def refresh(self) -> StreamMetadata:
+        """The stream as it is now. Raises NoSuchStream."""
+        return await self._own.refresh()
+
+    async def aclose(self) -> None:
+        """Lets go of everything. Closing twice is fine."""
+        self._leave_tail()
+        await self._own.aclose()
+
+    async def next_batch(self, end: Position | None) -> RecordBatch | None:
+        """The records of the next entry from `position` on; None at `end`, if there is one.
+
+        Without `end` waits for ever at the end of the stream. Raises Truncated, NoSuchStream and
+        what reading ledgers raises.
+        """
+        if end is not None:
+            self._leave_tail()
+            return await self._own.next_batch(end)
+        while True:
+            batch: RecordBatch | None
+            if self._tail is not None:
+                batch = await self._tail.next_batch(self)
+                if batch is not None:
+                    self._own.position = batch.after
+                    return batch
+                # If it failed the error must come out here, not end another shared feed.
+                self._goes_alone = self._tail.is_over
+                self._leave_tail()
+            if not self._goes_alone and await self._join():
+                continue
+            batch = await self._own.next_batch(None, may_wait=self._goes_alone)
+            if batch is not None:
+                self._goes_alone = self._tails is None
+                return batch
+            if not await self._join():
+                self._begin_tail()
+
+    async def _join(self) -> bool:
+        position = self._own.position
+        assert position is not None, "the feed has a position"
+        assert self._tails is not None, "he may share"
+        self._tail = self._tails.join(self, self._stream, position)
+        if self._tail is None:
+            return False
+        await self._own.aclose()
+        return True
+
+    def _begin_tail(self) -> None:
+        assert self._tails is not None, "he may share"
+        try:
+            self._tail = self._tails.begin(self, self._own)
+        except LedgerClosed:
+            pass  # his own feed says so better
+        if self._tail is None:
+            self._goes_alone = True
+            return
+        position = self._own.position
+        self._own = SegmentFeed(self._client, self._store, self._namespace, self._stream)
+        self._own.position = position
+
+    def _leave_tail(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.leave(self)
+
+
+def _after(batch: RecordBatch) -> Position:
+    return batch.after
+
+
+def _held_bytes(batch: RecordBatch) -> int:
+    header = batch.header
+    return batch.nbytes + header.body_bytes + _RECORD_OBJECT_BYTES * header.count
