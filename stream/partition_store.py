@@ -13,7 +13,7 @@ from ledger.errors import MetadataConflict, NodeExists, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, MetadataStore, Put
 from stream.core.metadata import StreamMetadata
 from stream.core.metadata_format import encode_stream
-from stream.core.names import parse_partition, partition_name
+from stream.core.names import partition_name
 from stream.core.partitioned import PartitionedStream, decode_partitioned, encode_partitioned
 from stream.errors import NoSuchStream, StreamExists
 from stream.store import UPDATE_TRIES_MAX, StreamStore, namespace_path, stream_path
@@ -110,12 +110,8 @@ class PartitionStore:
         """Changes that make the partitions from `first` on. Raises NoSuchNamespace."""
         await self._streams.read_namespace(namespace)
         changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
-        prefix = f"{stream.name}#"
-        there = {
-            name
-            for name in await self._streams.list_streams(namespace)
-            if name.startswith(prefix) and parse_partition(name)
-        }
+        folder = f"{namespace_path(namespace)}/streams"
+        there = set(await self._store.children(folder))  # tombstones too
         for number in range(first, stream.partitions):
             name = partition_name(stream.name, number)
             path = stream_path(namespace, name)

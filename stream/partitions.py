@@ -236,5 +236,5 @@ async def for_each(
         for _ in range(min(AT_ONCE_MAX, len(chosen))):
             nursery.start_soon(take_turns)
     if errors:
-        raise PartitionsFailed(stream.name, errors, len(chosen))
+        raise PartitionsFailed(stream.name, errors, sorted(done))
     return {number: done[number] for number in chosen}

@@ -17,6 +17,9 @@ from ledger.errors import InvalidArgument
 from stream.core.names import PARTITIONS_MAX
 
 CACHED_KEYS_MAX: Final = 1 << 16
+SLICE_RECORDS: Final = 2000
+"""Records without keys are spread in slices of so many at least: smaller batches cost more."""
+
 CACHED_KEY_BYTES_MAX: Final = 64
 """Longer keys are hashed each time: what is remembered stays below some 10 MB."""
 
@@ -53,7 +56,7 @@ class Routes(dict[bytes | None, int]):
     it with `turn`.
     """
 
-    __slots__ = ("_own", "_turns", "partitions")
+    __slots__ = ("_is_chosen", "_own", "_turns", "partitions")
 
     def __init__(self, partitions: int, own: Sequence[int] | None = None) -> None:
         """`own`: the partitions among which records without a key take turns; None is all."""
@@ -64,6 +67,7 @@ class Routes(dict[bytes | None, int]):
         self._own = tuple(range(partitions) if own is None else own)
         if not self._own or not all(0 <= number < partitions for number in self._own):
             raise InvalidArgument(f"partitions {self._own}: there are 0 to {partitions - 1}")
+        self._is_chosen = own is not None
         self._turns = 0
         self[None] = self._own[0]
 
@@ -78,8 +82,67 @@ class Routes(dict[bytes | None, int]):
             self[key] = partition
         return partition
 
+    @property
+    def turns(self) -> int:
+        """Partitions among which records without a key take turns."""
+        return len(self._own)
+
+    def grown(self, partitions: int) -> Routes:
+        """Routes to more partitions; those that take turns, if they were chosen, stay."""
+        return Routes(partitions, self._own if self._is_chosen else None)
+
     def turn(self) -> int:
         """The next partition's turn to take records without a key; returns it."""
         self._turns = (self._turns + 1) % len(self._own)
         at = self[None] = self._own[self._turns]
         return at
+
+
+Group = tuple[Sequence[bytes], Sequence[bytes | None] | None, Sequence[int | None] | None]
+"""Values, keys and event times of records that go to one partition."""
+
+
+def grouped(
+    routes: Routes,
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    event_times: Sequence[int | None] | None,
+    turns: Sequence[int],
+) -> dict[int, Group]:
+    """The records of each partition, in order.
+
+    Without keys at all they go in slices to the partitions in `turns`; single ones without a key
+    go to the first of these.
+    """
+    if keys is None:
+        return _sliced(values, event_times, turns)
+    routes[None] = turns[0]
+    numbers = list(map(routes.__getitem__, keys))
+    chosen = dict.fromkeys(numbers)
+    if len(chosen) == 1:
+        return {numbers[0]: (values, keys, event_times)}
+    values_of: dict[int, list[bytes]] = {number: [] for number in chosen}
+    keys_of: dict[int, list[bytes | None]] = {number: [] for number in chosen}
+    for number, value, key in zip(numbers, values, keys, strict=True):
+        values_of[number].append(value)
+        keys_of[number].append(key)
+    if event_times is None:
+        return {number: (values_of[number], keys_of[number], None) for number in chosen}
+    times_of: dict[int, list[int | None]] = {number: [] for number in chosen}
+    for number, time in zip(numbers, event_times, strict=True):
+        times_of[number].append(time)
+    return {number: (values_of[number], keys_of[number], times_of[number]) for number in chosen}
+
+
+def _sliced(
+    values: Sequence[bytes], event_times: Sequence[int | None] | None, turns: Sequence[int]
+) -> dict[int, Group]:
+    size = -(-len(values) // len(turns))
+    return {
+        number: (
+            values[begin : begin + size],
+            None,
+            None if event_times is None else event_times[begin : begin + size],
+        )
+        for number, begin in zip(turns, range(0, len(values), size), strict=False)
+    }
