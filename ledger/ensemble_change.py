@@ -3,12 +3,14 @@
 While a change is under way the core confirms nothing: an entry must reach its ack quorum in
 the ensemble that is stored. Where no replacement exists but every write set still has an ack
 quorum, the writer goes on with what works and keeps looking (docs/adr/0010): so a cluster of
-three survives the loss of one, and takes it back when it returns. A metadata store that is out of
-reach is waited for: who could be a replacement is unknown then, not settled.
+three survives the loss of one, and takes it back when it returns. A writer with nothing on its way
+waits for its next append: when a bookie dies, ten thousand idle ledgers change nothing. A metadata
+store that is out of reach is waited for: who could be a replacement is unknown then, not settled.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import trio
@@ -63,19 +65,30 @@ class ChangingWriter(Protocol):
 
 
 class EnsembleChange:
-    """`begin` is called for each failure; one task per writer works until none is left."""
+    """`begin` is called for each failure, `resume` when something is sent while one is left; one
+    task per writer works until none is left, or nothing is on its way."""
 
     def __init__(self, writer: ChangingWriter, loop: WriteLoop) -> None:
         self._writer = writer
         self._loop = loop
         self._reasons: dict[str, LedgerError] = {}
         self._is_running = False
+        self._is_wanted = False
+        """Something was sent since replacements were looked for."""
+        self._look_at = -math.inf
         self._outage = ""
         self.count = 0
 
     def begin(self, index: int, error: LedgerError) -> None:
         bookie = self._writer.metadata.last_fragment.bookies[index]
         self._reasons[bookie] = error
+        core = self._writer.core
+        if core.last_add_pushed > core.last_add_confirmed:
+            self.resume()
+
+    def resume(self) -> None:
+        """Entries are on their way that a bookie which failed should have."""
+        self._is_wanted = True
         if not self._is_running:
             assert self._loop.nursery is not None, "the client is not open"
             self._is_running = True
@@ -96,6 +109,13 @@ class EnsembleChange:
                 elif trio.current_time() >= give_up_at:
                     self._writer.fail(self._not_enough())
                     return
+                if not self._is_wanted and core.last_add_pushed == core.last_add_confirmed:
+                    return  # idle: the next append looks on
+                if trio.current_time() < self._look_at:
+                    await trio.sleep_until(self._look_at)
+                    continue
+                self._is_wanted = False
+                self._look_at = trio.current_time() + _LOOK_AGAIN_S
                 try:
                     change = await self._replacements()
                     outage_end, self._outage = trio.current_time() + _OUTAGE_S_MAX, ""
@@ -107,8 +127,7 @@ class EnsembleChange:
                     return
                 if change is not None:
                     await self._store(*change)
-                else:
-                    await trio.sleep(_LOOK_AGAIN_S)
+                    self._look_at = -math.inf
         except LedgerError as error:
             self._writer.fail(error)
         finally:

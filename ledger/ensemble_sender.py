@@ -171,6 +171,8 @@ class EnsembleSender:
             self._sent.append(_Sent(entry_class, last, frames, bytes_held))
             for index in core.write_set(entry_class):
                 self._send(index, frames)
+            if core.failed:
+                self._change.resume()
             # Only if there was one: a burst may have been sent before, with an older LAC.
             self.lac_carried = core.last_add_confirmed
 

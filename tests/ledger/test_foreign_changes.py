@@ -117,15 +117,24 @@ async def test_a_writer_closes_while_its_new_ensemble_is_being_stored() -> None:
                 await goes_on.wait()
             return stored
 
+        available, is_appended = client.bookies.available, trio.Event()
+
+        async def available_late() -> dict[str, BookieInfo]:
+            await is_appended.wait()
+            return await available()
+
         client.ledgers.update = update_late  # type: ignore[method-assign]
+        client.bookies.available = available_late  # type: ignore[method-assign]
         bookie = writer.metadata.last_fragment.bookies[0]
         client.pool.connection(bookie, 2).close(BookieUnavailable("lost"))
         with trio.fail_after(10):
+            await writer.append(payload_of(COUNT))  # only with an append another is looked for
+            is_appended.set()
             await is_stored.wait()
         await writer.close()
         goes_on.set()
-        assert writer.metadata.last_entry_id == COUNT - 1
-        await check_reads(client, writer.ledger_id, COUNT)
+        assert writer.metadata.last_entry_id == COUNT
+        await check_reads(client, writer.ledger_id, COUNT + 1)
 
 
 async def test_a_ledger_that_names_a_bookie_twice_is_read_or_refused() -> None:
