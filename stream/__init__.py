@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stream.core.cursor_metadata import CursorMetadata
     from stream.core.entry_encoder import encode
     from stream.core.metadata import Segment, SegmentState, StreamMetadata
+    from stream.core.partitioned import PartitionedStream
     from stream.core.policy import NamespaceMetadata
     from stream.core.position import (
         EARLIEST,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         parse_start,
     )
     from stream.core.records import Record, RecordBatch, decode
+    from stream.core.routing import partition_of
     from stream.cursor import Cursor
     from stream.errors import (
         CommitOutOfOrder,
@@ -34,11 +36,14 @@ if TYPE_CHECKING:
         CursorMoved,
         EpochMismatch,
         HandedOver,
+        IsPartitioned,
         NamespaceExists,
         NamespaceNotEmpty,
         NoSuchCursor,
         NoSuchNamespace,
         NoSuchStream,
+        NotPartitioned,
+        PartitionsFailed,
         ProducerGap,
         RecordFormatError,
         SequenceMismatch,
@@ -58,6 +63,13 @@ if TYPE_CHECKING:
         list_namespaces,
     )
     from stream.open_segment import StreamWriterStatistics, WriterOptions
+    from stream.partitioned_writer import (
+        PartitionedWriter,
+        PartitionedWriterStatistics,
+        PartitionPosition,
+        PartitionTicket,
+    )
+    from stream.partitions import PartitionedInfo
     from stream.producer import Producer
     from stream.reader import OnTruncated, StreamReader
     from stream.writer import StreamWriter
@@ -81,6 +93,7 @@ __all__ = [
     "FromSequence",
     "FromTime",
     "HandedOver",
+    "IsPartitioned",
     "Janitor",
     "Namespace",
     "NamespaceExists",
@@ -89,7 +102,15 @@ __all__ = [
     "NoSuchCursor",
     "NoSuchNamespace",
     "NoSuchStream",
+    "NotPartitioned",
     "OnTruncated",
+    "PartitionPosition",
+    "PartitionTicket",
+    "PartitionedInfo",
+    "PartitionedStream",
+    "PartitionedWriter",
+    "PartitionedWriterStatistics",
+    "PartitionsFailed",
     "Position",
     "Producer",
     "ProducerGap",
@@ -119,9 +140,16 @@ __all__ = [
     "encode",
     "list_namespaces",
     "parse_start",
+    "partition_of",
 ]
 
 _HOMES = {
+    "stream.partitions": "PartitionedInfo",
+    "stream.partitioned_writer": (
+        "PartitionPosition PartitionTicket PartitionedWriter PartitionedWriterStatistics"
+    ),
+    "stream.core.routing": "partition_of",
+    "stream.core.partitioned": "PartitionedStream",
     "stream.core.cursor_metadata": "CursorMetadata",
     "stream.lag": "CursorLag",
     "stream.cursor": "Cursor",
@@ -138,9 +166,9 @@ _HOMES = {
     "stream.core.records": "Record RecordBatch decode",
     "stream.errors": (
         "CommitOutOfOrder CompressionUnavailable CursorMoved EpochMismatch HandedOver "
-        "NamespaceExists NamespaceNotEmpty NoSuchCursor NoSuchNamespace NoSuchStream "
-        "ProducerGap RecordFormatError SequenceMismatch StreamBusy StreamExists TakenOver "
-        "TooManyProducers Truncated"
+        "IsPartitioned NamespaceExists NamespaceNotEmpty NoSuchCursor NoSuchNamespace "
+        "NoSuchStream NotPartitioned PartitionsFailed ProducerGap RecordFormatError "
+        "SequenceMismatch StreamBusy StreamExists TakenOver TooManyProducers Truncated"
     ),
     "stream.janitor": "Janitor SweepReport",
     "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
