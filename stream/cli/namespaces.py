@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
+from stream.cli.retention import consequence_facts
+from stream.cli.settings import PolicyOptions, policy_facts
 from stream.core.policy import NamespaceMetadata
 from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
+from stream.policies import consequences
 
 app = App(name="namespace", help="Create, list, show, set.")
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
-_FOR_EVER = "ever"
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyOptions:
-    """Settings of a namespace. Those left out keep their value, or get the default."""
-
-    ensemble_size: int | None = None
-    """Bookies a segment is spread over."""
-    write_quorum: int | None = None
-    """Copies of each entry."""
-    ack_quorum: int | None = None
-    """Copies that must be synced before an append is confirmed."""
-    digest_type: Literal["CRC32C", "CRC32", "HMAC", "DUMMY"] | None = None
-    """Checksum of entries."""
-    roll_ms: int | None = None
-    """Age at which a segment is sealed and the next begun."""
-    roll_bytes: int | None = None
-    """Size at which a segment is sealed and the next begun."""
-    retention_ms: int | Literal["ever"] | None = None
-    """Drop sealed segments whose newest record is older; "ever" keeps all."""
-    retention_bytes: int | Literal["ever"] | None = None
-    """Drop the oldest sealed segments beyond so many bytes; "ever" keeps all."""
-    compression: Literal["none", "zstd", "lz4"] | None = None
-    """Of the records in an entry."""
-    batch_bytes: int | None = None
-    """A batch of records of this size is sent at once."""
-    linger_ms: int | None = None
-    """How long a smaller batch may wait for more."""
-
-    def given(self) -> dict[str, Any]:
-        chosen = {name: value for name, value in asdict(self).items() if value is not None}
-        return {name: None if value == _FOR_EVER else value for name, value in chosen.items()}
-
-
 _NOTHING = PolicyOptions()
-
-
-def _facts(policy: NamespaceMetadata) -> dict[str, Any]:
-    facts = asdict(policy)
-    facts["created"] = time_of(facts.pop("created_ms"))
-    return facts
+_Flag = Annotated[bool, Parameter(negative="")]
 
 
 def _show(policy: NamespaceMetadata, output: OutputOption) -> None:
-    output.show(_facts(policy), title=f"namespace {policy.name}")
+    facts = policy_facts(policy, is_for_people=not output.json)
+    output.show(facts, title=f"namespace {policy.name}")
 
 
 @app.command
@@ -106,15 +68,55 @@ async def set_policy(
     /,
     *,
     policy: PolicyOptions = _NOTHING,
+    dry_run: _Flag = False,
+    yes: _Flag = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Change a namespace's policy, for segments made from now on."""
+    """Change a namespace's policy; running writers and the janitor follow it.
+
+    Parameters
+    ----------
+    dry_run
+        Change nothing; list what would be dropped or deleted now, and why.
+    yes
+        Go on although the new policy drops or deletes data now. Without it that is an error.
+    """
     given = policy.given()
     if not given:
         raise InvalidArgument("nothing to set; `ledgerstream namespace set --help` lists it all")
     async with Namespace.connect(cluster.uri, name) as namespace:
-        _show(await namespace.set_policy(**given), output)
+        if dry_run:
+            present = await namespace.policy()
+            wanted = await namespace.set_policy(dry_run=True, **given)
+            await _show_consequences(namespace, present, wanted, output)
+            return
+        _show(await namespace.set_policy(allow_drop=yes, **given), output)
+
+
+async def _show_consequences(
+    namespace: Namespace,
+    present: NamespaceMetadata,
+    wanted: NamespaceMetadata,
+    output: OutputOption,
+) -> None:
+    found = await consequences(namespace.client, present, wanted)
+    losses = [change for change in found if change.is_loss]
+    rows = [consequence_facts(change, is_for_people=not output.json) for change in losses]
+    before, after = (policy_facts(p, is_for_people=not output.json) for p in (present, wanted))
+    changed: list[dict[str, Any]] = [
+        {"setting": setting, "from": before[setting], "to": value}
+        for setting, value in after.items()
+        if value != before[setting]
+    ]
+    if output.json:
+        print_json({"namespace": wanted.name, "changed": changed, "consequences": rows})
+        return
+    output.show_list(changed, title=f"namespace {wanted.name}", none="no setting would change")
+    output.show_list(
+        rows, title="lost at the next sweep", none="nothing would be dropped or deleted now"
+    )
+    remark("a dry run: nothing was changed" + ("; it would need --yes" if rows else ""))
 
 
 @app.command
@@ -122,12 +124,19 @@ async def delete(
     name: str,
     /,
     *,
+    purge: _Flag = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Delete a namespace that has no streams left."""
+    """Delete a namespace that has no streams left.
+
+    Parameters
+    ----------
+    purge
+        Delete what is in its trash for good first. Without it that is an error.
+    """
     async with LedgerClient.connect(cluster.uri) as client:
-        await delete_namespace(client, name)
+        await delete_namespace(client, name, purge=purge)
     if output.json:
         print_json({"namespace": name, "deleted": True})
     else:

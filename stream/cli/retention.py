@@ -1,0 +1,181 @@
+"""`ledgerstream retention`: what is kept, what goes, when and why. Looks only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cyclopts import App
+
+from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from stream.cli.arguments import StreamName, parse_stream
+from stream.core.amounts import duration_text, size_text
+from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
+from stream.namespace import Namespace
+from stream.policies import Consequence
+
+app = App(name="retention", help="Explain what is kept, what goes, when and why.")
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+
+
+@app.command
+async def explain(
+    stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """Say what happens to each segment of NAMESPACE/STREAM, when and why.
+
+    NAMESPACE alone gives a line per stream. Nothing is changed.
+    """
+    if "/" not in stream:
+        async with Namespace.connect(cluster.uri, stream) as namespace:
+            plans = await namespace.what_if()
+        output.show_list(
+            [_summary(plan, is_for_people=not output.json) for plan in plans],
+            title=f"retention of namespace {stream}",
+            none="no streams",
+        )
+        return
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        partitions = await namespace.partitions(name.stream)
+        plans = [await namespace.explain_retention(partition) for partition in partitions]
+    if output.json:
+        print_json([plan_facts(plan) for plan in plans])
+        return
+    for plan in plans:
+        title = StreamName(name.namespace, plan.stream)
+        output.show_list(
+            [_segment_row(segment) for segment in plan.segments],
+            title=f"retention of stream {title}",
+            none=f"stream {title} has no segments yet",
+        )
+        if plan.segments:
+            remark(_in_short(plan))
+
+
+def plan_facts(plan: RetentionPlan) -> dict[str, Any]:
+    """A plan for programs: times in milliseconds, sizes in bytes."""
+    return {
+        "stream": plan.stream,
+        "now_ms": plan.now_ms,
+        "deleted_ms": None if plan.deleted_ms < 0 else plan.deleted_ms,
+        "begin": str(plan.begin),
+        "next_ms": plan.next_ms,
+        "segments": [
+            {
+                "segment": segment.number,
+                "ledger_id": segment.ledger_id,
+                "verdict": segment.verdict.value,
+                "is_purged": segment.is_purged,
+                "due_ms": segment.due_ms,
+                "records": segment.records,
+                "bytes": segment.nbytes,
+                "newest_ms": None if segment.newest_ms < 0 else segment.newest_ms,
+                "reason": segment.reason,
+            }
+            for segment in plan.segments
+        ],
+    }
+
+
+def _segment_row(segment: SegmentPlan) -> dict[str, Any]:
+    is_open = segment.newest_ms < 0
+    return {
+        "segment": segment.number,
+        "records": None if is_open else segment.records,
+        "size": None if is_open else size_text(segment.nbytes),
+        "newest record": time_of(segment.newest_ms),
+        "what": _what(segment),
+        "when": "now" if _is_now(segment) else time_of(segment.due_ms),
+        "why": segment.reason,
+    }
+
+
+def _what(segment: SegmentPlan) -> str:
+    match segment.verdict:
+        case Verdict.KEEP:
+            return "kept, then dropped" if segment.due_ms is not None else "kept"
+        case Verdict.DROP:
+            return "deleted" if segment.is_purged else "dropped"
+        case Verdict.IN_TRASH:
+            return "in the trash, then deleted"
+        case Verdict.PURGE:
+            return "deleted"
+
+
+def _is_now(segment: SegmentPlan) -> bool:
+    return segment.verdict in (Verdict.DROP, Verdict.PURGE)
+
+
+def _in_short(plan: RetentionPlan) -> str:
+    words = [f"the next sweep drops {amount(plan.dropped)} and deletes {amount(plan.purged)}"]
+    if plan.dropped:
+        words.append(f"the stream then begins at {plan.begin}")
+    if plan.next_ms is not None:
+        words.append(f"more is due in {duration_text(plan.next_ms - plan.now_ms)}")
+    return "; ".join(words)
+
+
+def amount(segments: Sequence[SegmentPlan]) -> str:
+    """ "3 segments (1,234 records, 5.00 MiB)", or "nothing"."""
+    if not segments:
+        return "nothing"
+    records = sum(segment.records for segment in segments)
+    nbytes = sum(segment.nbytes for segment in segments)
+    many = "1 segment" if len(segments) == 1 else f"{len(segments):,} segments"
+    return f"{many} ({records:,} records, {size_text(nbytes)})"
+
+
+def _summary(plan: RetentionPlan, *, is_for_people: bool) -> dict[str, Any]:
+    by_verdict = {
+        verdict: [segment for segment in plan.segments if segment.verdict is verdict]
+        for verdict in Verdict
+    }
+    if is_for_people:
+        return {
+            "stream": plan.stream if plan.deleted_ms < 0 else f"{plan.stream} (deleted)",
+            "kept": amount(by_verdict[Verdict.KEEP]),
+            "dropped now": amount(by_verdict[Verdict.DROP]),
+            "in the trash": amount(by_verdict[Verdict.IN_TRASH]),
+            "deleted now": amount(plan.purged),
+            "next": time_of(plan.next_ms),
+        }
+    return {
+        "stream": plan.stream,
+        "deleted_ms": None if plan.deleted_ms < 0 else plan.deleted_ms,
+        "begin": str(plan.begin),
+        **{
+            f"segments_{verdict.name.lower()}": len(segments)
+            for verdict, segments in by_verdict.items()
+        },
+        "segments_purged_now": len(plan.purged),
+        "bytes_dropped_now": sum(segment.nbytes for segment in plan.dropped),
+        "bytes_purged_now": sum(segment.nbytes for segment in plan.purged),
+        "next_ms": plan.next_ms,
+    }
+
+
+def consequence_facts(change: Consequence, *, is_for_people: bool) -> dict[str, Any]:
+    """What a new policy does that the present one does not."""
+    plan = change.plan
+    if is_for_people:
+        first = (*change.dropped, *change.purged)[0]
+        return {
+            "stream": plan.stream if plan.deleted_ms < 0 else f"{plan.stream} (deleted)",
+            "dropped": amount(change.dropped),
+            "deleted for good": amount(change.purged),
+            "begins at": None if plan.deleted_ms >= 0 else str(plan.begin),
+            "why": first.reason,
+        }
+    return {
+        "stream": plan.stream,
+        "deleted_ms": None if plan.deleted_ms < 0 else plan.deleted_ms,
+        "begin": str(plan.begin),
+        "segments_dropped": [segment.number for segment in change.dropped],
+        "segments_purged": [segment.number for segment in change.purged],
+        "records_dropped": sum(segment.records for segment in change.dropped),
+        "bytes_dropped": sum(segment.nbytes for segment in change.dropped),
+        "bytes_purged": sum(segment.nbytes for segment in change.purged),
+    }

@@ -1,0 +1,148 @@
+"""`ledgerstream stream trash|undelete|untruncate|purge`: what was dropped, and its way back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.errors import InvalidArgument
+from stream.cli.arguments import parse_from, parse_stream
+from stream.cli.retention import amount
+from stream.cli.streams import app
+from stream.core.amounts import duration_text, size_text
+from stream.core.position import Position
+from stream.namespace import Namespace
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+
+
+@app.command
+async def trash(
+    namespace: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """List what can be brought back: deleted streams, and truncated segments."""
+    async with Namespace.connect(cluster.uri, namespace) as streams:
+        entries = await streams.trash()
+        now_ms = streams.client.now_ms()
+    output.show_list(
+        [
+            {
+                "stream": f"{namespace}/{entry.stream}",
+                "what": "deleted stream" if entry.is_deleted else "truncated segments",
+                "segments": entry.segments,
+                "records": entry.records,
+                "bytes": entry.nbytes if output.json else size_text(entry.nbytes),
+                "since": time_of(entry.since_ms),
+                "gone_after": time_of(entry.purge_ms),
+                "left": max(0, entry.purge_ms - now_ms)
+                if output.json
+                else duration_text(max(0, entry.purge_ms - now_ms)),
+                "begins_at": str(entry.first_position),
+            }
+            for entry in entries
+        ],
+        title=f"trash of namespace {namespace}",
+        none="the trash is empty",
+    )
+
+
+@app.command
+async def undelete(
+    stream: str,
+    /,
+    *,
+    as_name: str | None = None,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Bring back the stream of this name that was deleted last, with its cursors.
+
+    Parameters
+    ----------
+    as_name
+        Bring it back under this name (without cursors), when its own is in use again.
+    """
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        await namespace.undelete_stream(name.stream, as_name)
+    back = f"{name.namespace}/{as_name or name.stream}"
+    if output.json:
+        print_json({"stream": back, "deleted": False})
+    else:
+        remark(f"stream {back} is back")
+
+
+@app.command
+async def untruncate(
+    stream: str,
+    position: str | None = None,
+    /,
+    *,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Bring back truncated records, from POSITION on or all there still are."""
+    name = parse_stream(stream)
+    to = None if position is None else parse_from(position)
+    if to is not None and not isinstance(to, Position):
+        raise InvalidArgument(f"bring back from a position like 3:120:0, not {position!r}")
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        partitions = await namespace.partitions(name.stream)
+        if to is not None and len(partitions) > 1:
+            raise InvalidArgument(
+                f"stream {name} is partitioned: name a partition (like {name}#0), or leave the "
+                f"position out to bring back all there is"
+            )
+        rows = []
+        for partition in partitions:
+            before = (await namespace.stream_metadata(partition)).first_available
+            back = await namespace.untruncate(partition, to)
+            plan = await namespace.explain_retention(partition)
+            rows.append(
+                {
+                    "stream": f"{name.namespace}/{partition}",
+                    "began_at": str(before),
+                    "begins_at": str(back.first_available),
+                    "records": sum(segment.records for segment in back.live()),
+                }
+            )
+            if plan.dropped:
+                remark(
+                    f"{partition}: the policy will drop {amount(plan.dropped)} again at the next "
+                    f"sweep; to keep them change it now (ledgerstream namespace set "
+                    f"{name.namespace} --retention-ms ...)"
+                )
+    output.show_list(rows, title=f"stream {name}", none="nothing")
+
+
+@app.command
+async def purge(
+    stream: str,
+    /,
+    *,
+    yes: Annotated[bool, Parameter(negative="")] = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Delete for good what the trash holds of a stream.
+
+    Parameters
+    ----------
+    yes
+        Really do it: nothing can bring it back. Without it that is an error.
+    """
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        if not yes:
+            raise InvalidArgument(
+                f"this deletes what `ledgerstream stream trash {name.namespace}` lists of {name} "
+                f"for good; go on with --yes"
+            )
+        ledgers = await namespace.purge(name.stream)
+    if output.json:
+        print_json({"stream": str(name), "ledgers_deleted": ledgers})
+    else:
+        remark(f"the trash of stream {name} is empty: {ledgers} ledgers deleted")
