@@ -25,6 +25,7 @@ from stream.errors import PartitionsFailed
 from stream.open_segment import StreamWriterStatistics, WriterOptions
 from stream.partition_store import PartitionStore
 from stream.partition_writers import PartitionWriters
+from stream.writer import StreamWriter
 
 if TYPE_CHECKING:
     from stream.namespace import Namespace
@@ -98,7 +99,10 @@ class PartitionedWriter:
         self.stream = stream
         self._routes = routes
         self._writers = writers
+        # Of the last record without a key: its ticket, and where it went.
         self._keyless: Ticket | None = None
+        self._keyless_number = 0
+        self._keyless_writer: StreamWriter | None = None
         self._refused: dict[int, None] = {}
         self._calls = 0
         self._calls_ended = trio.Event()
@@ -145,7 +149,7 @@ class PartitionedWriter:
         except trio.WouldBlock:
             self._refused[number] = None
             raise
-        if key is None:
+        if key is None and partition is None:
             self._keyless = ticket
         return PartitionTicket(number, ticket)
 
@@ -269,11 +273,17 @@ class PartitionedWriter:
     def _turn(self) -> int:
         """Where the next record without a key goes: where the last one went while its batch still
         gathers, then on to the next partition."""
-        last = self._keyless
-        if last is None or last.sequence < 0:
-            return self._usable(self._routes[None])
+        last, writer = self._keyless, self._keyless_writer
+        if last is None or writer is None:
+            number = self._usable(self._routes[None])
+        elif last.sequence < 0 and writer.has_room:
+            return self._keyless_number
+        else:
+            number = self._usable(self._routes.turn())
         self._keyless = None
-        return self._usable(self._routes.turn())
+        self._keyless_number = number
+        self._keyless_writer = self._writers.open.get(number)
+        return number
 
     def _turns(self, count: int) -> list[int]:
         """So many partitions, or all there are, whose turn it is."""
@@ -347,6 +357,7 @@ class PartitionedWriter:
             except PartitionsFailed:
                 pass  # whoever appended there is told
             self._routes = self._routes.grown(partitions)
+            self._keyless = None
             self._writers.grow(partitions)
         finally:
             self._switching.set()

@@ -6,7 +6,7 @@ Checked when a record is handed over: one bad record must not take down the batc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from ledger.errors import InvalidArgument
 from stream.core.entry_encoder import Headers
@@ -51,8 +51,16 @@ def many_bytes(
     for what, column in (("keys", keys), ("event times", event_times)):
         if column is not None and len(column) != len(values):
             raise InvalidArgument(f"{len(column)} {what} for {len(values)} values")
-    if keys is None and event_times is None and set(map(type, values)) <= {bytes}:
-        sizes = [size + RECORD_OVERHEAD_BYTES for size in map(len, values)]
+    if _are_plain(values, keys, event_times):
+        lengths = map(len, values)
+        if keys is None:
+            sizes = [size + RECORD_OVERHEAD_BYTES for size in lengths]
+        else:
+            # Nearly all that have keys have one in each record.
+            key_lengths = map(len, cast("Sequence[bytes]", keys))
+            sizes = [
+                v + k + RECORD_OVERHEAD_BYTES for v, k in zip(lengths, key_lengths, strict=True)
+            ]
         if max(sizes, default=0) - RECORD_OVERHEAD_BYTES <= bytes_max:
             return sizes
     nothing: Sequence[None] = [None] * len(values)
@@ -65,3 +73,21 @@ def many_bytes(
             strict=True,
         )
     ]
+
+
+def _are_plain(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    event_times: Sequence[int | None] | None,
+) -> bool:
+    """Whether the columns have nothing in them that must be looked at one by one."""
+    if not set(map(type, values)) <= {bytes}:
+        return False
+    if keys is not None and not set(map(type, keys)) <= {bytes}:
+        return False
+    if not event_times:
+        return True
+    if not set(map(type, event_times)) <= {int}:
+        return False
+    times = cast("Sequence[int]", event_times)
+    return min(times) >= -(1 << 63) and max(times) < 1 << 63
