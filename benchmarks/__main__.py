@@ -16,7 +16,8 @@ from benchmarks.cluster import RunningCluster, running_cluster
 from benchmarks.report import Measured, result_of, show
 from benchmarks.settings import Settings
 
-Name = Literal["ledger-add", "append", "latency", "tail", "catchup", "start", "all"]
+Name = Literal["ledger-add", "append", "latency", "tail", "fanout", "catchup", "start", "all"]
+_RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000}
 
 # What `all` runs: the rows of the table in docs/performance.md.
 TABLE: list[tuple[Name, dict[str, Any]]] = [
@@ -29,6 +30,8 @@ TABLE: list[tuple[Name, dict[str, Any]]] = [
     ("latency", {"layer": "ledger", "size": 1024}),
     ("latency", {"layer": "stream"}),
     ("tail", {}),
+    ("fanout", {"shape": "batches"}),
+    ("fanout", {"shape": "records"}),
     ("catchup", {"shape": "batches"}),
     ("catchup", {"shape": "records"}),
 ]
@@ -36,6 +39,8 @@ TABLE: list[tuple[Name, dict[str, Any]]] = [
 
 def run_one(name: Name, settings: Settings) -> dict[str, Any]:
     """Runs one benchmark on a cluster of its own and returns its result."""
+    if not settings.rate:
+        settings = replace(settings, rate=_RATES.get(name, 0))
     module = importlib.import_module("benchmarks." + name.replace("-", "_"))
     if name == "start":
         directory = settings.dir or Path.cwd()
@@ -57,7 +62,8 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
     ----------
     name
         ledger-add: entries to a ledger. append: records to a stream. latency: at a fixed rate.
-        tail: from writer to reader. catchup: reading what is there. start: until "ready".
+        tail: from writer to reader. fanout: to a hundred of them. catchup: reading what is there.
+        start: until "ready".
         all: each of them, with the settings of docs/performance.md.
     """
     chosen = settings or Settings()

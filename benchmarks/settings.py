@@ -47,14 +47,17 @@ class Settings:
     callers: int = 200
     """append --mode callers: how many."""
 
-    rate: int = 1000
-    """latency, tail: records per second."""
+    rate: int = 0
+    """latency, tail, fanout: records per second; 0: 1,000, 500, and 20,000."""
+
+    readers: int = 100
+    """fanout: how many follow the stream, in one process."""
 
     layer: Literal["ledger", "stream"] = "stream"
     """latency: what is appended, entries or records."""
 
     shape: Literal["batches", "records"] = "batches"
-    """catchup: what the reader is given, columnar batches or record objects."""
+    """catchup, fanout: what a reader is given, columnar batches or record objects."""
 
     dir: Path | None = None
     """Where the cluster's directory is made (removed afterwards); default: the system's."""

@@ -1,7 +1,7 @@
 """`tail`: from a writer in one process to a reader in another, at a fixed rate.
 
 The latency is from just before the append to the record in the reader's hands; both processes
-read the same monotonic clock.
+read the same monotonic clock. Beside it the disk's own fdatasync is measured.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ import trio
 
 from benchmarks.append import NAMESPACE, STREAM
 from benchmarks.cluster import RunningCluster
+from benchmarks.disk import fdatasync_beside
 from benchmarks.report import Measured
 from benchmarks.settings import Settings
 from stream import EARLIEST, Namespace, StreamWriter
 
 _DEFAULT_SECONDS = 10
-_STAMP = struct.Struct(">d")
+STAMP = struct.Struct(">d")
+"""When a record was appended, by the monotonic clock; the first bytes of its value."""
 
 
-async def _append_at_rate(writer: StreamWriter, size: int, count: int, rate: int) -> None:
-    padding = os.urandom(max(0, size - _STAMP.size))
+async def append_at_rate(writer: StreamWriter, size: int, count: int, rate: int) -> None:
+    """Records that begin with the time of their append, so many per second."""
+    padding = os.urandom(max(0, size - STAMP.size))
     started_s = time.monotonic()
     sent = 0
     while sent < count:
@@ -35,7 +38,7 @@ async def _append_at_rate(writer: StreamWriter, size: int, count: int, rate: int
         for _ in range(due - sent):
             while not writer.has_room:
                 await writer.wait_room()
-            writer.append_nowait(_STAMP.pack(time.monotonic()) + padding)
+            writer.append_nowait(STAMP.pack(time.monotonic()) + padding)
         sent = due
         await trio.sleep(max(0.0, started_s + sent / rate - time.monotonic()))
     await writer.flush()
@@ -54,11 +57,11 @@ async def tail(settings: Settings, cluster: RunningCluster) -> Measured:
             )
             assert reader.stdout is not None
             try:
-                await _append_at_rate(writer, settings.size, warmup, settings.rate)
+                await append_at_rate(writer, settings.size, warmup, settings.rate)
                 await reader.stdout.receive_some(64)  # it has seen the warm-up
                 cluster.client_pids.append(reader.pid)
-                with cluster.measured() as phase:
-                    await _append_at_rate(writer, settings.size, count, settings.rate)
+                with fdatasync_beside(cluster.directory) as disk, cluster.measured() as phase:
+                    await append_at_rate(writer, settings.size, count, settings.rate)
                     seen = b""
                     while not seen.endswith(b"\n"):
                         seen += await reader.stdout.receive_some(1 << 20)
@@ -67,7 +70,7 @@ async def tail(settings: Settings, cluster: RunningCluster) -> Measured:
                 reader.terminate()
                 await reader.wait()
                 await reader.stdout.aclose()
-    return Measured(count, count * settings.size, phase, array("d", json.loads(seen)))
+    return Measured(count, count * settings.size, phase, array("d", json.loads(seen)), disk)
 
 
 async def _read(cluster: str, warmup: int, count: int) -> None:
@@ -82,7 +85,7 @@ async def _read(cluster: str, warmup: int, count: int) -> None:
             for value in batch.values():
                 seen += 1
                 if seen > warmup:
-                    latencies_ms.append(round((now_s - _STAMP.unpack_from(value)[0]) * 1e3, 3))
+                    latencies_ms.append(round((now_s - STAMP.unpack_from(value)[0]) * 1e3, 3))
                 elif seen == warmup:
                     sys.stdout.write("warm")
                     sys.stdout.flush()

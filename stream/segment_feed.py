@@ -74,9 +74,19 @@ class SegmentFeed:
                 if not await self._fetch(at, end, may_wait):
                     return None
                 continue
-            segment = self._segment
+            batch = self.next_fetched()
+            if batch is not None:
+                return batch
+
+    def next_fetched(self) -> RecordBatch | None:
+        """The next records among what was fetched already; None if that is used up.
+
+        Raises RecordFormatError, CompressionUnavailable.
+        """
+        while self._fetched:
+            at, segment, entry = self.position, self._segment, self._fetched[0]
+            assert at is not None, "the feed has a position"
             assert segment is not None, "fetched from no segment"
-            entry = self._fetched[0]
             batch = decode(
                 entry.payload,
                 segment=segment.number,
@@ -89,6 +99,7 @@ class SegmentFeed:
                 batch = batch.since(at.slot)
             if len(batch):
                 return batch
+        return None
 
     async def _fetch(self, at: Position, end: Position | None, may_wait: bool) -> bool:
         """Gets entries from `at` on; False if there is nothing more before `end`.

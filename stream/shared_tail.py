@@ -12,6 +12,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from operator import itemgetter
 
 import trio
 
@@ -25,6 +26,7 @@ from stream.store import StreamStore
 
 _log = logging.getLogger(__name__)
 
+_END = itemgetter(0)
 _RECORD_OBJECT_BYTES = 300
 """What a record costs beside its bytes once readers have taken it as an object."""
 
@@ -59,7 +61,8 @@ class SharedTail:
         self._feed = feed
         self._counts = counts
         self._bytes_max = bytes_max
-        self._kept: deque[RecordBatch] = deque()
+        self._kept: deque[tuple[Position, RecordBatch]] = deque()
+        """Each with where it ends."""
         self._kept_bytes = 0
         self._first_number = 0
         """Of the first batch kept; they are numbered in the order they came."""
@@ -84,7 +87,7 @@ class SharedTail:
         if self.is_over or position.slot or not self._begin <= position <= end:
             return False
         # Batches follow each other without gaps: the first that ends behind it is the next.
-        before = bisect_right(self._kept, position, key=_after)
+        before = bisect_right(self._kept, position, key=_END)
         follower.number = self._first_number + before
         self._followers[follower] = None
         return True
@@ -100,20 +103,24 @@ class SharedTail:
         self._scope.cancel()
         self._wake_all()
 
-    async def next_batch(self, follower: ReaderFeed) -> RecordBatch | None:
-        """The next batch; None if he must go on alone. May be cancelled, and asked again."""
-        while True:
-            index = follower.number - self._first_number
-            if index < 0:
-                self._counts.fallen_out += 1
-                return None
-            if index < len(self._kept):
-                follower.number += 1
-                self._counts.delivered += 1
-                return self._kept[index]
-            if self.is_over:
-                return None
-            await self._wait()
+    def take(self, follower: ReaderFeed) -> tuple[Position, RecordBatch] | None:
+        """The next batch and where it ends; None if there is none for him now."""
+        index = follower.number - self._first_number
+        if not 0 <= index < len(self._kept):
+            return None
+        follower.number += 1
+        self._counts.delivered += 1
+        return self._kept[index]
+
+    async def wait_batch(self, follower: ReaderFeed) -> bool:
+        """Returns when `take` may have one; False if he must go on alone. May be cancelled."""
+        if follower.number < self._first_number:
+            self._counts.fallen_out += 1
+            return False
+        if self.is_over:
+            return False
+        await self._wait()
+        return True
 
     async def _wait(self) -> None:
         task = trio.lowlevel.current_task()
@@ -144,8 +151,12 @@ class SharedTail:
                         await self._wait_follower()
                         continue
                     batch = await self._feed.next_batch(None)
-                    assert batch is not None, "without an end there is always a next batch"
-                    self._keep(batch)
+                    while batch is not None:
+                        self._keep(batch)
+                        # What came with it goes with it, one wake-up for all; but not so much
+                        # that those fall out who are only being woken.
+                        has_place = 2 * self._kept_bytes <= self._bytes_max
+                        batch = self._feed.next_fetched() if has_place else None
                     self._wake_all()
         except LedgerError as error:
             # Each follower meets it by himself, in a call of his own.
@@ -166,15 +177,14 @@ class SharedTail:
     def _keep(self, batch: RecordBatch) -> None:
         """Keeps it for those who have not taken it, as far as there is room."""
         kept = self._kept
-        kept.append(batch)
+        kept.append((batch.after, batch))
         self._kept_bytes += _held_bytes(batch)
         self._counts.batches += 1
         slowest = min(follower.number for follower in self._followers)
         while len(kept) > 1 and (
             self._first_number < slowest or self._kept_bytes > self._bytes_max
         ):
-            gone = kept.popleft()
-            self._begin = gone.after
+            self._begin, gone = kept.popleft()
             self._first_number += 1
             self._kept_bytes -= _held_bytes(gone)
 
@@ -273,21 +283,23 @@ class ReaderFeed:
             self._leave_tail()
             return await self._own.next_batch(end)
         while True:
-            batch: RecordBatch | None
-            if self._tail is not None:
-                batch = await self._tail.next_batch(self)
-                if batch is not None:
-                    self._own.position = batch.after
+            tail = self._tail
+            if tail is not None:
+                taken = tail.take(self)
+                if taken is not None:
+                    self._own.position, batch = taken
                     return batch
+                if await tail.wait_batch(self):
+                    continue
                 # If it failed the error must come out here, not end another shared feed.
-                self._goes_alone = self._tail.is_over
+                self._goes_alone = tail.is_over
                 self._leave_tail()
             if not self._goes_alone and await self._join():
                 continue
-            batch = await self._own.next_batch(None, may_wait=self._goes_alone)
-            if batch is not None:
+            own = await self._own.next_batch(None, may_wait=self._goes_alone)
+            if own is not None:
                 self._goes_alone = self._tails is None
-                return batch
+                return own
             if not await self._join():
                 self._begin_tail()
 
@@ -318,10 +330,6 @@ class ReaderFeed:
         tail, self._tail = self._tail, None
         if tail is not None:
             tail.leave(self)
-
-
-def _after(batch: RecordBatch) -> Position:
-    return batch.after
 
 
 def _held_bytes(batch: RecordBatch) -> int:
