@@ -1,0 +1,74 @@
+"""How long the disk itself takes to sync, measured while a benchmark runs on it.
+
+Latencies of appends say little without it: whatever else uses the disk makes both slower. A process
+of its own overwrites 4 KiB of a file whose blocks were written before and calls fdatasync, some
+fifty times a second; its CPU time is nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.report import percentiles
+
+_PAUSE_S = 0.02
+_BLOCK_BYTES = 4096
+_BLOCKS = 256
+
+
+@contextmanager
+def fdatasync_beside(directory: Path) -> Iterator[dict[str, float]]:
+    """Syncs files in `directory` for as long as the block runs; then the dictionary has
+    `fdatasync_p50_ms`, `fdatasync_p99_ms`, `fdatasync_p999_ms` and `fdatasync_count`."""
+    found: dict[str, float] = {}
+    command = [sys.executable, "-m", "benchmarks.disk", str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
+        assert probe.stdin is not None
+        assert probe.stdout is not None
+        probe.stdout.readline()  # it has made its file
+        yield found
+        said, _ = probe.communicate()
+    seen_ms = array("d", json.loads(said))
+    found |= {f"fdatasync_{name}": value for name, value in percentiles(seen_ms).items()}
+    found["fdatasync_count"] = len(seen_ms)
+
+
+def _probe(directory: Path) -> None:
+    seen_ms = array("d")
+    block = os.urandom(_BLOCK_BYTES)
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        file.write(block * _BLOCKS)
+        os.fsync(file.fileno())
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        os.set_blocking(sys.stdin.fileno(), False)
+        number = 0
+        while not _is_over():
+            number = (number + 1) % _BLOCKS
+            started_s = time.perf_counter()
+            os.pwrite(file.fileno(), block, number * _BLOCK_BYTES)
+            os.fdatasync(file.fileno())
+            seen_ms.append((time.perf_counter() - started_s) * 1e3)
+            time.sleep(_PAUSE_S)
+    sys.stdout.write(json.dumps([round(ms, 4) for ms in seen_ms]))
+
+
+def _is_over() -> bool:
+    """Whether the benchmark has closed our input."""
+    try:
+        return not os.read(sys.stdin.fileno(), 1)
+    except BlockingIOError:
+        return False
+
+
+if __name__ == "__main__":
+    _probe(Path(sys.argv[1]))
