@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stream.backward import BackwardBatches
     from stream.batch import Ticket
+    from stream.consumer import Consumer, Delivery, RecordDelivery
     from stream.core.compression import Compression
     from stream.core.cursor_metadata import CursorMetadata
     from stream.core.entry_encoder import encode
@@ -35,14 +36,18 @@ if TYPE_CHECKING:
         CompressionUnavailable,
         CursorMoved,
         EpochMismatch,
+        GroupBusy,
         HandedOver,
         IsPartitioned,
+        MemberExists,
         NamespaceExists,
         NamespaceNotEmpty,
         NoSuchCursor,
+        NoSuchGroup,
         NoSuchNamespace,
         NoSuchStream,
         NotPartitioned,
+        PartitionLost,
         PartitionsFailed,
         ProducerGap,
         RecordFormatError,
@@ -53,8 +58,11 @@ if TYPE_CHECKING:
         TooManyProducers,
         Truncated,
     )
+    from stream.groups import GroupInfo, GroupPartition
     from stream.janitor import Janitor, SweepReport
     from stream.lag import CursorLag
+    from stream.merged_feeds import OrderBy
+    from stream.merged_reader import MergedBatch, MergedReader, MergedRecord
     from stream.namespace import (
         Namespace,
         StreamInfo,
@@ -81,10 +89,12 @@ __all__ = [
     "CommitOutOfOrder",
     "Compression",
     "CompressionUnavailable",
+    "Consumer",
     "Cursor",
     "CursorLag",
     "CursorMetadata",
     "CursorMoved",
+    "Delivery",
     "Edge",
     "EpochMismatch",
     "FromCursor",
@@ -92,18 +102,28 @@ __all__ = [
     "FromEventTime",
     "FromSequence",
     "FromTime",
+    "GroupBusy",
+    "GroupInfo",
+    "GroupPartition",
     "HandedOver",
     "IsPartitioned",
     "Janitor",
+    "MemberExists",
+    "MergedBatch",
+    "MergedReader",
+    "MergedRecord",
     "Namespace",
     "NamespaceExists",
     "NamespaceMetadata",
     "NamespaceNotEmpty",
     "NoSuchCursor",
+    "NoSuchGroup",
     "NoSuchNamespace",
     "NoSuchStream",
     "NotPartitioned",
     "OnTruncated",
+    "OrderBy",
+    "PartitionLost",
     "PartitionPosition",
     "PartitionTicket",
     "PartitionedInfo",
@@ -116,6 +136,7 @@ __all__ = [
     "ProducerGap",
     "Record",
     "RecordBatch",
+    "RecordDelivery",
     "RecordFormatError",
     "Segment",
     "SegmentState",
@@ -144,6 +165,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "stream.groups": "GroupInfo GroupPartition",
+    "stream.consumer": "Consumer Delivery RecordDelivery",
     "stream.partitions": "PartitionedInfo",
     "stream.partitioned_writer": (
         "PartitionPosition PartitionTicket PartitionedWriter PartitionedWriterStatistics"
@@ -165,13 +188,16 @@ _HOMES = {
     ),
     "stream.core.records": "Record RecordBatch decode",
     "stream.errors": (
-        "CommitOutOfOrder CompressionUnavailable CursorMoved EpochMismatch HandedOver "
-        "IsPartitioned NamespaceExists NamespaceNotEmpty NoSuchCursor NoSuchNamespace "
-        "NoSuchStream NotPartitioned PartitionsFailed ProducerGap RecordFormatError "
-        "SequenceMismatch StreamBusy StreamExists TakenOver TooManyProducers Truncated"
+        "CommitOutOfOrder CompressionUnavailable CursorMoved EpochMismatch GroupBusy "
+        "HandedOver IsPartitioned MemberExists NamespaceExists NamespaceNotEmpty NoSuchCursor "
+        "NoSuchGroup NoSuchNamespace NoSuchStream NotPartitioned PartitionLost "
+        "PartitionsFailed ProducerGap RecordFormatError SequenceMismatch StreamBusy "
+        "StreamExists TakenOver TooManyProducers Truncated"
     ),
     "stream.janitor": "Janitor SweepReport",
     "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
+    "stream.merged_feeds": "OrderBy",
+    "stream.merged_reader": "MergedBatch MergedReader MergedRecord",
     "stream.open_segment": "StreamWriterStatistics WriterOptions",
     "stream.producer": "Producer",
     "stream.reader": "OnTruncated StreamReader",

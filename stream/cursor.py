@@ -144,6 +144,13 @@ class Cursor:
         await self._put(is_release=True)
         self.close()
 
+    async def check(self) -> None:
+        """Looks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
+        async with self._putting:
+            if self._error is not None:
+                raise self._error
+            await self._look_again(self.position)
+
     def close(self) -> None:
         """Nothing more can be committed."""
         if self._error is None:
@@ -179,7 +186,7 @@ class Cursor:
                 try:
                     version = await self._cursors.put(self._namespace, wanted, self._version)
                 except MetadataConflict:
-                    if await self._is_released(position, is_release):
+                    if await self._look_again(position, is_release=is_release):
                         return
                 except NoSuchCursor as error:
                     self._error = error
@@ -195,31 +202,27 @@ class Cursor:
                     return
         raise MetadataConflict(f"cursor {self.name!r}: its version rose {UPDATE_TRIES_MAX} times")
 
-    async def _is_released(self, position: Position, is_release: bool) -> bool:
-        """The node has another version: goes on from our own late change, or raises CursorMoved.
+    async def _look_again(self, position: Position, *, is_release: bool = False) -> bool:
+        """Goes on from a late change of our own, or raises CursorMoved.
 
         True if it is a release of ours that happened after all.
         """
         slot = await self._cursors.look(self._namespace, self._metadata, self.name)
         present = slot.cursor
-        if (
-            present is not None
-            and slot.version is not None
-            and (present.epoch, present.token) == (self.epoch, self.token)
-        ):
-            self._took(present, slot.version)
-            return False
-        is_ours = (
-            is_release
-            and present is not None
-            and (present.epoch, present.holder, present.token) == (self.epoch, "", "")
-            and present.position == position
-        )
-        if not is_ours:
-            theirs = None if present is None else present.position
-            self._error = CursorMoved(self.stream, self.name, position, theirs)
-            raise self._error
-        return True
+        if present is not None and slot.version is not None:
+            if (present.epoch, present.token) == (self.epoch, self.token):
+                self._took(present, slot.version)
+                return False
+            if slot.version == self._version:
+                return False  # it has not been ours yet, nor anybody else's since
+            released = (self.epoch, "", "", position)
+            mark = (present.epoch, present.holder, present.token, present.position)
+            if is_release and mark == released:
+                return True
+        theirs = None if present is None else present.position
+        self._error = CursorMoved(self.stream, self.name, position, theirs)
+        self._advanced.set()  # `run` ends
+        raise self._error
 
     def _took(self, stored: CursorMetadata, version: int) -> None:
         self._stored, self._version = stored, version
@@ -245,7 +248,7 @@ async def open_cursor(
         if slot.cursor is not None and slot.version is not None:
             stored, version = slot.cursor, slot.version
             break
-        position = await find(client, metadata, start)
+        position = await find(client, metadata, start, namespace)
         stored = new_cursor(metadata, name, position, slot.last_epoch, client.now_ms())
         try:
             version = await cursors.put(namespace, stored, slot.version)

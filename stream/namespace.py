@@ -6,7 +6,7 @@ Keeps no state but its addresses: any number of processes may use the same names
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Unpack, overload
 
@@ -14,26 +14,22 @@ from ledger.client import LedgerClient
 from ledger.options import ClientOptions
 from stream import partitions as partitioning
 from stream import reclaim
-from stream.core.cursor_metadata import CursorMetadata
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.names import check_name, check_new_name
 from stream.core.ownership import Succession
 from stream.core.partitioned import PartitionedStream
-from stream.core.position import EARLIEST, Position, Start
-from stream.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
-from stream.cursor_store import CursorStore
+from stream.core.position import Position
 from stream.errors import NamespaceExists, StreamExists
-from stream.lag import CursorLag
+from stream.namespace_consuming import NamespaceConsuming
 from stream.namespace_keeping import NamespaceKeeping
 from stream.namespace_partitions import NamespacePartitions
-from stream.namespace_reading import NamespaceReading
 from stream.open_segment import WriterOptions
 from stream.policies import NamespaceSettings as NamespaceSettings
 from stream.policies import create_namespace as create_namespace
 from stream.policies import delete_namespace as delete_namespace
 from stream.policies import list_namespaces as list_namespaces
 from stream.policy_watch import PolicyWatch
-from stream.seek import find, measure, sequence_at
+from stream.seek import measure, sequence_at
 from stream.shared_tail import SharedTails
 from stream.store import StreamStore
 from stream.succession import StreamLedgers
@@ -60,7 +56,7 @@ class StreamInfo:
         return self.next_sequence - self.first_sequence
 
 
-class Namespace(NamespaceReading, NamespacePartitions, NamespaceKeeping):
+class Namespace(NamespaceConsuming, NamespacePartitions, NamespaceKeeping):
     """The streams of one namespace, over a client that the caller keeps open.
 
     Args:
@@ -204,57 +200,6 @@ class Namespace(NamespaceReading, NamespacePartitions, NamespaceKeeping):
             if_epoch=if_epoch, hand_over_s=hand_over_s,
         ) as writer:  # fmt: skip
             yield writer
-
-    # Cursors
-
-    def cursor(
-        self,
-        stream: str,
-        name: str,
-        *,
-        start: Start = EARLIEST,
-        commit_interval_ms: int = COMMIT_INTERVAL_MS,
-    ) -> AbstractAsyncContextManager[Cursor]:
-        """The durable position `name` in a stream, made at `start` if the stream has none.
-
-        What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
-        block. Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable; leaving
-        CursorMoved if somebody else moved it, MetadataUnavailable.
-        """
-        return open_cursor(
-            self.client, self.store, self.name, stream, name,
-            start=start, commit_interval_ms=commit_interval_ms,
-        )  # fmt: skip
-
-    async def cursors(self, stream: str) -> list[CursorMetadata]:
-        """The cursors of a stream, sorted by name. Raises NoSuchStream, MetadataCorrupt."""
-        present = await self.stream_metadata(stream)
-        return await CursorStore(self.client.store).list(self.name, present)
-
-    async def cursor_lag(self, stream: str, name: str) -> CursorLag:
-        """How far the stored position of a cursor is behind the end of its stream.
-
-        Raises NoSuchStream, NoSuchCursor.
-        """
-        present = await self.stream_metadata(stream)
-        cursor, _ = await CursorStore(self.client.store).read(self.name, present, name)
-        return await lag_of(self.client, self.name, present, cursor.position)
-
-    async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
-        """Moves a cursor forward or back, and makes it if there is none.
-
-        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
-        there by itself. Raises NoSuchStream, Truncated, MetadataUnavailable (it may have moved).
-        """
-        present = await self.stream_metadata(stream)
-        position = await find(self.client, present, to)
-        cursors, now_ms = CursorStore(self.client.store), self.client.now_ms()
-        return await cursors.move(self.name, present, name, position, now_ms)
-
-    async def delete_cursor(self, stream: str, name: str) -> None:
-        """Forgets a position; whoever uses it gets CursorMoved. Raises NoSuchCursor."""
-        present = await self.stream_metadata(stream)
-        await CursorStore(self.client.store).delete(self.name, present, name, self.client.now_ms())
 
     async def commit_segments(
         self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]

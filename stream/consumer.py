@@ -1,0 +1,314 @@
+"""Consumer: one member of a consumer group; what the group's other members do not get, it gets.
+
+Cores: core/assignment.py, core/group_metadata.py. Every record is handed out at least once; what
+was committed never goes back; only partitions that move to another member pause. Must never
+commit what was not handled, nor at the epoch of another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import NamedTuple
+
+import trio
+
+from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, RetryableError
+from stream.core.group_metadata import GroupMetadata
+from stream.core.position import EARLIEST, Position, Start
+from stream.core.records import Record, RecordBatch
+from stream.errors import PartitionLost
+from stream.group_coordinator import Coordinator
+from stream.held_partition import RETRY_S, HeldPartition, HoldState, Seat
+from stream.membership import Membership
+
+_log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT_S = 5.0
+"""How long the end of a block waits for the last commits and the farewell."""
+
+
+class Delivery(NamedTuple):
+    """Records of one partition. `epoch` rises with each change of its holder: store it beside
+    what you make of the records, and refuse an older one, to fence a member that woke late."""
+
+    partition: str
+    batch: RecordBatch
+    epoch: int
+
+
+class RecordDelivery(NamedTuple):
+    """One record of a partition; see `Delivery`."""
+
+    partition: str
+    record: Record
+    epoch: int
+
+
+class Consumer:
+    """Made by `Namespace.consumer`; an `async with` object, an async iterator of `Delivery`.
+
+    To ask for the next delivery says that all before it are handled; they are committed in the
+    background and when a partition is handed over. With `auto_advance=False` call `advance`;
+    then several tasks may ask at the same time. When the block ends, what was handed out last
+    counts as handled only after `commit`, or if it was advanced.
+    """
+
+    def __init__(
+        self, seat: Seat, *, partitions: list[str], start: Start, auto_advance: bool
+    ) -> None:
+        self.group = seat.groups.name
+        self.member = seat.member
+        self.stream = seat.groups.stream
+        self._seat = seat
+        self._start = start
+        self._auto_advance = auto_advance
+        self._known = partitions
+        self._first_partitions = len(partitions)
+        self._wanted: list[str] = []
+        self._held: dict[str, HeldPartition] = {}
+        self._offers: deque[HeldPartition] = deque()
+        self._something = trio.Event()
+        self._in_hand: tuple[HeldPartition, Position, int] | None = None
+        self._part: tuple[HeldPartition, Delivery, list[Record], int] | None = None
+        """A batch of which only the records before this index were handed out."""
+        self._error: LedgerError | None = None
+        self._nursery: trio.Nursery | None = None
+        self._resets: int | None = None
+
+    @property
+    def partitions(self) -> list[str]:
+        """Those this member holds now, in their order."""
+        holding = {name for name, held in self._held.items() if held.state is HoldState.HOLDING}
+        return [name for name in self._held if name in holding]
+
+    # Asking.
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next records of any partition; waits for ever if there are none.
+
+        Raises Truncated, NoSuchStream, MemberExists, and what reading raises for good.
+        """
+        self._settle()
+        part = self._rest_of_part()
+        if part is not None:
+            held, delivery = part
+        else:
+            held, delivery = await self._next()
+        self._hand_out(held, delivery.batch.after, delivery.epoch)
+        return delivery
+
+    def records(self) -> RecordIterator:
+        """The same, record by record. May be mixed with batches: nothing is left out."""
+        return RecordIterator(self)
+
+    async def next_record(self) -> RecordDelivery:
+        """The next record of any partition; see `__anext__`."""
+        self._settle()
+        while True:
+            if self._part is not None:
+                held, delivery, records, index = self._part
+                if held.is_offering and held.epoch == delivery.epoch:
+                    record = records[index]
+                    more = index + 1 < len(records)
+                    self._part = (held, delivery, records, index + 1) if more else None
+                    self._hand_out(held, record.position.after, delivery.epoch)
+                    return RecordDelivery(delivery.partition, record, delivery.epoch)
+                self._part = None  # lost or leaving: another gets the rest
+            held, delivery = await self._next()
+            self._part = (held, delivery, delivery.batch.records(), 0)
+
+    def _rest_of_part(self) -> tuple[HeldPartition, Delivery] | None:
+        part, self._part = self._part, None
+        if part is None:
+            return None
+        held, delivery, records, index = part
+        if not held.is_offering or held.epoch != delivery.epoch:
+            return None
+        rest = delivery.batch.since(records[index].position.slot)
+        return held, delivery._replace(batch=rest)
+
+    async def _next(self) -> tuple[HeldPartition, Delivery]:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            if self._error is not None:
+                raise self._error
+            while self._offers:
+                held = self._offers.popleft()
+                if held.error is not None:
+                    self._error = held.error
+                    raise held.error
+                batch = held.take()
+                if batch is not None:
+                    return held, Delivery(held.partition, batch, held.epoch)
+            self._something = trio.Event()
+            await self._something.wait()
+
+    def _hand_out(self, held: HeldPartition, to: Position, epoch: int) -> None:
+        held.handed_out(to)
+        if self._auto_advance:
+            self._in_hand = (held, to, epoch)
+
+    # Handling.
+
+    def _settle(self) -> None:
+        """What was handed out last is handled."""
+        if self._in_hand is not None:
+            held, to, epoch = self._in_hand
+            self._in_hand = None
+            held.handled(to, epoch)  # if it was lost meanwhile, another handles it again
+
+    def advance(self, handled: Delivery | RecordDelivery) -> None:
+        """Everything of this partition up to and with these records is handled.
+
+        Committed in the background, at most once per interval. Raises PartitionLost if another
+        member has the partition by now: what is not committed is handled again there.
+        """
+        if isinstance(handled, Delivery):
+            to = handled.batch.after
+        elif isinstance(handled, RecordDelivery):
+            to = handled.record.position.after
+        else:
+            raise InvalidArgument(
+                f"advance takes a Delivery or a RecordDelivery, not {type(handled).__name__}"
+            )
+        held = self._held.get(handled.partition)
+        if held is None or not held.handled(to, handled.epoch):
+            raise PartitionLost(handled.partition, handled.epoch)
+
+    async def commit(self) -> dict[str, Position]:
+        """Stores now what is handled, with `auto_advance` all that was handed out.
+
+        Returns the committed position of each partition that is still ours; one that is missing
+        was lost to another member. Raises MetadataUnavailable: some may be stored, all are tried
+        again in the background.
+        """
+        self._settle()
+        committed: dict[str, Position] = {}
+        for name, held in list(self._held.items()):
+            cursor = held.cursor
+            if cursor is None or cursor.error is not None:
+                continue
+            try:
+                committed[name] = await cursor.commit()
+            except RetryableError:
+                raise
+            except LedgerError as error:
+                _log.info("partition=%s: not committed: %s", name, error)
+        return committed
+
+    # Partitions that come and go. No awaits here: wishes and tasks change together.
+
+    def note_group(self, group: GroupMetadata | None) -> None:
+        """The assignment changed; it is a wish for what to hold."""
+        self._wanted = [] if group is None else group.partitions_of(self.member)
+        if group is not None:
+            self._first_partitions = group.first_partitions
+            if self._resets not in (None, group.resets):
+                self._check_all()
+            self._resets = group.resets
+            self._known = list(group.assignment)
+        for name, held in self._held.items():
+            if name not in self._wanted:
+                held.leave()
+        for name in self._wanted:
+            if name not in self._held:
+                self._begin(name)
+
+    def _begin(self, partition: str) -> None:
+        assert self._nursery is not None, "the consumer is open"
+        # The group has seen nothing of a partition that was added later.
+        is_first = self._known.index(partition) < self._first_partitions
+        start = self._start if is_first else EARLIEST
+        held = HeldPartition(self._seat, partition, start, self._note_offer)
+        self._held[partition] = held
+        self._nursery.start_soon(self._run_held, held)
+
+    async def _run_held(self, held: HeldPartition) -> None:
+        await held.run()
+        if held.error is not None:
+            return  # whoever asks is told
+        del self._held[held.partition]
+        if held.partition in self._wanted:
+            self._begin(held.partition)  # it came back while it was being handed over
+
+    def _note_offer(self, held: HeldPartition) -> None:
+        self._offers.append(held)
+        self._something.set()
+
+    # Being a member.
+
+    def note_lost(self) -> None:
+        """The others take us for dead: nothing is handed out before it was looked at again."""
+        for held in self._held.values():
+            held.is_suspended = True
+
+    def note_again(self) -> None:
+        self._check_all()
+
+    def _check_all(self) -> None:
+        if self._nursery is not None:
+            for held in self._held.values():
+                self._nursery.start_soon(self._check, held)
+
+    async def _check(self, held: HeldPartition) -> None:
+        while (cursor := held.cursor) is not None and cursor.error is None:
+            try:
+                await cursor.check()
+            except RetryableError:
+                await trio.sleep(RETRY_S)
+            except LedgerError:
+                return  # it was lost, and takes care of itself
+            else:
+                held.is_suspended = False
+                return
+
+    async def run(self, coordinator: Coordinator, membership: Membership) -> None:
+        """Until cancelled; what ends it is told to whoever asks."""
+        try:
+            await coordinator.run(membership)
+        except LedgerError as error:
+            self._error = error
+            self._something.set()
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    async def leave(self, membership: Membership) -> None:
+        """Commits and releases all that is held, then leaves the group. Its tasks have ended."""
+        self._nursery = None
+        self._error = self._error or LedgerClosed(
+            f"consumer {self.member!r} of group {self.group!r} is closed"
+        )
+        with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
+            async with trio.open_nursery() as nursery:
+                for held in self._held.values():
+                    nursery.start_soon(self._release, held)
+            await membership.end()
+
+    async def _release(self, held: HeldPartition) -> None:
+        cursor = held.cursor
+        if cursor is None or cursor.error is not None:
+            return
+        try:
+            await cursor.release()
+        except LedgerError as error:
+            _log.info("partition=%s: left without a commit: %s", held.partition, error)
+        finally:
+            cursor.close()
+
+
+class RecordIterator:
+    """Records of a consumer. Holds nothing: it may simply be dropped, and another one goes on."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> RecordIterator:
+        return self
+
+    async def __anext__(self) -> RecordDelivery:
+        return await self._consumer.next_record()

@@ -1,0 +1,122 @@
+"""Keeps one member of a consumer group visible: an ephemeral node, made again when it is gone.
+
+Watching the node itself covers every way to lose it. Must never take another living process for
+itself: the data of the node is a token that no other member has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+
+import trio
+
+from ledger.errors import (
+    LedgerError,
+    MetadataConflict,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+    RetryableError,
+)
+from ledger.metastore.base import MetadataStore
+from stream.errors import MemberExists
+
+_log = logging.getLogger(__name__)
+
+PREDECESSOR_TIMEOUT_S = 30.0
+"""How long to wait for the node of a predecessor that died to vanish with its session."""
+_RETRY_S = 0.5
+
+
+class Membership:
+    """Of one consumer.
+
+    Args:
+        path: of the node.
+        on_lost: the others may take what this member holds; called at once.
+        on_again: the member is visible again.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        token: str,
+        *,
+        on_lost: Callable[[], None],
+        on_again: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._token = token.encode()
+        self._on_lost = on_lost
+        self._on_again = on_again
+
+    async def begin(self) -> None:
+        """Returns when visible. Raises MemberExists, MetadataUnavailable."""
+        is_anothers = False
+        with trio.move_on_after(PREDECESSOR_TIMEOUT_S):
+            while True:
+                is_anothers = False
+                try:
+                    await self._store.create(self._path, self._token, is_ephemeral=True)
+                except NodeExists:
+                    if await self._is_ours():
+                        return
+                    is_anothers = True
+                    await self._wait_gone(is_any=True)
+                else:
+                    return
+        if not is_anothers:
+            # A store that hangs says nothing about who has the name.
+            raise MetadataUnavailable(
+                f"{self._path}: no answer of the metadata store in {PREDECESSOR_TIMEOUT_S:g} s"
+            )
+        raise MemberExists(
+            f"{self._path}: another process is this member of the group, still so after "
+            f"{PREDECESSOR_TIMEOUT_S:g} s; give each process a member name of its own, or none"
+        )
+
+    async def keep(self) -> None:
+        """Makes the node again whenever it is gone. Raises MemberExists."""
+        is_lost = False
+        while True:
+            try:
+                if not is_lost:
+                    await self._wait_gone()
+                    is_lost = True
+                    _log.warning("member=%s: lost, others may take over", self._path)
+                    self._on_lost()
+                await self.begin()
+            except RetryableError as error:
+                _log.info("member=%s: %s", self._path, error)
+                await trio.sleep(_RETRY_S)
+                continue
+            is_lost = False
+            self._on_again()
+
+    async def end(self) -> None:
+        """Leaves the group, if the store can be reached; another's node stays."""
+        try:
+            node = await self._store.get(self._path)
+            if node.data == self._token:
+                await self._store.delete(self._path, node.version)
+        except (NoSuchNode, MetadataConflict):
+            pass
+        except LedgerError as error:
+            _log.info("member=%s: left without the store: %s", self._path, error)
+
+    async def _is_ours(self) -> bool:
+        try:
+            return (await self._store.get(self._path)).data == self._token
+        except NoSuchNode:
+            return False
+
+    async def _wait_gone(self, *, is_any: bool = False) -> None:
+        """Until our node is gone or another's; with `is_any` until there is none."""
+        async with aclosing(self._store.watch(self._path)) as nodes:
+            async for node in nodes:
+                if node is None or (not is_any and node.data != self._token):
+                    return
