@@ -5,16 +5,23 @@ Keeps no state; never fences a writer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, cast
 
 from ledger.client import LedgerClient
 from stream.backward import BackwardBatches, read_last
 from stream.core.names import check_name
 from stream.core.position import EARLIEST, Position, Start
 from stream.core.records import Record
+from stream.merged_feeds import MergeOptions, OrderBy
+from stream.merged_reader import MergedReader, open_merged_reader
 from stream.reader import OnTruncated, StreamReader
 from stream.shared_tail import SharedTails
 from stream.store import StreamStore
+
+if TYPE_CHECKING:
+    from stream.namespace import Namespace
 
 
 class NamespaceReading:
@@ -62,3 +69,44 @@ class NamespaceReading:
         """
         check_name(stream)
         return BackwardBatches(self.client, self.store, self.name, stream, before)
+
+    def merged_reader(
+        self,
+        streams: str | Sequence[str],
+        *,
+        start: Start | Mapping[str, Start] = EARLIEST,
+        order_by: OrderBy = "event_time",
+        lateness_ms: int = 0,
+        idle_timeout_ms: int | None = 5000,
+        on_truncated: OnTruncated = "error",
+        follow: bool = True,
+        buffer_bytes: int = 64 << 20,
+    ) -> AbstractAsyncContextManager[MergedReader]:
+        """Reads several streams as one, in the order of time.
+
+        Args:
+            streams: names and patterns ("clicks", "clicks-*"); a partitioned stream stands for its
+                partitions. Streams that are made later and match a pattern, and new partitions,
+                join; they are read from their begin.
+            start: as for `reader`, for each stream; or a mapping of streams to starts, such as
+                `MergedReader.positions()` returned (those not in it begin at EARLIEST).
+            order_by: "event_time" (a record without one has its append time) or "append_time".
+            lateness_ms: how far a record may be behind the newest of its stream and still be put
+                in order. Later ones are not dropped: they come with `is_late`.
+            idle_timeout_ms: a stream that is at its end and had nothing for so long is not waited
+                for; None: always waited for.
+            on_truncated: as for `reader`.
+            follow: wait for more at the end; else iteration ends where the streams do now.
+            buffer_bytes: what may wait for its turn, over all streams. If order within
+                `lateness_ms` needs more, records go out before, and what comes behind them is late.
+
+        Entering raises NoSuchStream for a name that is not there (a pattern may match nothing),
+        InvalidArgument; at most 1000 streams.
+        """
+        options = MergeOptions(
+            start=start, order_by=order_by, lateness_ms=lateness_ms,
+            idle_timeout_ms=idle_timeout_ms, on_truncated=on_truncated, follow=follow,
+            buffer_bytes=buffer_bytes,
+        )  # fmt: skip
+        namespace = cast("Namespace", self)
+        return open_merged_reader(MergedReader(namespace, streams, options))

@@ -40,6 +40,12 @@ async def end_of(client: LedgerClient, stream: StreamMetadata) -> Position:
         return Position(segment.number, await reader.read_last_confirmed() + 1, 0)
 
 
+def is_at_end(stream: StreamMetadata, position: Position, end: Position) -> bool:
+    """Whether no record is between `position` and `end`, by metadata as old as `end`."""
+    segment = stream.segment_at(position)
+    return segment is None or end <= max(position, Position(segment.number, 0, 0))
+
+
 async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Position, int]:
     """Position and sequence behind the last confirmed record."""
     segment = stream.open_segment
