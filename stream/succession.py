@@ -99,6 +99,7 @@ class StreamLedgers:
             ack_quorum=policy.ack_quorum,
             digest_type=DigestType[policy.digest_type],
             custom={APPLICATION_TAG: b"ledgerstream", STREAM_TAG: self.tag},
+            prefer=policy.preferred_bookies,
         )
 
     async def discard(self, ledger: LedgerWriter) -> None:
