@@ -144,7 +144,7 @@ class StreamReader:
     def _use(self, batch: RecordBatch | None) -> None:
         assert batch is not None, "without an end there is always a next batch"
         self._batch = batch
-        self._records = iter(batch.records())
+        self._records = iter(batch.shared_records())
 
     def _rest(self) -> RecordBatch | None:
         """What `__anext__` has not yet handed out of its batch."""

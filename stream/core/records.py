@@ -154,8 +154,8 @@ class RecordBatch:
     __slots__ = (
         "_base_sequence", "_event_times", "_event_times_validity", "_header_list",
         "_header_list_offset", "_header_names", "_header_values", "_key_column", "_key_validity",
-        "_value_column", "append_time_ms", "entry", "first_slot", "header", "nbytes", "segment",
-        "stop_slot",
+        "_shared_records", "_value_column", "append_time_ms", "entry", "first_slot", "header",
+        "nbytes", "segment", "stop_slot",
     )  # fmt: skip
 
     def __init__(self, payload: Buffer, segment: int, entry: int, base_sequence: int) -> None:
@@ -167,6 +167,7 @@ class RecordBatch:
         self.stop_slot = header.count
         self.append_time_ms = header.append_time_ms
         self.nbytes = len(payload)
+        self._shared_records: tuple[Record, ...] | None = None
         self._base_sequence = header.first_sequence
         if header.is_sequence_in_segment:
             self._base_sequence += base_sequence
@@ -235,6 +236,7 @@ class RecordBatch:
                 object.__setattr__(other, name, getattr(self, name))
         other.stop_slot = min(stop_slot, self.stop_slot)
         other.first_slot = min(max(first_slot, self.first_slot), other.stop_slot)
+        other._shared_records = None
         return other
 
     @property
@@ -297,6 +299,14 @@ class RecordBatch:
     def records(self) -> list[Record]:
         """The records as objects. Raises RecordFormatError."""
         return list(self)
+
+    def shared_records(self) -> tuple[Record, ...]:
+        """As `records`, but made once for all who ask: many readers may have the same batch.
+
+        Raises RecordFormatError."""
+        if self._shared_records is None:
+            self._shared_records = tuple(self)
+        return self._shared_records
 
     def __iter__(self) -> Iterator[Record]:
         first, stop = self.first_slot, self.stop_slot
