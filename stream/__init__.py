@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stream.core.compression import Compression
     from stream.core.cursor_metadata import CursorMetadata
     from stream.core.entry_encoder import encode
-    from stream.core.metadata import Segment, SegmentState, StreamMetadata
+    from stream.core.metadata import ProducerState, Segment, SegmentState, StreamMetadata
     from stream.core.partitioned import PartitionedStream
     from stream.core.policy import NamespaceMetadata
     from stream.core.position import (
@@ -134,6 +134,7 @@ __all__ = [
     "Position",
     "Producer",
     "ProducerGap",
+    "ProducerState",
     "Record",
     "RecordBatch",
     "RecordDelivery",
@@ -180,7 +181,7 @@ _HOMES = {
     "stream.batch": "Ticket",
     "stream.core.compression": "Compression",
     "stream.core.entry_encoder": "encode",
-    "stream.core.metadata": "Segment SegmentState StreamMetadata",
+    "stream.core.metadata": "ProducerState Segment SegmentState StreamMetadata",
     "stream.core.policy": "NamespaceMetadata",
     "stream.core.position": (
         "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST Position "

@@ -201,6 +201,16 @@ class Namespace(NamespaceConsuming, NamespacePartitions, NamespaceKeeping):
         ) as writer:  # fmt: skip
             yield writer
 
+    async def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
+        """Makes room for another idempotent producer; `StreamMetadata.producers` lists them.
+
+        Only for one that will not come back: should it, its numbers begin again at 0, and what it
+        repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
+        """
+        return await self.store.update_stream(
+            self.name, stream, lambda present: present.without_producer(producer)
+        )
+
     async def commit_segments(
         self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]
     ) -> StreamMetadata:
