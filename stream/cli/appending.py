@@ -6,8 +6,9 @@ What was confirmed is known at every moment, so that an error can say how far it
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
     from stream.batch import Ticket
     from stream.cli.arguments import StreamName
     from stream.namespace import Namespace
+    from stream.partitioned_writer import PartitionedWriter, PartitionPosition, PartitionTicket
     from stream.writer import StreamWriter
+
+    _Writer = StreamWriter | PartitionedWriter
+    _Ticket = Ticket | PartitionTicket
+    _Place = Position | PartitionPosition
 
 _BATCHES_AHEAD_MAX = 64
 
@@ -36,12 +42,12 @@ class Appending:
     def __init__(self, *, prints_acks: bool, is_json: bool) -> None:
         self.count = 0
         self.nbytes = 0
-        self.first: Position | None = None
-        self.last: Position | None = None
+        self.first: _Place | None = None
+        self.last: _Place | None = None
         self._prints_acks = prints_acks
         self._is_json = is_json
 
-    def confirmed(self, count: int, nbytes: int, last: Position) -> None:
+    def confirmed(self, count: int, nbytes: int, last: _Place) -> None:
         self.count += count
         self.nbytes += nbytes
         self.last = last
@@ -65,6 +71,24 @@ class Appending:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Where the keys of lines come from: one for all, or what stands before a separator."""
+
+    constant: bytes | None = None
+    separator: bytes | None = None
+
+    def split(self, line: bytes) -> tuple[bytes | None, bytes]:
+        """Key and value. A line without the separator has no key."""
+        if self.separator is None:
+            return self.constant, line
+        key, separator, value = line.partition(self.separator)
+        return (key, value) if separator else (None, line)
+
+
+NO_KEYS = Keys()
+
+
 async def append_lines(
     namespace: Namespace,
     name: StreamName,
@@ -72,14 +96,18 @@ async def append_lines(
     *,
     prints_acks: bool,
     is_json: bool,
+    keys: Keys = NO_KEYS,
 ) -> dict[str, Any]:
-    """Appends all lines of `file` (None: stdin); returns when they are durable."""
+    """Appends all lines of `file` (None: stdin); returns when they are durable.
+
+    To a partitioned stream they go by their keys, or by turns.
+    """
     state = Appending(prints_acks=prints_acks, is_json=is_json)
     try:
-        async with opened(file) as descriptor, namespace.writer(name.stream) as writer:
+        async with opened(file) as descriptor, _writer(namespace, name.stream) as writer:
             started_s = trio.current_time()
             with _progress(size_of(descriptor)) as advance:
-                await _append_all(writer, descriptor, state, advance)
+                await _append_all(writer, descriptor, keys, state, advance)
             seconds = trio.current_time() - started_s
     except* LedgerError:
         if state.last is not None:
@@ -88,16 +116,31 @@ async def append_lines(
     return state.summary(name, seconds)
 
 
+@asynccontextmanager
+async def _writer(namespace: Namespace, stream: str) -> AsyncIterator[_Writer]:
+    if await namespace.partitions(stream) == [stream]:
+        async with namespace.writer(stream) as writer:
+            yield writer
+    else:
+        async with namespace.partitioned_writer(stream) as partitioned:
+            yield partitioned
+
+
 async def _append_all(
-    writer: StreamWriter, descriptor: int, state: Appending, advance: Callable[[int, int], None]
+    writer: _Writer,
+    descriptor: int,
+    keys: Keys,
+    state: Appending,
+    advance: Callable[[int, int], None],
 ) -> None:
     """One task appends, one waits for what was appended; memory bounds how far they part."""
-    send, receive = trio.open_memory_channel[tuple[int, int, "Ticket"]](_BATCHES_AHEAD_MAX)
+    send, receive = trio.open_memory_channel[tuple[int, int, "list[_Ticket]"]](_BATCHES_AHEAD_MAX)
 
     async def wait_durable() -> None:
         async with receive:
-            async for count, nbytes, ticket in receive:
-                last = await ticket.wait()
+            async for count, nbytes, tickets in receive:
+                for ticket in tickets:
+                    last = await ticket.wait()
                 state.confirmed(count, nbytes, last)
                 advance(nbytes + count, count)
 
@@ -105,21 +148,34 @@ async def _append_all(
         nursery.start_soon(wait_durable)
         async with send, aclosing(line_batches(descriptor, RECORD_BYTES_MAX)) as batches:
             async for lines in batches:
-                first, last = await _append_batch(writer, lines)
+                first, lasts = await _append_batch(writer, lines, keys)
                 if state.first is None:
                     state.first = await first.wait()
-                await send.send((len(lines), sum(map(len, lines)), last))
+                await send.send((len(lines), sum(map(len, lines)), lasts))
 
 
-async def _append_batch(writer: StreamWriter, lines: list[bytes]) -> tuple[Ticket, Ticket]:
-    first: Ticket | None = None
+async def _append_batch(
+    writer: _Writer, lines: list[bytes], keys: Keys
+) -> tuple[_Ticket, list[_Ticket]]:
+    """The ticket of the first line, and those of the last one in each partition."""
+    first: _Ticket | None = None
+    lasts: dict[int, _Ticket] = {}
     for line in lines:
-        while not writer.has_room:
-            await writer.wait_room()
-        ticket = writer.append_nowait(line)
+        key, value = keys.split(line)
+        ticket: _Ticket
+        while True:
+            try:
+                ticket = writer.append_nowait(value, key)
+            except trio.WouldBlock:
+                await writer.wait_room()
+            else:
+                break
         first = first or ticket
+        partition = getattr(ticket, "partition", 0)
+        lasts.pop(partition, None)
+        lasts[partition] = ticket
     assert first is not None, "a batch has at least one line"
-    return first, ticket
+    return first, list(lasts.values())
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ledger.cli.output import (
     write_output,
 )
 from ledger.errors import InvalidArgument
-from stream.cli.appending import append_lines
+from stream.cli.appending import Keys, append_lines
 from stream.cli.arguments import StreamName, parse_from, parse_stream
 from stream.core.position import EARLIEST, LATEST, FromSequence, Start
 from stream.core.records import Record, RecordBatch
@@ -42,6 +42,8 @@ async def append(
     /,
     *,
     acks: bool = False,
+    key: str | None = None,
+    key_separator: str | None = None,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
@@ -55,11 +57,25 @@ async def append(
         Where the lines are; "-" or nothing is stdin.
     acks
         Print the position of the last durable record, and how many there are, again and again.
+    key
+        The key of all these records. In a partitioned stream a key has its partition.
+    key_separator
+        Each line is a key, this, and the value. A line without it has no key.
     """
+    if key is not None and key_separator is not None:
+        raise InvalidArgument("--key and --key-separator both give the key: use one of them")
+    if key_separator == "":
+        raise InvalidArgument("--key-separator is empty: use a tab, a colon, or the like")
+    keys = Keys(
+        constant=None if key is None else key.encode(),
+        separator=None if key_separator is None else key_separator.encode(),
+    )
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await _make_if_missing(namespace, name)
-        summary = await append_lines(namespace, name, file, prints_acks=acks, is_json=output.json)
+        summary = await append_lines(
+            namespace, name, file, prints_acks=acks, is_json=output.json, keys=keys
+        )
     output.show(summary, title=f"appended to {name}")
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+import trio
+from cyclopts import App, Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.cli.output import (
+    ClusterOption,
+    OutputOption,
+    print_json,
+    remark,
+    time_of,
+    write_output,
+)
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_from, parse_stream
 from stream.core.metadata import Segment, StreamMetadata
-from stream.core.position import Position
-from stream.errors import NoSuchStream
+from stream.core.position import FromTime, Position
+from stream.errors import IsPartitioned, NoSuchStream
 from stream.namespace import Namespace, StreamInfo, list_namespaces
+from stream.partitions import AT_ONCE_MAX, PartitionedInfo
 
-app = App(name="stream", help="Create, list, show, truncate, delete.")
+app = App(name="stream", help="Create, grow, list, show, truncate, delete.")
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -35,6 +44,25 @@ def _facts(name: StreamName, info: StreamInfo) -> dict[str, Any]:
     }
 
 
+def _partitioned_facts(name: StreamName, info: PartitionedInfo) -> dict[str, Any]:
+    return {
+        "stream": str(name),
+        "partitions": len(info.partitions),
+        "records": info.records,
+        "segments": info.segments,
+        "sealed_bytes": info.sealed_bytes,
+        "created": time_of(info.created_ms),
+    }
+
+
+async def _facts_of(namespace: Namespace, name: StreamName) -> dict[str, Any]:
+    """Of a plain stream, or of a partitioned one as a whole."""
+    try:
+        return _facts(name, await namespace.info(name.stream))
+    except IsPartitioned:
+        return _partitioned_facts(name, await namespace.partitioned_info(name.stream))
+
+
 def _segment_facts(stream: StreamMetadata, segment: Segment) -> dict[str, Any]:
     is_open = segment.is_open
     return {
@@ -51,15 +79,56 @@ def _segment_facts(stream: StreamMetadata, segment: Segment) -> dict[str, Any]:
 
 @app.command
 async def create(
-    stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+    stream: str,
+    /,
+    *,
+    partitions: int | None = None,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
 ) -> None:
-    """Create an empty stream NAMESPACE/STREAM; the namespace too, if missing."""
+    """Create an empty stream NAMESPACE/STREAM; the namespace too, if missing.
+
+    Parameters
+    ----------
+    stream
+        NAMESPACE/STREAM.
+    partitions
+        Make it of so many partitions, written in parallel; it can grow later. Without it the
+        stream is one.
+    """
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         if await namespace.ensure():
             remark(f"namespace {name.namespace} is new, with the default policy")
-        await namespace.create_stream(name.stream)
-        output.show(_facts(name, await namespace.info(name.stream)), title=f"stream {name}")
+        if partitions is None:
+            await namespace.create_stream(name.stream)
+        else:
+            await namespace.create_stream(name.stream, partitions=partitions)
+        output.show(await _facts_of(namespace, name), title=f"stream {name}")
+
+
+@app.command
+async def grow(
+    stream: str,
+    /,
+    *,
+    partitions: int,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Give a partitioned stream more partitions. Some keys move to the new ones.
+
+    Parameters
+    ----------
+    stream
+        NAMESPACE/STREAM.
+    partitions
+        How many there shall be.
+    """
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        await namespace.grow_stream(name.stream, partitions=partitions)
+        output.show(await _facts_of(namespace, name), title=f"stream {name}")
 
 
 @app.command(name="list")
@@ -67,42 +136,80 @@ async def list_streams(
     namespace: str | None = None,
     /,
     *,
+    names: Annotated[bool, Parameter(negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """List the streams of one namespace, or of all."""
+    """List the streams of one namespace, or of all. Partitioned ones are one line each.
+
+    Parameters
+    ----------
+    namespace
+        NAMESPACE; all of them by default.
+    names
+        Print names only: of many thousands at once.
+    """
     from ledger.client import LedgerClient
 
-    facts = []
+    facts: list[dict[str, Any]] = []
     async with LedgerClient.connect(cluster.uri) as client:
-        names = await list_namespaces(client) if namespace is None else [namespace]
-        for each in names:
+        for each in await list_namespaces(client) if namespace is None else [namespace]:
             streams = Namespace(client, each)
-            await streams.policy()  # a namespace that is not there is an error, not empty
-            for stream in await streams.list_streams():
-                try:
-                    facts.append(_facts(StreamName(each, stream), await streams.info(stream)))
-                except NoSuchStream:
-                    continue  # deleted since the listing
-    output.show_list(facts, title="streams", none="no streams")
+            listed = [StreamName(each, stream) for stream in await streams.list_streams()]
+            if names:
+                facts += [{"stream": str(name)} for name in listed]
+            else:
+                facts += await _all_facts(streams, listed)
+    if names and not output.json:
+        write_output("".join(f"{fact['stream']}\n" for fact in facts).encode())
+    else:
+        # Plain and partitioned ones have columns of their own; a row has all of them.
+        columns = dict.fromkeys(column for fact in facts for column in fact)
+        rows = [{column: fact.get(column) for column in columns} for fact in facts]
+        output.show_list(rows, title="streams", none="no streams")
+
+
+async def _all_facts(namespace: Namespace, names: list[StreamName]) -> list[dict[str, Any]]:
+    found: dict[StreamName, dict[str, Any]] = {}
+    waiting = iter(names)
+
+    async def take_turns() -> None:
+        for name in waiting:
+            try:
+                found[name] = await _facts_of(namespace, name)
+            except NoSuchStream:
+                continue  # deleted since the listing
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE_MAX):
+            nursery.start_soon(take_turns)
+    return [found[name] for name in names if name in found]
 
 
 @app.command
 async def show(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Show a stream: where it begins and ends, and its segments."""
+    """Show a stream: where it begins and ends, and its segments; or its partitions."""
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-        info = await namespace.info(name.stream)
-        metadata = await namespace.stream_metadata(name.stream)
-    facts = _facts(name, info)
-    segments = [_segment_facts(metadata, segment) for segment in metadata.segments]
+        try:
+            metadata = await namespace.stream_metadata(name.stream)
+            facts = _facts(name, await namespace.info(name.stream))
+        except IsPartitioned:
+            info = await namespace.partitioned_info(name.stream)
+            facts = _partitioned_facts(name, info)
+            what = "partitions"
+            parts = [_facts(StreamName(name.namespace, p.name), p) for p in info.partitions]
+        else:
+            what = "segments"
+            parts = [_segment_facts(metadata, segment) for segment in metadata.segments]
     if output.json:
-        print_json(facts | {"segments": segments})
+        key = "segments" if what == "segments" else "by_partition"
+        print_json(facts | {key: parts})
         return
     output.show(facts, title=f"stream {name}")
-    output.show_list(segments, title="segments", none="no segments yet")
+    output.show_list(parts, title=what, none=f"no {what} yet")
 
 
 @app.command
@@ -114,14 +221,26 @@ async def truncate(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Drop all records before POSITION (as `read --json` prints it)."""
+    """Drop all records before POSITION (as `read --json` prints it), or time:ISO.
+
+    All partitions of a stream together are truncated to a time; one of them, NAMESPACE/STREAM#N,
+    to a position too.
+    """
     name = parse_stream(stream)
     to = parse_from(position)
-    if not isinstance(to, Position):
-        raise InvalidArgument(f"truncate to a position like 3:120:0, not {position!r}")
+    if not isinstance(to, Position | FromTime):
+        raise InvalidArgument(
+            f"truncate to a position like 3:120:0 or to time:2026-01-31T12:00:00Z, not {position!r}"
+        )
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-        await namespace.truncate(name.stream, to)
-        output.show(_facts(name, await namespace.info(name.stream)), title=f"stream {name}")
+        if not isinstance(to, FromTime):
+            await namespace.truncate(name.stream, to)
+        elif await namespace.partitions(name.stream) != [name.stream]:
+            await namespace.truncate_partitions(name.stream, to)
+        else:
+            async with namespace.reader(name.stream, start=to) as reader:
+                await namespace.truncate(name.stream, reader.position)
+        output.show(await _facts_of(namespace, name), title=f"stream {name}")
 
 
 @app.command
