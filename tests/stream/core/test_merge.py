@@ -89,74 +89,88 @@ _steps = st.lists(
 )
 
 
+class Both:
+    """A merge and its twin, told the same; `given_out` and `expected` are what each answered."""
+
+    def __init__(self, lateness_ms: int, bytes_max: int) -> None:
+        self.merge: Merge[int] = Merge(lateness_ms=lateness_ms, bytes_max=bytes_max)
+        self.twin = Twin(lateness_ms, bytes_max)
+        self.sources: list[MergeSource[int]] = []
+        self.times: list[list[int]] = []
+        self.given_out: list[tuple[Row, bool]] = []
+        self.expected: list[tuple[Row, bool]] = []
+        self.add()
+
+    def add(self) -> None:
+        if len(self.sources) < 4:
+            self.twin.newest[len(self.sources)] = None
+            self.sources.append(self.merge.add(f"s{len(self.sources)}"))
+
+    def push(self, number: int, times: list[int], nbytes: int) -> None:
+        if not self.sources[number].is_finished:
+            self.merge.push(self.sources[number], len(self.times), times, nbytes)
+            self.twin.push(number, times, nbytes)
+            self.times.append(times)
+
+    def pop(self) -> bool:
+        span = self.merge.pop()
+        if span is None:
+            assert self.twin.pop() is None
+            return False
+        times, ordinal = self.times[span.batch], self.sources.index(span.source)
+        for slot in span.slots:
+            self.given_out.append(((times[slot], ordinal, span.batch, slot), span.is_late))
+            row = self.twin.pop()
+            assert row is not None
+            self.expected.append((row, row in self.twin.late))
+        return True
+
+    def drain(self) -> None:
+        while self.pop():
+            pass
+
+    def idle(self, number: int) -> None:
+        self.merge.note_idle(self.sources[number])
+        self.twin.idle.add(number)
+
+    def finish(self, number: int) -> None:
+        self.merge.finish(self.sources[number])
+        self.twin.finished.add(number)
+
+    def check_what_is_held(self) -> None:
+        twin, numbers = self.twin, range(len(self.sources))
+        assert [self.merge.wants(s) for s in self.sources] == [twin.wants(n) for n in numbers]
+        assert self.merge.nbytes == sum(twin.held(n) for n in numbers)
+        for number in numbers:
+            left = [row[2:] for row in twin.waiting if row[1] == number]
+            assert self.sources[number].unread() == min(left, default=None)
+
+
 @settings(deadline=None)
 @given(_steps, st.integers(0, 20), st.integers(1, 200), st.booleans())
 def test_the_merge_gives_what_sorting_with_a_watermark_gives(
-    steps: list[tuple[str, int, list[int], int]], lateness_ms: int, bytes_max: int, is_drained: bool
+    steps: list[tuple[str, int, list[int], int]], lateness_ms: int, bytes_max: int, is_ended: bool
 ) -> None:
-    merge: Merge[int] = Merge(lateness_ms=lateness_ms, bytes_max=bytes_max)
-    twin = Twin(lateness_ms, bytes_max)
-    sources: list[MergeSource[int]] = []
-    given_out: list[tuple[Row, bool]] = []
-    expected: list[tuple[Row, bool]] = []
-    times_of: list[list[int]] = []
-
-    def add() -> None:
-        twin.newest[len(sources)] = None
-        sources.append(merge.add(f"s{len(sources)}"))
-
-    def pop() -> bool:
-        span = merge.pop()
-        if span is None:
-            assert twin.pop() is None
-            return False
-        times, ordinal = times_of[span.batch], sources.index(span.source)
-        for slot in span.slots:
-            given_out.append(((times[slot], ordinal, span.batch, slot), span.is_late))
-            row = twin.pop()
-            assert row is not None
-            expected.append((row, row in twin.late))
-        return True
-
-    add()
+    both = Both(lateness_ms, bytes_max)
     for kind, number, times, nbytes in steps:
-        number %= len(sources)
-        source = sources[number]
-        if kind == "push" and not source.is_finished:
-            ordered = sorted(times) if nbytes % 2 else times
-            merge.push(source, len(times_of), ordered, nbytes)
-            twin.push(number, ordered, nbytes)
-            times_of.append(ordered)
-        elif kind == "pop":
-            pop()
-        elif kind == "drain":
-            while pop():
-                pass
-        elif kind == "idle":
-            merge.note_idle(source)
-            twin.idle.add(number)
-        elif kind == "finish":
-            merge.finish(source)
-            twin.finished.add(number)
-        elif kind == "add" and len(sources) < 4:
-            add()
-        assert [merge.wants(s) for s in sources] == [twin.wants(n) for n in range(len(sources))]
-        assert merge.nbytes == sum(twin.held(n) for n in range(len(sources)))
-        for n, s in enumerate(sources):
-            left = [row for row in twin.waiting if row[1] == n]
-            first = min((row[2:] for row in left), default=None)
-            assert s.unread() == first
-    if is_drained:
-        for source in sources:
-            merge.finish(source)
-        twin.finished.update(range(len(sources)))
-        while pop():
-            pass
-        assert merge.is_finished
-        assert len(given_out) == sum(map(len, times_of)) == len({row for row, _ in given_out})
-    assert given_out == expected
-    assert merge.watermark_ms == twin.watermark_ms
-    on_time = [row[0] for row, is_late in given_out if not is_late]
+        number %= len(both.sources)
+        if kind == "push":
+            both.push(number, sorted(times) if nbytes % 2 else times, nbytes)
+        elif kind in ("idle", "finish"):
+            getattr(both, kind)(number)
+        else:
+            getattr(both, kind)()
+        both.check_what_is_held()
+    if is_ended:
+        for number in range(len(both.sources)):
+            both.finish(number)
+        both.drain()
+        assert both.merge.is_finished
+        rows = {row for row, _ in both.given_out}
+        assert len(both.given_out) == sum(map(len, both.times)) == len(rows)
+    assert both.given_out == both.expected
+    assert both.merge.watermark_ms == both.twin.watermark_ms
+    on_time = [row[0] for row, is_late in both.given_out if not is_late]
     assert on_time == sorted(on_time), "what is not late never goes back"
 
 
