@@ -127,6 +127,26 @@ class BackgroundLoop:
         finally:
             self._calls -= 1
 
+    def ask(self, question: Callable[[], T]) -> T:
+        """Calls a plain function in the trio thread and waits for it. Raises what it raised."""
+        answered = threading.Event()
+        answers: list[T] = []
+        errors: list[Exception] = []
+
+        def answer() -> None:
+            try:
+                answers.append(question())
+            except Exception as error:  # noqa: BLE001 (it is raised again below)
+                errors.append(error)
+            finally:
+                answered.set()
+
+        self.post(answer)
+        answered.wait()
+        if errors:
+            raise errors[0]
+        return answers[0]
+
     @staticmethod
     def closed() -> LedgerClosed:
         return LedgerClosed("the connection is closed: its background loop has ended")

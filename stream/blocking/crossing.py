@@ -114,7 +114,15 @@ class Crossing:
         except BaseException:
             self.abort(call.cancel, call)
             raise
-        return call.result()
+        try:
+            return call.result()
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """What a plain function of the trio side returns or raises."""
+        self.check_loop()
+        return self._loop.ask(question)
 
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
         """A `with` block here around a context manager there."""

@@ -10,81 +10,168 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.metastore.tasks import open_background
 from ledger.runtime.bridge import Latch, Wake
 from stream.batch import Ticket as TrioTicket
-from stream.core.entry_encoder import Headers
 from stream.core.position import Position
-from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
-from stream.writer import StreamWriter
 
 T = TypeVar("T")
+Post = Callable[[Callable[[], object]], None]
 
 
 class PendingRecord(Latch):
-    """A record on its way; set when it is durable or its outcome is known to be unknown."""
+    """A record on its way; set when it is durable, or refused, or its outcome will stay unknown.
 
-    __slots__ = (
-        "error", "event_time_ms", "expected_sequence", "headers", "is_withdrawn", "key", "nbytes",
-        "position", "ticket", "value",
-    )  # fmt: skip
+    Args:
+        take: called in the trio thread: hands the record to its writer. Its ticket; None if the
+            record is in the stream already. May raise trio.WouldBlock.
+        nbytes: what it counts while it is on its way.
+        key: records of one key keep their order on their way to several partitions.
+    """
+
+    __slots__ = ("error", "is_withdrawn", "key", "nbytes", "position", "take", "ticket")
 
     def __init__(
-        self,
-        value: bytes,
-        key: bytes | None,
-        event_time_ms: int | None,
-        headers: Headers | None,
-        expected_sequence: int | None = None,
+        self, take: Callable[[], TrioTicket | None], nbytes: int, key: bytes | None = None
     ) -> None:
-        """Raises InvalidArgument, TypeError for what can never be a record."""
         super().__init__()
-        self.nbytes = record_bytes(value, key, event_time_ms, headers) + RECORD_OVERHEAD_BYTES
-        self.value = value
+        self.take = take
+        self.nbytes = nbytes
         self.key = key
-        self.event_time_ms = event_time_ms
-        self.headers = headers
-        self.expected_sequence = expected_sequence
         self.is_withdrawn = False
         """Its caller gave up: it is dropped if no writer has it yet."""
         self.ticket: TrioTicket | None = None
         self.position: Position | None = None
         self.error: Exception | None = None
 
-    def result(self) -> Position:
-        """Its position; raises why it has none. It must be set."""
-        if self.position is not None:
-            return self.position
-        assert self.error is not None, "ended without an outcome"
-        # A new exception each time: one instance raised in many tasks mixes tracebacks.
-        raise copy.copy(self.error)
+    def outcome(self) -> Position | None:
+        """Its position, None if it was there before; raises what went wrong. It must be set."""
+        if self.error is not None:
+            # A new exception each time: one instance raised in many tasks mixes tracebacks.
+            raise copy.copy(self.error)
+        return self.position
 
 
-class Appends:
-    """The bridge of one stream writer. Methods of callers are safe in any thread.
+class Lane:
+    """Records whose order is kept, in the trio thread: first offered, then taken, then ended.
 
     Args:
-        writer: in the trio thread.
-        post: has a job run there.
-        wake: how callers learn of ends.
-        bytes_max: bytes handed over and not yet ended; then there is no room.
+        wait_room: until what was refused may be offered again.
+        end: what happens to records that have ended.
     """
 
     def __init__(
         self,
-        writer: StreamWriter,
-        post: Callable[[Callable[[], object]], None],
-        wake: Wake,
-        bytes_max: int,
+        wait_room: Callable[[], Awaitable[None]],
+        end: Callable[[Sequence[PendingRecord]], None],
     ) -> None:
-        self.writer = writer
+        self.offered: deque[PendingRecord] = deque()
+        self.taken: deque[PendingRecord] = deque()
+        self._wait_room = wait_room
+        self._end = end
+        self._refused = trio.Event()
+        self._has_taken = trio.Event()
+        self._emptied = trio.Event()
+
+    def offer(self, record: PendingRecord) -> None:
+        """To be followed by `push`."""
+        self.offered.append(record)
+
+    def push(self) -> None:
+        """Hands records to the writer as far as it has room."""
+        offered, taken = self.offered, self.taken
+        ended: list[PendingRecord] = []
+        while offered:
+            record = offered[0]
+            try:
+                if record.is_withdrawn:
+                    raise LedgerClosed("withdrawn before it was appended")
+                ticket = record.ticket = record.take()
+            except trio.WouldBlock:
+                self._refused.set()
+                break
+            except Exception as error:  # noqa: BLE001 (the caller gets it)
+                record.error = error
+                ended.append(offered.popleft())
+            else:
+                (ended if ticket is None else taken).append(offered.popleft())
+        if ended:
+            self._end(ended)
+        if taken:
+            self._has_taken.set()
+        if not offered:
+            self._emptied.set()
+
+    async def wait_taken(self) -> None:
+        """Until the writer has taken or refused all that was offered."""
+        while self.offered:
+            self._emptied = trio.Event()
+            await self._emptied.wait()
+
+    async def run_pushing(self) -> None:
+        """Offers again what found no room."""
+        while True:
+            if not self.offered:
+                self._refused = trio.Event()
+                await self._refused.wait()
+            try:
+                await self._wait_room()
+            except LedgerError:
+                pass  # each record is told when it is offered
+            self.push()
+
+    async def run_confirming(self) -> None:
+        """Ends records as the writer confirms them: in order, and all of an entry at once."""
+        taken = self.taken
+        while True:
+            if not taken:
+                self._has_taken = trio.Event()
+                await self._has_taken.wait()
+            first = taken[0].ticket
+            assert first is not None, "taken without a ticket"
+            ended: list[PendingRecord] = []
+            try:
+                await first.wait()
+            except LedgerError as error:
+                taken[0].error = error
+                ended.append(taken.popleft())
+            while taken:
+                ticket = taken[0].ticket
+                assert ticket is not None, "taken without a ticket"
+                taken[0].position = ticket.position
+                if taken[0].position is None:
+                    break
+                ended.append(taken.popleft())
+            self._end(ended)
+
+    def drain(self, error: Exception) -> list[PendingRecord]:
+        """All that has not ended, with this error, or with a position if it was confirmed."""
+        left = [*self.taken, *self.offered]
+        for record in left:
+            record.position = None if record.ticket is None else record.ticket.position
+            record.error = None if record.position is not None else error
+        self.taken.clear()
+        self.offered.clear()
+        return left
+
+
+class Appends:
+    """Records on their way to one writer. Methods of callers are safe in any thread.
+
+    Args:
+        stream: for messages.
+        post: has a job run in the trio thread.
+        wake: how callers learn of ends.
+        bytes_max: bytes handed over and not yet ended; then there is no room.
+    """
+
+    def __init__(self, stream: str, post: Post, wake: Wake, bytes_max: int) -> None:
+        self.stream = stream
         self._post = post
         self._wake = wake
         self._bytes_max = bytes_max
@@ -95,12 +182,21 @@ class Appends:
         self._gathered: deque[PendingRecord] = deque()
         self._is_asked = False
         self._is_closed = False
-        # Of the trio thread:
-        self._inbox: deque[PendingRecord] = deque()
-        self._taken: deque[PendingRecord] = deque()
-        self._stirred = trio.Event()
-        self._taken_some = trio.Event()
-        self._emptied = trio.Event()
+
+    # Of the trio writer
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why nothing more can be appended."""
+        raise NotImplementedError
+
+    def lane_of(self, record: PendingRecord) -> Lane:
+        """In the trio thread: whose order it has to keep."""
+        raise NotImplementedError
+
+    def lanes(self) -> list[Lane]:
+        """In the trio thread: all of them."""
+        raise NotImplementedError
 
     # Callers' threads
 
@@ -119,7 +215,7 @@ class Appends:
 
     def give(self, record: PendingRecord) -> None:
         """Hands a record over. Raises the writer's error if it has failed or is closed."""
-        error = self.writer.error
+        error = self.error
         if error is not None or self._is_closed:
             raise copy.copy(error) if error is not None else self._closed()
         with self._lock:
@@ -135,54 +231,27 @@ class Appends:
                 raise
 
     def _closed(self) -> LedgerClosed:
-        return LedgerClosed(f"the writer of stream {self.writer.stream!r} is closed")
+        return LedgerClosed(f"the writer of stream {self.stream!r} is closed")
 
     # The trio thread
 
     def _arrive(self) -> None:
         self._is_asked = False
-        gathered, inbox = self._gathered, self._inbox
         if self._is_closed:
-            self._end_all(self._closed())
+            self.end_all()
             return
+        gathered = self._gathered
+        lanes: dict[Lane, None] = {}
         while gathered:
-            inbox.append(gathered.popleft())
-        self._take()
+            record = gathered.popleft()
+            lane = self.lane_of(record)
+            lane.offer(record)
+            lanes[lane] = None
+        for lane in lanes:
+            lane.push()
 
-    def _take(self) -> None:
-        """Hands records to the writer as far as it has room."""
-        inbox, taken, writer = self._inbox, self._taken, self.writer
-        refused: list[PendingRecord] = []
-        while inbox:
-            record = inbox[0]
-            if record.is_withdrawn:
-                record.error = LedgerClosed("withdrawn before it was appended")
-                refused.append(inbox.popleft())
-                continue
-            try:
-                record.ticket = writer.append_nowait(
-                    record.value,
-                    record.key,
-                    record.event_time_ms,
-                    record.headers,
-                    expected_sequence=record.expected_sequence,
-                )
-            except trio.WouldBlock:
-                self._stirred.set()
-                break
-            except Exception as error:  # noqa: BLE001 (the caller gets it)
-                record.error = error
-                refused.append(inbox.popleft())
-                continue
-            taken.append(inbox.popleft())
-        if refused:
-            self._end(refused)
-        if taken:
-            self._taken_some.set()
-        if not inbox:
-            self._emptied.set()
-
-    def _end(self, records: Sequence[PendingRecord]) -> None:
+    def end(self, records: Sequence[PendingRecord]) -> None:
+        """These have ended, well or not."""
         for record in records:
             self._ended_bytes += record.nbytes
         self._wake(records)
@@ -192,89 +261,27 @@ class Appends:
                 waiting.append(self._room.popleft())
             self._wake(waiting)
 
-    def _end_all(self, error: Exception) -> None:
-        """Whatever has not ended yet ends with this error, or as it really did."""
-        ended = [*self._taken, *self._inbox]
+    def close(self) -> None:
+        """Nothing more is taken."""
+        self._is_closed = True
+
+    def end_all(self) -> None:
+        """What has not ended by now never will: after `close`."""
+        error = self.error or self._closed()
+        ended = [record for lane in self.lanes() for record in lane.drain(error)]
         while self._gathered:
-            ended.append(self._gathered.popleft())
-        self._taken.clear()
-        self._inbox.clear()
-        for record in ended:
-            ticket = record.ticket
-            record.position = None if ticket is None else ticket.position
+            record = self._gathered.popleft()
             record.error = error
-        self._end(ended)
+            ended.append(record)
+        self.end(ended)
 
     async def in_turn(self, act: Callable[[], Awaitable[T]]) -> T:
         """Does `act` when the writer has taken all records handed over before."""
-        while self._inbox:
-            self._emptied = trio.Event()
-            await self._emptied.wait()
+        for lane in self.lanes():
+            await lane.wait_taken()
         return await act()
 
-    async def _run_taking(self) -> None:
-        """Goes on with what found no room."""
-        while True:
-            if not self._inbox:
-                self._stirred = trio.Event()
-                await self._stirred.wait()
-            try:
-                await self.writer.wait_room()
-            except LedgerError:
-                pass  # each record is told when it is offered
-            self._take()
-
-    async def _run_confirming(self) -> None:
-        """Ends records as the writer confirms them: in order, and all of an entry at once."""
-        taken = self._taken
-        while True:
-            if not taken:
-                self._taken_some = trio.Event()
-                await self._taken_some.wait()
-            first = taken[0].ticket
-            assert first is not None, "taken without a ticket"
-            try:
-                await first.wait()
-            except LedgerError as error:
-                taken[0].error = error
-                self._end([taken.popleft()])
-                continue
-            ended: list[PendingRecord] = []
-            while taken:
-                ticket = taken[0].ticket
-                assert ticket is not None, "taken without a ticket"
-                position = ticket.position
-                if position is None:
-                    break
-                taken[0].position = position
-                ended.append(taken.popleft())
-            self._end(ended)
-
-    async def finish(self) -> None:
-        """Returns when the writer has taken everything and all of it has ended."""
-        await self.in_turn(self.writer.flush)
-        while self._taken:
+    async def wait_ended(self) -> None:
+        """Until all that the writer has confirmed is known to its callers."""
+        while any(lane.taken for lane in self.lanes()):
             await trio.lowlevel.checkpoint()
-
-
-@asynccontextmanager
-async def bridged_writer(
-    opening: AbstractAsyncContextManager[StreamWriter],
-    post: Callable[[Callable[[], object]], None],
-    wake: Wake,
-    bytes_max: int,
-) -> AsyncIterator[Appends]:
-    """In the trio thread: a writer for callers elsewhere, closed at the end of the block."""
-    async with opening as writer:
-        appends = Appends(writer, post, wake, bytes_max)
-        try:
-            async with open_background() as nursery:
-                nursery.start_soon(appends._run_taking)
-                nursery.start_soon(appends._run_confirming)
-                yield appends
-                appends._is_closed = True
-                if writer.error is None:
-                    await appends.finish()
-        finally:
-            appends._is_closed = True
-            appends._end_all(writer.error or appends._closed())

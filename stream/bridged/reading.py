@@ -15,6 +15,7 @@ from stream.reader import StreamReader
 
 T = TypeVar("T")
 Post = Callable[[Callable[[], object]], None]
+Source = Callable[[], AsyncIterator[T]]
 
 BATCH_OVERHEAD_BYTES: Final = 512
 """Counted per batch for its objects."""
@@ -63,7 +64,7 @@ async def bridged_reader(
 
 @asynccontextmanager
 async def bridged_iterator(
-    make: Callable[[], AsyncIterator[T]], post: Post, wake: Wake, *, bytes_max: int
+    make: Source[T], post: Post, wake: Wake, *, bytes_max: int
 ) -> AsyncIterator[Prefetch[T, None]]:
     """In the trio thread: what an async generator yields, fetched ahead."""
     iterator = make()

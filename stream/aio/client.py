@@ -1,0 +1,41 @@
+"""The cluster, for what is done to whole namespaces and by janitors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ledger.client import LedgerClient as TrioLedgerClient
+from ledger.options import ClientOptions
+from stream.aio.crossing import Crossing, open_crossing
+
+
+class LedgerClient:
+    """A connection to a cluster, which several namespaces may share. Made by `connect`.
+
+    Ledgers themselves are worked with in trio: see `ledger.LedgerClient`.
+    """
+
+    _crossing: Crossing
+    _inner: TrioLedgerClient
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, cluster: str, *, options: ClientOptions | None = None
+    ) -> AsyncIterator[LedgerClient]:
+        """A client of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
+
+        Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
+        """
+        async with (
+            open_crossing() as crossing,
+            crossing.hold(lambda: TrioLedgerClient.connect(cluster, options=options)) as inner,
+        ):
+            yield cls._of(crossing, inner)
+
+    @classmethod
+    def _of(cls, crossing: Crossing, inner: TrioLedgerClient) -> LedgerClient:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, inner
+        return made

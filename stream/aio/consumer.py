@@ -1,0 +1,102 @@
+"""stream.consumer for asyncio.
+
+Generated from stream/consumer.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from stream.aio.crossing import Crossing
+from stream.consumer import Consumer as TrioConsumer
+from stream.consumer import Delivery, RecordDelivery
+from stream.consumer import RecordIterator as TrioRecordIterator
+from stream.core.position import Position
+
+
+class Consumer:
+    """Made by `Namespace.consumer`; an `async with` object, an async iterator of `Delivery`.
+
+    To ask for the next delivery says that all before it are handled; they are committed in the
+    background and when a partition is handed over. With `auto_advance=False` call `advance`;
+    then several tasks may ask at the same time. When the block ends, what was handed out last
+    counts as handled only after `commit`, or if it was advanced.
+    """
+
+    _crossing: Crossing
+    _inner: TrioConsumer
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: TrioConsumer) -> Consumer:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder
+        return made
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    @property
+    def member(self) -> str:
+        return self._inner.member
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    @property
+    def partitions(self) -> list[str]:
+        """Those this member holds now, in their order."""
+        return self._inner.partitions
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next records of any partition; waits for ever if there are none.
+
+        Raises Truncated, NoSuchStream, MemberExists, and what reading raises for good.
+        """
+        return await self._crossing.call(lambda: anext(self._inner))
+
+    def records(self) -> RecordIterator:
+        """The same, record by record. May be mixed with batches: nothing is left out."""
+        return RecordIterator._of(self._crossing, self._inner.records())
+
+    async def next_record(self) -> RecordDelivery:
+        """The next record of any partition; see `__anext__`."""
+        return await self._crossing.call(lambda: self._inner.next_record())
+
+    def advance(self, handled: Delivery | RecordDelivery) -> None:
+        """Everything of this partition up to and with these records is handled.
+
+        Committed in the background, at most once per interval. Raises PartitionLost if another
+        member has the partition by now: what is not committed is handled again there.
+        """
+        self._crossing.ask(lambda: self._inner.advance(handled))
+
+    async def commit(self) -> dict[str, Position]:
+        """Stores now what is handled, with `auto_advance` all that was handed out.
+
+        Returns the committed position of each partition that is still ours; one that is missing
+        was lost to another member. Raises MetadataUnavailable: some may be stored, all are tried
+        again in the background.
+        """
+        return await self._crossing.call(lambda: self._inner.commit())
+
+
+class RecordIterator:
+    """Records of a consumer. Holds nothing: it may simply be dropped, and another one goes on."""
+
+    _crossing: Crossing
+    _inner: TrioRecordIterator
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: TrioRecordIterator) -> RecordIterator:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder
+        return made
+
+    def __aiter__(self) -> RecordIterator:
+        return self
+
+    async def __anext__(self) -> RecordDelivery:
+        return await self._crossing.call(lambda: anext(self._inner))

@@ -1,0 +1,82 @@
+"""stream.cursor for asyncio.
+
+Generated from stream/cursor.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from ledger.errors import LedgerError
+from stream.aio.advancing import Advancing
+from stream.aio.crossing import Crossing
+from stream.core.position import Position
+from stream.core.records import Record, RecordBatch
+from stream.cursor import Cursor as TrioCursor
+from stream.lag import CursorLag
+
+
+class Cursor(Advancing):
+    """Made by `Namespace.cursor`; an `async with` object for one consumer.
+
+    `position` is where the next record to be handled is. `advance` moves it, and it is stored in
+    the background, at most once per interval, and at the end of the block. After a crash reading
+    goes on at the last position stored: records are handled at least once.
+    """
+
+    _crossing: Crossing
+    _inner: TrioCursor
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: TrioCursor) -> Cursor:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder
+        made._to = holder.position
+        return made
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    @property
+    def position(self) -> Position:
+        return self._to
+
+    @property
+    def committed(self) -> Position:
+        """The position stored last, as far as is known here."""
+        return self._inner.committed
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why nothing can be committed any more, if so."""
+        return self._inner.error
+
+    def advance(self, to: Position | Record | RecordBatch) -> None:
+        """Everything before a position, or up to and with a record or batch, has been handled.
+
+        Moves forward only; what lies behind changes nothing. Stored in the background. Raises
+        CursorMoved once somebody else was found to have moved the cursor.
+        """
+        self._advance(to)
+
+    async def commit(self) -> Position:
+        """Stores `position` now; returns it when it is durable. No change, no work.
+
+        Raises CursorMoved, NoSuchCursor (both final), MetadataUnavailable (it may be stored; it
+        is tried again in the background).
+        """
+        return await self._crossing.call(lambda: self._inner.commit())
+
+    async def lag(self) -> CursorLag:
+        """How far `position` is behind the end of the stream, asked of metadata and bookies now.
+
+        Raises NoSuchStream, and what reading ledgers raises.
+        """
+        return await self._crossing.call(lambda: self._inner.lag())
+
+    async def check(self) -> None:
+        """Looks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
+        await self._crossing.call(lambda: self._inner.check())

@@ -1,0 +1,555 @@
+"""stream.namespace for asyncio.
+
+Generated from stream/namespace.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Unpack, overload
+
+from ledger.options import ClientOptions
+from stream.aio.backward import BackwardBatches
+from stream.aio.client import LedgerClient
+from stream.aio.consumer import Consumer
+from stream.aio.crossing import Crossing, open_crossing
+from stream.aio.cursor import Cursor
+from stream.aio.merged_reader import MergedReader
+from stream.aio.partitioned_writer import PartitionedWriter
+from stream.aio.reader import StreamReader
+from stream.aio.writer import StreamWriter
+from stream.bridged.reading import bridged_reader
+from stream.bridged.writing import bridged_partitioned_writer, bridged_writer
+from stream.core.cursor_metadata import CursorMetadata
+from stream.core.metadata import StreamMetadata
+from stream.core.partitioned import PartitionedStream
+from stream.core.policy import NamespaceMetadata
+from stream.core.position import EARLIEST, FromTime, Position, Start
+from stream.core.records import Record
+from stream.core.retention import RetentionPlan
+from stream.cursor import COMMIT_INTERVAL_MS
+from stream.groups import HAND_OVER_S, GroupInfo
+from stream.lag import CursorLag
+from stream.merged_feeds import OrderBy
+from stream.namespace import Namespace as TrioNamespace
+from stream.namespace import StreamInfo
+from stream.open_segment import WriterOptions
+from stream.partitions import PartitionedInfo
+from stream.policies import NamespaceSettings
+from stream.reader import OnTruncated
+from stream.trash import TrashEntry
+
+
+class Namespace:
+    """The streams of one namespace, over a client that the caller keeps open.
+
+    Args:
+        client: of the cluster that holds the ledgers.
+        name: of the namespace, which must exist (see `create_namespace`).
+        writer_options: bounds of the writers made here.
+    """
+
+    _crossing: Crossing
+    _inner: TrioNamespace
+
+    def __init__(
+        self, client: LedgerClient, name: str, *, writer_options: WriterOptions | None = None
+    ) -> None:
+        self._crossing = client._crossing
+        self._inner = TrioNamespace(client._inner, name, writer_options=writer_options)
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: TrioNamespace) -> Namespace:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder
+        return made
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        cluster: str,
+        name: str,
+        *,
+        create: bool = False,
+        options: ClientOptions | None = None,
+        writer_options: WriterOptions | None = None,
+    ) -> AsyncIterator[Namespace]:
+        """A namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
+
+        With `create` it is made if it does not exist. Raises InvalidArgument for an address or
+        name nobody can serve, MetadataUnavailable.
+        """
+        async with (
+            open_crossing() as crossing,
+            crossing.hold(
+                lambda: TrioNamespace.connect(
+                    cluster, name, create=create, options=options, writer_options=writer_options
+                )
+            ) as inner,
+        ):
+            yield cls._of(crossing, inner)
+
+    async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
+        """Makes the namespace if it does not exist; True if it was made.
+
+        Settings are for the new one only. Raises InvalidArgument, MetadataUnavailable.
+        """
+        return await self._crossing.call(lambda: self._inner.ensure(**settings))
+
+    @overload
+    async def create_stream(self, stream: str) -> StreamMetadata: ...
+
+    @overload
+    async def create_stream(self, stream: str, *, partitions: int) -> PartitionedStream: ...
+
+    async def create_stream(
+        self, stream: str, *, partitions: int | None = None
+    ) -> StreamMetadata | PartitionedStream:
+        """Makes an empty stream; with `partitions` a partitioned one, even if it is only 1.
+
+        A deleted stream of the name stays in the trash. Raises StreamExists, NoSuchNamespace,
+        TooManyStreams, InvalidArgument.
+        """
+        if partitions is None:
+            return await self._crossing.call(lambda: self._inner.create_stream(stream))
+        return await self._crossing.call(
+            lambda: self._inner.create_stream(stream, partitions=partitions)
+        )
+
+    async def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
+        """Makes the stream if it does not exist; True if it was made."""
+        return await self._crossing.call(
+            lambda: self._inner.ensure_stream(stream, partitions=partitions)
+        )
+
+    async def list_streams(self) -> list[str]:
+        """Names, sorted; without deleted ones. Raises NoSuchNamespace."""
+        return await self._crossing.call(lambda: self._inner.list_streams())
+
+    async def delete_stream(self, stream: str) -> None:
+        """Puts a stream into the trash; its writer can confirm nothing more.
+
+        `undelete_stream` brings it back until the namespace's `trash_ms` have passed; then (with
+        0: now) the data is deleted. Raises NoSuchStream. If stopped in the middle, the stream is
+        gone for everybody, and the janitor does the rest.
+        """
+        await self._crossing.call(lambda: self._inner.delete_stream(stream))
+
+    async def info(self, stream: str) -> StreamInfo:
+        """Where the stream begins and ends now, asked of metadata and bookies."""
+        return await self._crossing.call(lambda: self._inner.info(stream))
+
+    @asynccontextmanager
+    async def writer(
+        self,
+        stream: str,
+        *,
+        create: bool = False,
+        options: WriterOptions | None = None,
+        if_epoch: int | None = None,
+        hand_over_s: float | None = None,
+    ) -> AsyncIterator[StreamWriter]:
+        """Takes the stream over; a writer elsewhere can append nothing more.
+
+        With `create` the stream is made if it does not exist. With `if_epoch` it is taken over
+        only if it is at that epoch still (as in `StreamInfo.epoch`). With `hand_over_s` a writer
+        elsewhere is asked first: it makes durable what it has taken and seals the stream, so that
+        nothing becomes unknown; after so many seconds the stream is taken over all the same. The
+        end of the block seals the segment. Raises NoSuchStream, EpochMismatch, NotEnoughBookies,
+        RecoveryIncomplete.
+        """
+        crossing = self._crossing
+        async with crossing.hold(
+            lambda: bridged_writer(
+                self._inner.writer(
+                    stream,
+                    create=create,
+                    options=options,
+                    if_epoch=if_epoch,
+                    hand_over_s=hand_over_s,
+                ),
+                crossing.post,
+                crossing.wake,
+                (options or self._inner.writer_options).pending_bytes_max,
+            )
+        ) as inner:
+            yield StreamWriter._of(crossing, inner)
+
+    async def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
+        """Makes room for another idempotent producer; `StreamMetadata.producers` lists them.
+
+        Only for one that will not come back: should it, its numbers begin again at 0, and what it
+        repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
+        """
+        return await self._crossing.call(lambda: self._inner.forget_producer(stream, producer))
+
+    async def commit_segments(
+        self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]
+    ) -> StreamMetadata:
+        """Makes closed ledgers of stream entries segments of the stream, in this order.
+
+        Once per (sink, batch): the batch committed last is committed again without effect.
+        The ledgers' entries must count sequences from the begin of their segment. Raises
+        CommitOutOfOrder for an older batch, StreamBusy while a writer has an open segment.
+        """
+        return await self._crossing.call(
+            lambda: self._inner.commit_segments(stream, sink_id, batch_id, ledger_ids)
+        )
+
+    async def seal_stream(self, stream: str) -> StreamMetadata:
+        """Takes the stream over and seals its open segment, without beginning another.
+
+        A writer elsewhere can append nothing more. Raises NoSuchStream, RecoveryIncomplete.
+        """
+        return await self._crossing.call(lambda: self._inner.seal_stream(stream))
+
+    @asynccontextmanager
+    async def cursor(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: Start = EARLIEST,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+    ) -> AsyncIterator[Cursor]:
+        """The durable position `name` in a stream or partition, made at `start` if there is none.
+
+        What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
+        block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
+        leaving CursorMoved if somebody else moved it, MetadataUnavailable.
+        """
+        crossing = self._crossing
+        async with crossing.hold(
+            lambda: self._inner.cursor(
+                stream, name, start=start, commit_interval_ms=commit_interval_ms
+            )
+        ) as inner:
+            yield Cursor._of(crossing, inner)
+
+    async def cursors(self, stream: str) -> list[CursorMetadata]:
+        """The cursors of a stream, sorted by name; also those of consumer groups.
+
+        Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
+        """
+        return await self._crossing.call(lambda: self._inner.cursors(stream))
+
+    async def cursor_lag(self, stream: str, name: str) -> CursorLag:
+        """How far the stored position of a cursor is behind the end of its stream.
+
+        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
+        """
+        return await self._crossing.call(lambda: self._inner.cursor_lag(stream, name))
+
+    async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
+        """Moves a cursor forward or back, and makes it if there is none.
+
+        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
+        there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
+        MetadataUnavailable (it may have moved).
+        """
+        return await self._crossing.call(lambda: self._inner.set_cursor(stream, name, to))
+
+    async def delete_cursor(self, stream: str, name: str) -> None:
+        """Forgets a position; whoever uses it gets CursorMoved.
+
+        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
+        """
+        await self._crossing.call(lambda: self._inner.delete_cursor(stream, name))
+
+    @asynccontextmanager
+    async def consumer(
+        self,
+        stream: str,
+        group: str,
+        *,
+        member: str | None = None,
+        start: Start = EARLIEST,
+        auto_advance: bool = True,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+        hand_over_s: float = HAND_OVER_S,
+        on_truncated: OnTruncated = "error",
+    ) -> AsyncIterator[Consumer]:
+        """A member of a consumer group: the partitions of a stream are shared among its members.
+
+        The group's position in each partition is the cursor of the group's name there.
+
+        Args:
+            stream: a partitioned stream, or a plain one, which counts as one partition.
+            group: its name; a group begins with its first member.
+            member: name of this process. With a name that lasts over restarts partitions come
+                back to it; None draws one.
+            start: where the group begins in a partition when it is new; partitions that are added
+                later are read from their begin.
+            auto_advance: to ask for the next records says that those before are handled; False:
+                call `Consumer.advance`.
+            commit_interval_ms: how often each partition is committed, at most.
+            hand_over_s: how long a partition that moves to another member waits for records that
+                were handed out; then it goes, and they are handled again there. The same for all
+                members of a group.
+            on_truncated: as for `reader`.
+
+        Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
+        MemberExists if another living process has this member name.
+        """
+        crossing = self._crossing
+        async with crossing.hold(
+            lambda: self._inner.consumer(
+                stream,
+                group,
+                member=member,
+                start=start,
+                auto_advance=auto_advance,
+                commit_interval_ms=commit_interval_ms,
+                hand_over_s=hand_over_s,
+                on_truncated=on_truncated,
+            )
+        ) as inner:
+            yield Consumer._of(crossing, inner)
+
+    async def groups(self, stream: str) -> list[str]:
+        """Consumer groups of a stream, sorted. Raises NoSuchStream."""
+        return await self._crossing.call(lambda: self._inner.groups(stream))
+
+    async def group(self, stream: str, group: str) -> GroupInfo:
+        """Who handles which partition, and how far behind. Raises NoSuchStream, NoSuchGroup."""
+        return await self._crossing.call(lambda: self._inner.group(stream, group))
+
+    async def delete_group(self, stream: str, group: str) -> None:
+        """Forgets a group without members, with its positions.
+
+        Raises NoSuchStream, NoSuchGroup, GroupBusy.
+        """
+        await self._crossing.call(lambda: self._inner.delete_group(stream, group))
+
+    @asynccontextmanager
+    async def reader(
+        self, stream: str, *, start: Start = EARLIEST, on_truncated: OnTruncated = "error"
+    ) -> AsyncIterator[StreamReader]:
+        """Reads a stream, or one partition ("clicks#2").
+
+        Args:
+            start: EARLIEST, LATEST, a Position, FromSequence, FromTime (when appended),
+                FromEventTime, FromCursor or FromEnd.
+            on_truncated: what to do when the wanted record was truncated, at the start or later:
+                "error" raises Truncated, "earliest" goes on at the first record there is,
+                "latest" at the end. The records in between are not read then; a warning is logged.
+
+        Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
+        """
+        crossing = self._crossing
+        async with crossing.hold(
+            lambda: bridged_reader(
+                self._inner.reader(stream, start=start, on_truncated=on_truncated),
+                crossing.post,
+                crossing.wake,
+            )
+        ) as inner:
+            yield StreamReader._of(crossing, inner)
+
+    async def read_last(self, stream: str, records: int) -> list[Record]:
+        """The last so many records, in the order of the stream; all, if it has fewer.
+
+        Costs memory for these records, and reads little else. Raises NoSuchStream,
+        IsPartitioned, InvalidArgument for a negative number, what reading ledgers raises.
+        """
+        return await self._crossing.call(lambda: self._inner.read_last(stream, records))
+
+    def backward_batches(self, stream: str, *, before: Position | None = None) -> BackwardBatches:
+        """Batches of records from the end, or from before a position that was read, back to where
+        the stream begins. An async iterator; use it in `async with` or close it.
+
+        Within a batch records are in the order of the stream. Its calls raise NoSuchStream,
+        IsPartitioned, what reading ledgers raises.
+        """
+        return BackwardBatches._of(
+            self._crossing, self._inner.backward_batches(stream, before=before)
+        )
+
+    @asynccontextmanager
+    async def merged_reader(
+        self,
+        streams: str | Sequence[str],
+        *,
+        start: Start | Mapping[str, Start] = EARLIEST,
+        order_by: OrderBy = "event_time",
+        lateness_ms: int = 0,
+        idle_timeout_ms: int | None = 5000,
+        on_truncated: OnTruncated = "error",
+        follow: bool = True,
+        buffer_bytes: int = 64 << 20,
+    ) -> AsyncIterator[MergedReader]:
+        """Reads several streams as one, in the order of time.
+
+        Args:
+            streams: names and patterns ("clicks", "clicks-*"); a partitioned stream stands for its
+                partitions. Streams that are made later and match a pattern, and new partitions,
+                join; they are read from their begin.
+            start: as for `reader`, for each stream; or a mapping of streams to starts, such as
+                `MergedReader.positions()` returned (those not in it begin at EARLIEST).
+            order_by: "event_time" (a record without one has its append time) or "append_time".
+            lateness_ms: how far a record may be behind the newest of its stream and still be put
+                in order. Later ones are not dropped: they come with `is_late`.
+            idle_timeout_ms: a stream that is at its end and had nothing for so long is not waited
+                for; None: always waited for.
+            on_truncated: as for `reader`.
+            follow: wait for more at the end; else iteration ends where the streams do now.
+            buffer_bytes: what may wait for its turn, over all streams. If order within
+                `lateness_ms` needs more, records go out before, and what comes behind them is late.
+
+        Entering raises NoSuchStream for a name that is not there (a pattern may match nothing),
+        InvalidArgument; at most 1000 streams.
+        """
+        crossing = self._crossing
+        async with crossing.hold(
+            lambda: self._inner.merged_reader(
+                streams,
+                start=start,
+                order_by=order_by,
+                lateness_ms=lateness_ms,
+                idle_timeout_ms=idle_timeout_ms,
+                on_truncated=on_truncated,
+                follow=follow,
+                buffer_bytes=buffer_bytes,
+            )
+        ) as inner:
+            yield MergedReader._of(crossing, inner)
+
+    async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
+        """Gives a partitioned stream more partitions; its writers notice within a second or so.
+
+        Of all keys the share of new partitions moves, to new partitions only. Raises
+        NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
+        """
+        return await self._crossing.call(
+            lambda: self._inner.grow_stream(stream, partitions=partitions)
+        )
+
+    async def partitions(self, stream: str) -> list[str]:
+        """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
+        number; else the stream itself. Raises NoSuchStream."""
+        return await self._crossing.call(lambda: self._inner.partitions(stream))
+
+    async def partitioned_info(self, stream: str) -> PartitionedInfo:
+        """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
+        return await self._crossing.call(lambda: self._inner.partitioned_info(stream))
+
+    async def truncate_partitions(
+        self, stream: str, to: FromTime | Mapping[int, Position]
+    ) -> dict[int, Position]:
+        """Drops what was appended before a time, or what is before positions in partitions.
+
+        Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
+        InvalidArgument (no such partition: nothing was done), PartitionsFailed.
+        """
+        return await self._crossing.call(lambda: self._inner.truncate_partitions(stream, to))
+
+    @asynccontextmanager
+    async def partitioned_writer(
+        self,
+        stream: str,
+        *,
+        own: Sequence[int] | None = None,
+        create: int | None = None,
+        options: WriterOptions | None = None,
+    ) -> AsyncIterator[PartitionedWriter]:
+        """Writes to the partitions of a stream, routed by key or by turns.
+
+        Each partition is taken over with its first record; with `own`, these partitions are
+        taken over at once and others never. With `create` the stream is made with so many
+        partitions if it does not exist. `options` are of all partitions together: what they may
+        have unconfirmed is shared out, 256 KiB each at least. The end of the block seals the
+        partitions. Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
+        """
+        crossing = self._crossing
+        async with crossing.hold(
+            lambda: bridged_partitioned_writer(
+                self._inner.partitioned_writer(stream, own=own, create=create, options=options),
+                crossing.post,
+                crossing.wake,
+                (options or self._inner.writer_options).pending_bytes_max,
+            )
+        ) as inner:
+            yield PartitionedWriter._of(crossing, inner)
+
+    async def policy(self) -> NamespaceMetadata:
+        """How streams are written and kept. Raises NoSuchNamespace."""
+        return await self._crossing.call(lambda: self._inner.policy())
+
+    async def set_policy(
+        self,
+        *,
+        dry_run: bool = False,
+        allow_drop: bool = True,
+        **settings: Unpack[NamespaceSettings],
+    ) -> NamespaceMetadata:
+        """Changes some settings; returns the policy as it then is. Running writers follow it.
+
+        With `dry_run` nothing is stored. Without `allow_drop` a policy by which the next sweep of
+        a janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
+        nothing is changed. Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
+        """
+        return await self._crossing.call(
+            lambda: self._inner.set_policy(dry_run=dry_run, allow_drop=allow_drop, **settings)
+        )
+
+    async def what_if(self, **settings: Unpack[NamespaceSettings]) -> list[RetentionPlan]:
+        """What the next sweep would do to each stream, and to those in the trash, with these
+        settings changed; without any, by the present policy. Changes nothing.
+
+        Raises NoSuchNamespace, InvalidArgument.
+        """
+        return await self._crossing.call(lambda: self._inner.what_if(**settings))
+
+    async def explain_retention(self, stream: str) -> RetentionPlan:
+        """What is kept, dropped and purged of a stream, when and why. Changes nothing.
+
+        Raises NoSuchStream; IsPartitioned: ask for a partition, like `clicks#0`.
+        """
+        return await self._crossing.call(lambda: self._inner.explain_retention(stream))
+
+    async def stream_metadata(self, stream: str) -> StreamMetadata:
+        """Segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
+        return await self._crossing.call(lambda: self._inner.stream_metadata(stream))
+
+    async def truncate(self, stream: str, position: Position) -> StreamMetadata:
+        """Records before `position` are gone for readers; whole segments go to the trash.
+
+        Moves forward only, see `untruncate`. Raises InvalidArgument for a position behind the end
+        of the stream, NoSuchStream.
+        """
+        return await self._crossing.call(lambda: self._inner.truncate(stream, position))
+
+    async def untruncate(self, stream: str, position: Position | None = None) -> StreamMetadata:
+        """Brings back truncated records from `position` on, or as many as there still are (None).
+
+        What the policy would drop is dropped again at the next sweep, into a trash that begins
+        its time anew: change the policy first. Raises NoSuchStream, IsPartitioned;
+        InvalidArgument for a position that was purged.
+        """
+        return await self._crossing.call(lambda: self._inner.untruncate(stream, position))
+
+    async def undelete_stream(self, stream: str, as_name: str | None = None) -> None:
+        """Brings back the stream of this name that was deleted last, with its cursors.
+
+        With `as_name` under another name, without its cursors. Raises NotInTrash (it was purged,
+        or never deleted), StreamExists if the name is in use, InvalidArgument for a partitioned
+        stream that should change its name.
+        """
+        await self._crossing.call(lambda: self._inner.undelete_stream(stream, as_name))
+
+    async def trash(self) -> list[TrashEntry]:
+        """Everything that can be brought back, by name and time. Raises NoSuchNamespace."""
+        return await self._crossing.call(lambda: self._inner.trash())
+
+    async def purge(self, stream: str) -> int:
+        """Empties the trash of a stream now: truncated segments, and what was deleted under its
+        name (a partitioned stream: of all its partitions). It cannot come back. Returns how many
+        ledgers were deleted. Raises NotInTrash.
+        """
+        return await self._crossing.call(lambda: self._inner.purge(stream))

@@ -1,0 +1,90 @@
+"""stream.producer for asyncio.
+
+Generated from stream/producer.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stream.aio.crossing import Crossing
+from stream.aio.tickets import Producing
+from stream.bridged.writing import StreamAppends
+from stream.core.entry_encoder import Headers
+from stream.core.position import Position
+from stream.producer import Producer as TrioProducer
+
+
+class Producer(Producing):
+    """Made by `StreamWriter.producer`; ends with its writer.
+
+    A producer numbers its records from 0 without gaps. Guarantees: a record is in the stream once,
+    however often it is appended, by whatever writers; records of a producer are in the order of
+    their numbers. After an error whose outcome is unknown, open a writer, get the producer again
+    and append from `last_sequence + 1` on, or whatever comes before it: that is passed over.
+    """
+
+    _crossing: Crossing
+    _inner: TrioProducer
+
+    _appends: StreamAppends
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: TrioProducer, appends: StreamAppends) -> Producer:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder
+        made._appends = appends
+        return made
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record that is durable in the stream; -1 for none."""
+        return self._inner.last_sequence
+
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the record that comes next; those before it were taken."""
+        return self._inner.next_sequence
+
+    async def append(
+        self,
+        value: bytes,
+        sequence: int,
+        *,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> Position | None:
+        """Appends the record with this number; returns when it is durable.
+
+        Gives its position, or None if it was there already and where is no longer known. Waits for
+        a try of the same record that is still on its way. Raises ProducerGap if a record before it
+        is missing (calls at the same time must come in order), and what `StreamWriter.append`
+        raises.
+        """
+        return await self._append_numbered(value, sequence, key, event_time_ms, headers)
+
+    async def append_many(
+        self,
+        values: Sequence[bytes],
+        first_sequence: int,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+    ) -> tuple[Position, Position] | None:
+        """Appends records numbered from `first_sequence` on; returns when all are durable.
+
+        Those at the front that were appended before are passed over. Gives the positions of the
+        first and the last of the others, None if there are none. Raises as `append`.
+        """
+        return await self._crossing.call(
+            lambda: self._appends.in_turn(
+                lambda: self._inner.append_many(
+                    values, first_sequence, keys=keys, event_times=event_times
+                )
+            )
+        )

@@ -1,0 +1,78 @@
+"""stream.reader for asyncio.
+
+Generated from stream/reader.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from stream.aio.batches import BatchIterator, Reading
+from stream.aio.crossing import Crossing
+from stream.bridged.reading import BridgedReader
+from stream.core.position import Position
+from stream.core.records import Record, RecordBatch
+from stream.reader import StreamReader as TrioStreamReader
+
+
+class StreamReader(Reading):
+    """Made by `Namespace.reader`; an `async with` object for one consumer task.
+
+    Yields each record once, in order, without gaps (but for those `on_truncated` goes past). A
+    call that was cancelled or failed loses nothing: the next one goes on at `position`.
+    """
+
+    _crossing: Crossing
+    _inner: TrioStreamReader
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: BridgedReader) -> StreamReader:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder.reader
+        made._bridged = holder
+        made._at = holder.begin
+        return made
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    async def aclose(self) -> None:
+        """Lets go of the ledger. Closing twice is fine."""
+        await self._close()
+
+    @property
+    def position(self) -> Position:
+        """Where to resume: behind the last record handed out."""
+        return self._position()
+
+    def __aiter__(self) -> StreamReader:
+        return self
+
+    async def __anext__(self) -> Record:
+        """The next record; waits for ever at the end of the stream."""
+        while True:
+            for record in self._records:
+                self._last_record = record
+                return record
+            await self._begin_batch()
+
+    async def next_batch(self) -> RecordBatch:
+        """The next records, an entry at a time; waits for ever at the end of the stream."""
+        batch = await self._next_batch(None)
+        assert batch is not None, "without an end there is always a next batch"
+        return batch
+
+    def batches(self) -> BatchIterator:
+        """Batches of records, for ever."""
+        return BatchIterator(self, stops=False)
+
+    def read_to_end(self) -> BatchIterator:
+        """Batches up to the end of the stream as it is when the first one is asked for."""
+        return BatchIterator(self, stops=True)
+
+    async def next_batch_before(self, end: Position) -> RecordBatch | None:
+        """The next records; None when `end` is reached (see `end_position`)."""
+        return await self._next_batch(end)
+
+    async def end_position(self) -> Position:
+        """Behind the last confirmed record, asked of metadata and bookies now."""
+        return await self._crossing.call(lambda: self._inner.end_position())

@@ -1,0 +1,150 @@
+"""Records on their way, and the room for them, as callers of this face see it.
+
+The public classes are in writer.py, partitioned_writer.py and producer.py; the trio half is
+stream/bridged/appends.py.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from stream.aio.crossing import Crossing
+from stream.batch import Ticket as TrioTicket
+from stream.bridged.appends import Appends, PendingRecord
+from stream.bridged.writing import PartitionedAppends, RoutedRecord, StreamAppends
+from stream.core.entry_encoder import Headers
+from stream.core.position import Position
+from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
+from stream.partitioned_writer import PartitionPosition
+from stream.producer import Producer as TrioProducer
+
+
+class Ticket(PendingRecord):
+    """A record on its way. `await ticket.wait()` gives its position once it is durable."""
+
+    __slots__ = ("_crossing",)
+
+    def __init__(
+        self,
+        crossing: Crossing,
+        appends: StreamAppends,
+        value: bytes,
+        key: bytes | None,
+        event_time_ms: int | None,
+        headers: Headers | None,
+        expected_sequence: int | None = None,
+    ) -> None:
+        def take() -> TrioTicket:
+            return appends.writer.append_nowait(
+                value, key, event_time_ms, headers, expected_sequence=expected_sequence
+            )
+
+        size = record_bytes(value, key, event_time_ms, headers)
+        super().__init__(take, size + RECORD_OVERHEAD_BYTES)
+        self._crossing = crossing
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self.position is not None
+
+    @property
+    def sequence(self) -> int:
+        """Sequence number of the record; -1 while its batch is still gathering."""
+        ticket = self.ticket
+        return -1 if ticket is None else ticket.sequence
+
+    async def wait(self) -> Position:
+        """Returns the record's position when it is durable on its ack quorum.
+
+        Raises the writer's error if it failed: the record may or may not be in the stream then;
+        and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait does
+        not take the record back.
+        """
+        await self._crossing.wait(self)
+        position = self.outcome()
+        assert position is not None, "confirmed without a position"
+        return position
+
+
+class PartitionTicket(RoutedRecord):
+    """A record on its way to a partition; `partition` is -1 while that is not known."""
+
+    __slots__ = ("_crossing",)
+
+    def __init__(
+        self,
+        crossing: Crossing,
+        appends: PartitionedAppends,
+        value: bytes,
+        key: bytes | None,
+        event_time_ms: int | None,
+        headers: Headers | None,
+        partition: int | None,
+    ) -> None:
+        super().__init__(appends, value, key, event_time_ms, headers, partition)
+        self._crossing = crossing
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self.position is not None
+
+    async def wait(self) -> PartitionPosition:
+        """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
+        await self._crossing.wait(self)
+        position = self.outcome()
+        assert position is not None, "confirmed without a position"
+        return PartitionPosition(self.partition, position)
+
+
+class Appending:
+    """What writers do with records. `_appends` is the trio half."""
+
+    _crossing: Crossing
+    _appends: Appends
+
+    async def _append(self, record: PendingRecord) -> Position | None:
+        """Waits for room and until the record has ended; None if it was there before."""
+        appends, crossing = self._appends, self._crossing
+        while not appends.has_room:
+            await crossing.wait(appends.want_room())
+        appends.give(record)
+        try:
+            await crossing.wait(record)
+        except BaseException:
+            record.is_withdrawn = True
+            raise
+        return record.outcome()
+
+    async def _wait_room(self) -> None:
+        appends = self._appends
+        while not appends.has_room:
+            await self._crossing.wait(appends.want_room())
+        error = appends.error
+        if error is not None:
+            raise copy.copy(error)
+
+
+class Producing(Appending):
+    """What a producer does with records."""
+
+    _inner: TrioProducer
+
+    async def _append_numbered(
+        self,
+        value: bytes,
+        sequence: int,
+        key: bytes | None,
+        event_time_ms: int | None,
+        headers: Headers | None,
+    ) -> Position | None:
+        producer = self._inner
+
+        def take() -> TrioTicket | None:
+            return producer.append_nowait(
+                value, sequence, key=key, event_time_ms=event_time_ms, headers=headers
+            )
+
+        size = record_bytes(value, key, event_time_ms, headers) + RECORD_OVERHEAD_BYTES
+        return await self._append(PendingRecord(take, size))

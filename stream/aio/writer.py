@@ -1,0 +1,170 @@
+"""stream.writer for asyncio.
+
+Generated from stream/writer.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trio import WouldBlock
+
+from ledger.errors import LedgerError
+from stream.aio.crossing import Crossing
+from stream.aio.producer import Producer
+from stream.aio.tickets import Appending, Ticket
+from stream.bridged.writing import StreamAppends
+from stream.core.entry_encoder import Headers
+from stream.core.position import Position
+from stream.open_segment import StreamWriterStatistics
+from stream.writer import StreamWriter as TrioStreamWriter
+
+
+class StreamWriter(Appending):
+    """Made by `Namespace.writer`; an `async with` block closes it.
+
+    Guarantees: records are confirmed in the order they were appended; a confirmed record is
+    durable on its ack quorum and never changes its position. After an error the writer stays
+    failed; records not confirmed by then are *unknown*.
+    """
+
+    _crossing: Crossing
+    _inner: TrioStreamWriter
+
+    _appends: StreamAppends
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: StreamAppends) -> StreamWriter:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder.writer
+        made._appends = holder
+        return made
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    @property
+    def epoch(self) -> int:
+        """How many writers the stream has had, this one included."""
+        return self._inner.epoch
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
+        another asked for the stream and got it."""
+        return self._inner.error
+
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the record that will be taken next: what `expected_sequence` must be."""
+        return self._inner.next_sequence
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `append_nowait` would take a record now."""
+        return self._appends.has_room and self._inner.error is None
+
+    def append_nowait(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+    ) -> Ticket:
+        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+
+        `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
+        if it gets this sequence number. Raises WouldBlock when too much is unconfirmed or
+        the quota is used up (then `await wait_room()`), SequenceMismatch, InvalidArgument if the
+        record is too large (1 MiB, or `record_bytes_max` of the namespace), and the writer's
+        error if it failed.
+        """
+        if not self._appends.has_room:
+            raise WouldBlock
+        ticket = Ticket(
+            self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+        )
+        self._appends.give(ticket)
+        return ticket
+
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+    ) -> Position:
+        """Appends a record; returns its position once it is durable.
+
+        Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
+        be in the stream all the same; trying again with the same `expected_sequence` tells:
+        SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
+        SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
+        """
+        ticket = Ticket(
+            self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+        )
+        await self._append(ticket)
+        return await ticket.wait()
+
+    async def append_many(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+        *,
+        expected_sequence: int | None = None,
+    ) -> tuple[Position, Position]:
+        """Appends records in order; returns the first and the last position when all are durable.
+
+        Records of other callers may come between, unless `expected_sequence` says which sequence
+        number the first one gets: then they follow each other, and may be no more than fit
+        `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
+        per value. Raises as `append`; InvalidArgument before anything is taken.
+        """
+        return await self._crossing.call(
+            lambda: self._appends.in_turn(
+                lambda: self._inner.append_many(
+                    values, keys, event_times, expected_sequence=expected_sequence
+                )
+            )
+        )
+
+    async def producer(self, name: str) -> Producer:
+        """The idempotent producer of this name, which the stream remembers from now on.
+
+        Its `last_sequence` says where to go on. Each call gives the same object. Raises
+        TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
+        """
+        inner = await self._crossing.call(
+            lambda: self._appends.in_turn(lambda: self._inner.producer(name))
+        )
+        return Producer._of(self._crossing, inner, self._appends)
+
+    async def wait_room(self) -> None:
+        """Returns when `append_nowait` may take a record; raises the writer's error."""
+        await self._wait_room()
+
+    async def flush(self) -> None:
+        """Sends what has gathered; returns when all records taken so far are durable.
+
+        Raises the writer's error if it failed.
+        """
+        await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.flush()))
+
+    async def close(self) -> None:
+        """Waits until all records taken are durable, then seals the segment. Idempotent.
+
+        Does nothing if the stream was handed over. Raises the writer's error if it failed. Called
+        by the end of the `async with` block.
+        """
+        await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.close()))
+
+    def statistics(self) -> StreamWriterStatistics:
+        """Counters since the writer was opened."""
+        return self._inner.statistics()

@@ -1,0 +1,66 @@
+"""stream.backward for threads.
+
+Generated from stream/backward.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from stream.backward import BackwardBatches as TrioBackwardBatches
+from stream.blocking.crossing import Crossing
+from stream.core.position import Position
+from stream.core.records import RecordBatch
+
+
+class BackwardBatches:
+    """Made by `Namespace.backward_batches`: an iterator of batches, the newest first.
+
+    The records within a batch are in the order of the stream. A call that was cancelled or failed
+    loses nothing: the next one goes on before `position`. Use it in `async with`, or `close` it.
+    """
+
+    _crossing: Crossing
+    _inner: TrioBackwardBatches
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: TrioBackwardBatches) -> BackwardBatches:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder
+        return made
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    def __enter__(self) -> BackwardBatches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the ledger. Closing twice is fine."""
+        self._crossing.call(lambda: self._inner.aclose())
+
+    @property
+    def position(self) -> Position | None:
+        """Of the first record handed out so far: what is before it comes next. None before the
+        first call, if none was given."""
+        return self._inner.position
+
+    def __iter__(self) -> BackwardBatches:
+        return self
+
+    def __next__(self) -> RecordBatch:
+        """The records before those of the last call.
+
+        Raises NoSuchStream, and what reading ledgers raises. Records that were truncated
+        meanwhile are not there any more: that is the beginning of the stream.
+        """
+        return self._crossing.call(lambda: anext(self._inner))

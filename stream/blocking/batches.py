@@ -1,0 +1,177 @@
+"""Batches taken from the buffer of a reader: the consumer's half of what reads ahead.
+
+The public class is reader.py; the trio half stream/bridged/reading.py. Must hand out each record
+once and know where to resume, whatever was cancelled.
+
+Generated from stream/aio by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from ledger.errors import LedgerClosed
+from stream.blocking.crossing import Crossing, Holding
+from stream.bridged.prefetch import Prefetch
+from stream.bridged.reading import BridgedReader, Source, bridged_iterator
+from stream.core.position import Position
+from stream.core.records import Record, RecordBatch
+
+T = TypeVar("T")
+
+
+class Reading:
+    """What StreamReader does with records. `_bridged` is its trio half."""
+
+    _crossing: Crossing
+    _bridged: BridgedReader
+    _at: Position
+    """Everything before this was handed out, or is in `_batch`."""
+    _batch: RecordBatch | None = None
+    _last_record: Record | None = None
+    _records: Iterator[Record] = iter(())
+    _is_closed = False
+
+    def _position(self) -> Position:
+        last, batch = self._last_record, self._batch
+        if last is not None and batch is not None and last.position < batch.last_position:
+            return last.position.after
+        return self._at
+
+    def _rest(self) -> RecordBatch | None:
+        """What was not handed out of the batch under way, one record at a time."""
+        batch, last = self._batch, self._last_record
+        self._batch, self._last_record, self._records = None, None, iter(())
+        if batch is None:
+            return None
+        rest = batch.since(batch.first_slot if last is None else last.position.slot + 1)
+        return rest if len(rest) else None
+
+    def _next_batch(self, end: Position | None) -> RecordBatch | None:
+        """The next batch; None at `end`, if there is one."""
+        rest = self._rest()
+        if rest is not None:
+            return rest
+        prefetch = self._bridged.prefetch
+        while True:
+            if self._is_closed:
+                raise LedgerClosed(
+                    f"the reader of stream {self._bridged.reader.stream!r} is closed"
+                )
+            fetched = prefetch.head()
+            if fetched is None:
+                self._crossing.wait(prefetch.want(end))
+                continue
+            batch = fetched.item
+            if batch is not None:
+                if end is not None and batch.first_position >= end:
+                    return None
+                prefetch.pop()
+                self._at = batch.after
+                return batch
+            prefetch.pop()
+            if fetched.error is not None:
+                raise fetched.error
+            if fetched.goal == end:
+                return None
+
+    def _begin_batch(self) -> None:
+        """Has a batch under way, whose records are handed out one at a time."""
+        batch = self._next_batch(None)
+        assert batch is not None, "without an end there is always a next batch"
+        self._batch = batch
+        self._records = iter(batch.records())
+
+    def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._crossing.call(self._bridged.aclose)
+
+    def _end_position(self) -> Position:
+        return self._crossing.call(self._bridged.reader.end_position)
+
+
+class BatchIterator(Iterator[RecordBatch]):
+    """Batches of a reader. Holds nothing: it may simply be dropped, and another one goes on."""
+
+    def __init__(self, reader: Reading, *, stops: bool) -> None:
+        self._reader = reader
+        self._stops = stops
+        self._end: Position | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RecordBatch:
+        reader = self._reader
+        if self._stops and self._end is None:
+            self._end = reader._end_position()
+        batch = reader._next_batch(self._end)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def close(self) -> None:
+        """For `closing`; there is nothing to close."""
+
+
+class Iteration(Iterator[T], Generic[T]):
+    """What an iterator of the trio side yields, fetched ahead. Use it in `async with`, close it,
+    or let it end: what is dropped half way goes on holding its bounded buffer until it is
+    collected."""
+
+    def __init__(self, crossing: Crossing, make: Source[T], *, bytes_max: int) -> None:
+        def hold() -> AbstractAsyncContextManager[Prefetch[T, None]]:
+            return bridged_iterator(make, crossing.post, crossing.wake, bytes_max=bytes_max)
+
+        self._crossing = crossing
+        self._holding: Holding[Prefetch[T, None]] = crossing.hold(hold)
+        self._prefetch: Prefetch[T, None] | None = None
+        self._has_ended = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        if self._has_ended:
+            raise StopIteration
+        if self._prefetch is None:
+            self._prefetch = self._holding.__enter__()
+        prefetch = self._prefetch
+        while True:
+            fetched = prefetch.head()
+            if fetched is None:
+                self._crossing.wait(prefetch.want(None))
+                continue
+            prefetch.pop()
+            if fetched.item is not None:
+                return fetched.item
+            self.close()
+            if fetched.error is not None:
+                raise fetched.error
+            raise StopIteration
+
+    def close(self) -> None:
+        """Ends it. Closing twice is fine."""
+        if not self._has_ended:
+            self._has_ended = True
+            if self._prefetch is not None:
+                self._holding.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._prefetch is not None and not self._has_ended:
+            self._holding.drop()

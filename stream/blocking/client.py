@@ -1,0 +1,44 @@
+"""The cluster, for what is done to whole namespaces and by janitors.
+
+Generated from stream/aio by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ledger.client import LedgerClient as TrioLedgerClient
+from ledger.options import ClientOptions
+from stream.blocking.crossing import Crossing, open_crossing
+
+
+class LedgerClient:
+    """A connection to a cluster, which several namespaces may share. Made by `connect`.
+
+    Ledgers themselves are worked with in trio: see `ledger.LedgerClient`.
+    """
+
+    _crossing: Crossing
+    _inner: TrioLedgerClient
+
+    @classmethod
+    @contextmanager
+    def connect(
+        cls, cluster: str, *, options: ClientOptions | None = None
+    ) -> Iterator[LedgerClient]:
+        """A client of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
+
+        Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
+        """
+        with (
+            open_crossing() as crossing,
+            crossing.hold(lambda: TrioLedgerClient.connect(cluster, options=options)) as inner,
+        ):
+            yield cls._of(crossing, inner)
+
+    @classmethod
+    def _of(cls, crossing: Crossing, inner: TrioLedgerClient) -> LedgerClient:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, inner
+        return made

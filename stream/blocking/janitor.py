@@ -1,0 +1,48 @@
+"""stream.janitor for threads.
+
+Generated from stream/janitor.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from stream.blocking.client import LedgerClient
+from stream.blocking.crossing import Crossing
+from stream.janitor import ORPHAN_AGE_MS, SweepReport
+from stream.janitor import Janitor as TrioJanitor
+
+
+class Janitor:
+    """Cleans one namespace.
+
+    Args:
+        client: of the cluster; the caller keeps it open.
+        namespace: its name.
+        orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
+    """
+
+    _crossing: Crossing
+    _inner: TrioJanitor
+
+    def __init__(
+        self, client: LedgerClient, namespace: str, *, orphan_age_ms: int = ORPHAN_AGE_MS
+    ) -> None:
+        self._crossing = client._crossing
+        self._inner = TrioJanitor(client._inner, namespace, orphan_age_ms=orphan_age_ms)
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: TrioJanitor) -> Janitor:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder
+        return made
+
+    def run(self, interval_s: float) -> None:
+        """Sweeps for ever, `interval_s` apart; failures are logged and tried again."""
+        self._crossing.call(lambda: self._inner.run(interval_s))
+
+    def sweep(self) -> SweepReport:
+        """Looks at every stream, at the trash and at every orphan once.
+
+        What fails is counted, and does not keep the others from being cleaned. Raises
+        NoSuchNamespace, MetadataUnavailable.
+        """
+        return self._crossing.call(lambda: self._inner.sweep())

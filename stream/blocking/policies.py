@@ -1,0 +1,39 @@
+"""stream.policies for threads.
+
+Generated from stream/policies.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from stream.blocking.client import LedgerClient
+from stream.core.policy import NamespaceMetadata
+from stream.policies import NamespaceSettings
+from stream.policies import create_namespace as trio_create_namespace
+from stream.policies import delete_namespace as trio_delete_namespace
+from stream.policies import list_namespaces as trio_list_namespaces
+
+
+def create_namespace(
+    client: LedgerClient, name: str, **settings: Unpack[NamespaceSettings]
+) -> NamespaceMetadata:
+    """Makes a namespace; settings that are left out get their defaults.
+
+    Raises NamespaceExists, InvalidArgument, MetadataUnavailable.
+    """
+    return client._crossing.call(lambda: trio_create_namespace(client._inner, name, **settings))
+
+
+def list_namespaces(client: LedgerClient) -> list[str]:
+    """Names, sorted. Raises MetadataUnavailable."""
+    return client._crossing.call(lambda: trio_list_namespaces(client._inner))
+
+
+def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
+    """Deletes a namespace without streams.
+
+    With `purge` streams in its trash go for good first. Raises NoSuchNamespace; NamespaceNotEmpty
+    while it has streams, or without `purge` something in its trash.
+    """
+    client._crossing.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))

@@ -1,0 +1,78 @@
+"""stream.reader for threads.
+
+Generated from stream/reader.py by `make faces`. Not to be edited.
+"""
+
+from __future__ import annotations
+
+from stream.blocking.batches import BatchIterator, Reading
+from stream.blocking.crossing import Crossing
+from stream.bridged.reading import BridgedReader
+from stream.core.position import Position
+from stream.core.records import Record, RecordBatch
+from stream.reader import StreamReader as TrioStreamReader
+
+
+class StreamReader(Reading):
+    """Made by `Namespace.reader`; an `async with` object for one consumer task.
+
+    Yields each record once, in order, without gaps (but for those `on_truncated` goes past). A
+    call that was cancelled or failed loses nothing: the next one goes on at `position`.
+    """
+
+    _crossing: Crossing
+    _inner: TrioStreamReader
+
+    @classmethod
+    def _of(cls, crossing: Crossing, holder: BridgedReader) -> StreamReader:
+        made = cls.__new__(cls)
+        made._crossing, made._inner = crossing, holder.reader
+        made._bridged = holder
+        made._at = holder.begin
+        return made
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    def close(self) -> None:
+        """Lets go of the ledger. Closing twice is fine."""
+        self._close()
+
+    @property
+    def position(self) -> Position:
+        """Where to resume: behind the last record handed out."""
+        return self._position()
+
+    def __iter__(self) -> StreamReader:
+        return self
+
+    def __next__(self) -> Record:
+        """The next record; waits for ever at the end of the stream."""
+        while True:
+            for record in self._records:
+                self._last_record = record
+                return record
+            self._begin_batch()
+
+    def next_batch(self) -> RecordBatch:
+        """The next records, an entry at a time; waits for ever at the end of the stream."""
+        batch = self._next_batch(None)
+        assert batch is not None, "without an end there is always a next batch"
+        return batch
+
+    def batches(self) -> BatchIterator:
+        """Batches of records, for ever."""
+        return BatchIterator(self, stops=False)
+
+    def read_to_end(self) -> BatchIterator:
+        """Batches up to the end of the stream as it is when the first one is asked for."""
+        return BatchIterator(self, stops=True)
+
+    def next_batch_before(self, end: Position) -> RecordBatch | None:
+        """The next records; None when `end` is reached (see `end_position`)."""
+        return self._next_batch(end)
+
+    def end_position(self) -> Position:
+        """Behind the last confirmed record, asked of metadata and bookies now."""
+        return self._crossing.call(lambda: self._inner.end_position())

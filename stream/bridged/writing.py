@@ -1,0 +1,156 @@
+"""Writers of the trio thread, of streams and of partitioned ones, for callers in other threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+
+from ledger.errors import LedgerError
+from ledger.metastore.tasks import open_background
+from ledger.runtime.bridge import Wake
+from stream.batch import Ticket
+from stream.bridged.appends import Appends, Lane, PendingRecord, Post
+from stream.core.entry_encoder import Headers
+from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
+from stream.errors import PartitionsFailed
+from stream.partitioned_writer import PartitionedWriter
+from stream.writer import StreamWriter
+
+
+class StreamAppends(Appends):
+    """Records on their way to a stream: one order for all."""
+
+    def __init__(self, writer: StreamWriter, post: Post, wake: Wake, bytes_max: int) -> None:
+        super().__init__(writer.stream, post, wake, bytes_max)
+        self.writer = writer
+        self.lane = Lane(writer.wait_room, self.end)
+
+    @property
+    def error(self) -> LedgerError | None:
+        return self.writer.error
+
+    def lane_of(self, record: PendingRecord) -> Lane:
+        return self.lane
+
+    def lanes(self) -> list[Lane]:
+        return [self.lane]
+
+
+class PartitionedAppends(Appends):
+    """Records on their way to the partitions of a stream: one order for each, so that one that is
+    stuck does not stop the others."""
+
+    def __init__(
+        self,
+        writer: PartitionedWriter,
+        nursery: trio.Nursery,
+        post: Post,
+        wake: Wake,
+        bytes_max: int,
+    ) -> None:
+        super().__init__(writer.stream, post, wake, bytes_max)
+        self.writer = writer
+        self._nursery = nursery
+        self._lanes: dict[int, Lane] = {}
+        self._partitions = writer.partitions
+
+    @property
+    def error(self) -> LedgerError | None:
+        return None  # each partition has its own
+
+    def lane_of(self, record: PendingRecord) -> Lane:
+        key = record.key
+        if key is None:
+            return self.lane(record.partition if isinstance(record, RoutedRecord) else -1)
+        waiting = [lane for lane in self._lanes.values() if lane.offered]
+        if not waiting:
+            self._partitions = self.writer.partitions
+        elif self._partitions != self.writer.partitions:
+            # The stream has grown: a key stays behind those of its records that still wait.
+            for lane in waiting:
+                if any(each.key == key for each in lane.offered):
+                    return lane
+        return self.lane(self.writer.partition_of(key))
+
+    def lane(self, number: int) -> Lane:
+        """Of this partition; -1: of those to whom it does not matter."""
+        lane = self._lanes.get(number)
+        if lane is None:
+            lane = self._lanes[number] = Lane(self.writer.wait_room, self.end)
+            self._nursery.start_soon(lane.run_pushing)
+            self._nursery.start_soon(lane.run_confirming)
+        return lane
+
+    def lanes(self) -> list[Lane]:
+        return list(self._lanes.values())
+
+
+class RoutedRecord(PendingRecord):
+    """A record on its way to a partition. `partition` is -1 while it has none."""
+
+    __slots__ = ("partition",)
+
+    def __init__(
+        self,
+        appends: PartitionedAppends,
+        value: bytes,
+        key: bytes | None,
+        event_time_ms: int | None,
+        headers: Headers | None,
+        partition: int | None,
+    ) -> None:
+        """Raises InvalidArgument, TypeError for what can never be a record."""
+
+        def take() -> Ticket:
+            ticket = appends.writer.append_nowait(
+                value, key, event_time_ms, headers, partition=partition
+            )
+            self.partition = ticket.partition
+            return ticket._ticket
+
+        size = record_bytes(value, key, event_time_ms, headers) + RECORD_OVERHEAD_BYTES
+        super().__init__(take, size, key if partition is None else None)
+        self.partition = -1 if partition is None else partition
+
+
+@asynccontextmanager
+async def bridged_writer(
+    opening: AbstractAsyncContextManager[StreamWriter], post: Post, wake: Wake, bytes_max: int
+) -> AsyncIterator[StreamAppends]:
+    """In the trio thread: a writer for callers elsewhere, closed at the end of the block."""
+    async with opening as writer:
+        appends = StreamAppends(writer, post, wake, bytes_max)
+        try:
+            async with open_background() as nursery:
+                nursery.start_soon(appends.lane.run_pushing)
+                nursery.start_soon(appends.lane.run_confirming)
+                yield appends
+                appends.close()
+                if writer.error is None:
+                    await appends.in_turn(writer.flush)
+                    await appends.wait_ended()
+        finally:
+            appends.close()
+            appends.end_all()
+
+
+@asynccontextmanager
+async def bridged_partitioned_writer(
+    opening: AbstractAsyncContextManager[PartitionedWriter], post: Post, wake: Wake, bytes_max: int
+) -> AsyncIterator[PartitionedAppends]:
+    """The same for a partitioned stream."""
+    async with opening as writer, open_background() as nursery:
+        appends = PartitionedAppends(writer, nursery, post, wake, bytes_max)
+        try:
+            yield appends
+            appends.close()
+            try:
+                await appends.in_turn(writer.flush)
+            except PartitionsFailed:
+                pass  # closing tells the same
+            await appends.wait_ended()
+        finally:
+            appends.close()
+            appends.end_all()
