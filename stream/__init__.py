@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trio import WouldBlock
+
     from stream.backward import BackwardBatches
     from stream.batch import Ticket
     from stream.consumer import Consumer, Delivery, RecordDelivery
@@ -155,6 +157,7 @@ __all__ = [
     "Ticket",
     "TooManyProducers",
     "Truncated",
+    "WouldBlock",
     "WriterOptions",
     "create_namespace",
     "decode",
@@ -203,6 +206,7 @@ _HOMES = {
     "stream.producer": "Producer",
     "stream.reader": "OnTruncated StreamReader",
     "stream.writer": "StreamWriter",
+    "trio": "WouldBlock",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
