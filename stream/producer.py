@@ -72,9 +72,10 @@ class Producer:
             raise outbox.refusal()
         # Refused before the batch of another is sent for it.
         record_bytes(value, key, event_time_ms, headers, outbox.record_bytes_max)
-        self._note(outbox.open_for(producer_id, sequence))
+        batch = outbox.open_for(producer_id, sequence)
+        # May raise WouldBlock still: what was sent to make place for this one took the room.
         ticket = outbox.take(value, key, event_time_ms, headers, producer_id)
-        self._log.taken(sequence, 1)
+        self._taken(batch, sequence, 1)
         return ticket
 
     async def append(
@@ -93,11 +94,14 @@ class Producer:
         is missing (calls at the same time must come in order), and what `StreamWriter.append`
         raises.
         """
-        while not self._log.known(sequence) and not self._outbox.has_room:
-            await self._outbox.wait_room()
-        ticket = self.append_nowait(
-            value, sequence, key=key, event_time_ms=event_time_ms, headers=headers
-        )
+        while True:
+            try:
+                ticket = self.append_nowait(
+                    value, sequence, key=key, event_time_ms=event_time_ms, headers=headers
+                )
+                break
+            except trio.WouldBlock:
+                await self._outbox.wait_room()
         if ticket is None:
             await trio.lowlevel.checkpoint()
             return None
@@ -131,7 +135,7 @@ class Producer:
                 await outbox.wait_room()
                 continue
             stop = begin + _STEP_RECORDS
-            self._note(outbox.open_for(log.producer_id, first_sequence + begin))
+            batch = outbox.open_for(log.producer_id, first_sequence + begin)
             count, ticket, last = outbox.take_many(
                 values[begin:stop],
                 None if keys is None else keys[begin:stop],
@@ -139,7 +143,7 @@ class Producer:
                 sizes[begin:stop],
                 log.producer_id,
             )
-            log.taken(first_sequence + begin, count)
+            self._taken(batch, first_sequence + begin, count)
             first = first or ticket
             begin += count
         if last is None:
@@ -148,7 +152,8 @@ class Producer:
         end = await last.wait()
         return None if first is None else (await first.wait(), end)
 
-    def _note(self, batch: Batch) -> None:
+    def _taken(self, batch: Batch, sequence: int, count: int) -> None:
+        self._log.taken(sequence, count)
         if not self._batches or self._batches[-1] is not batch:
             self._settle()
             self._batches.append(batch)

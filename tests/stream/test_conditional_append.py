@@ -1,0 +1,157 @@
+"""Appends that expect a sequence number, and the limits a namespace sets to appends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from bookie.testing import SimCluster, simulate
+from ledger.errors import InvalidArgument
+from stream import Namespace, SequenceMismatch, TakenOver, WriterOptions
+from tests.stream.real_namespace import a_namespace, read_all, values
+
+
+async def test_only_the_record_that_is_expected_is_appended(tmp_path: Path) -> None:
+    async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
+        assert writer.next_sequence == 0
+        await writer.append(b"0", expected_sequence=0)
+        with pytest.raises(SequenceMismatch, match="expected to append record 0, the next one is"):
+            await writer.append(b"never", expected_sequence=0)
+        waiting = writer.append_nowait(b"1")
+        with pytest.raises(SequenceMismatch) as told:
+            writer.append_nowait(b"never", expected_sequence=1)
+        assert (told.value.expected, told.value.next_sequence) == (1, 2)
+        ticket = writer.append_nowait(b"2", expected_sequence=2)
+        assert (await waiting.wait()) < (await ticket.wait())
+        with pytest.raises(SequenceMismatch):
+            await writer.append_many([b"never"] * 2, expected_sequence=7)
+        await writer.append_many([b"3", b"4"], expected_sequence=3)
+        assert writer.next_sequence == 5
+        assert values(await read_all(namespace, "s")) == [b"%d" % n for n in range(5)]
+
+
+async def test_of_many_that_expect_the_same_one_gets_it(tmp_path: Path) -> None:
+    async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
+        won: list[int] = []
+
+        async def compete(number: int) -> None:
+            sequence = writer.next_sequence
+            await trio.lowlevel.checkpoint()
+            try:
+                await writer.append(b"%d" % number, expected_sequence=sequence)
+            except SequenceMismatch:
+                return
+            won.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(compete, number)
+        assert len(won) == 1
+        assert values(await read_all(namespace, "s")) == [b"%d" % won[0]]
+
+
+async def test_conditional_ones_follow_each_other_whatever_others_do(tmp_path: Path) -> None:
+    options = WriterOptions(pending_bytes_max=100_000)
+    async with (
+        a_namespace(tmp_path, batch_bytes=1000) as namespace,
+        namespace.writer("s", create=True, options=options) as writer,
+    ):
+        ours = [b"ours %d" % n for n in range(2000)]
+
+        async def disturb() -> None:
+            for _ in range(100):
+                await writer.append_many([b"other"] * 50)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(disturb)
+            await writer.append(b"first")
+            while True:
+                try:
+                    await writer.append_many(ours, expected_sequence=writer.next_sequence)
+                    break
+                except SequenceMismatch:
+                    pass  # had to wait for room, and another was faster
+        found = values(await read_all(namespace, "s"))
+        begin = found.index(ours[0])
+        assert found[begin : begin + 2000] == ours
+        with pytest.raises(InvalidArgument, match="too many for one conditional append"):
+            await writer.append_many([bytes(1000)] * 200, expected_sequence=writer.next_sequence)
+
+
+async def test_a_writer_that_was_replaced_learns_that_first(tmp_path: Path) -> None:
+    async with a_namespace(tmp_path) as namespace:
+        block = namespace.writer("s", create=True)
+        old = await block.__aenter__()
+        await old.append(b"0")
+        async with namespace.writer("s") as writer:
+            await writer.append(b"1", expected_sequence=1)
+            with pytest.raises(TakenOver):
+                await old.append(b"never", expected_sequence=1)
+            with pytest.raises(TakenOver):
+                await old.append(b"never", expected_sequence=0)
+        with pytest.raises(TakenOver):
+            await block.__aexit__(None, None, None)
+
+
+async def test_a_namespace_limits_its_records(tmp_path: Path) -> None:
+    async with (
+        a_namespace(tmp_path, record_bytes_max=10) as namespace,
+        namespace.writer("s", create=True) as writer,
+    ):
+        await writer.append(bytes(10))
+        with pytest.raises(InvalidArgument, match="11 bytes; the largest is 10"):
+            await writer.append(bytes(11))
+        with pytest.raises(InvalidArgument):
+            await writer.append(bytes(9), key=b"ab")
+        with pytest.raises(InvalidArgument):
+            await writer.append_many([b"", bytes(11)])
+        assert writer.next_sequence == 1
+
+
+def test_a_quota_is_kept_by_waiting() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(bytes_per_s_max=10_000, batch_bytes=1000)
+            async with namespace.writer("s", create=True) as writer:
+                begun = trio.current_time()
+                for _ in range(200):
+                    await writer.append(bytes(1000))
+                seconds = trio.current_time() - begun
+                assert 19 < seconds < 23  # 200 entries of some 1100 bytes, less one burst
+                while writer.has_room:
+                    writer.append_nowait(bytes(1000))
+                with pytest.raises(trio.WouldBlock):
+                    writer.append_nowait(bytes(1000))
+                with trio.fail_after(5):
+                    await writer.wait_room()
+
+    simulate(story, 1)
+
+
+def test_who_waits_for_the_quota_hears_of_a_new_one_and_of_the_end() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(bytes_per_s_max=1)
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(bytes(1000))
+                with trio.fail_after(10), trio.move_on_after(5) as scope:
+                    await writer.append(b"too early")
+                assert scope.cancelled_caught
+                await namespace.set_policy(bytes_per_s_max=1_000_000)
+                with trio.fail_after(5):
+                    await writer.append(b"now")
+                await namespace.set_policy(bytes_per_s_max=1)
+                await trio.sleep(5)
+                await writer.append(bytes(1000))
+                await namespace.set_policy(bytes_per_s_max=None)
+                with trio.fail_after(5):
+                    await writer.append_many([bytes(1000)] * 100)
+                await namespace.set_policy(bytes_per_s_max=1)
+                await trio.sleep(5)
+                await writer.append(bytes(1000))  # the writer closes without waiting for it
+
+    simulate(story, 2)

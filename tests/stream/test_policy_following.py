@@ -1,0 +1,176 @@
+"""Running writers follow the settings of their namespace."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+
+from bookie.testing import SimCluster, simulate
+from ledger.errors import InvalidArgument
+from ledger.metastore.base import MetadataStore, Node
+from stream import Namespace, StreamWriter
+from stream.store import namespace_path
+
+SOON_S = 5.0
+
+
+def test_settings_of_batches_and_limits_apply_at_once() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(bytes(100))
+                await namespace.set_policy(record_bytes_max=10, linger_ms=2000, compression="zstd")
+                await trio.sleep(SOON_S)
+                with pytest.raises(InvalidArgument, match="largest is 10"):
+                    await writer.append(bytes(100))
+                begun = trio.current_time()
+                await writer.append(bytes(10))
+                assert trio.current_time() - begun > 1.9
+                assert writer.statistics().rolls == 0
+
+    simulate(story, 1)
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+                tickets = [] if is_idle else [writer.append_nowait(b"%d" % n) for n in range(10)]
+                await namespace.set_policy(write_quorum=2, ack_quorum=2, digest_type="CRC32")
+                await trio.sleep(SOON_S)
+                assert writer.statistics().rolls == 1
+                tickets.append(writer.append_nowait(b"last"))
+                assert [await t.wait() for t in tickets] == sorted(
+                    [await t.wait() for t in tickets]
+                )
+                stream = await namespace.stream_metadata("s")
+                assert len(stream.segments) == (1 if is_idle else 2)
+                ledger = await client.ledger_metadata(stream.segments[-1].ledger_id)
+                assert (ledger.write_quorum, ledger.ack_quorum) == (2, 2)
+                await trio.sleep(60)
+                assert writer.statistics().rolls == 1
+            async with namespace.reader("s") as reader:
+                batches = [batch async for batch in reader.read_to_end()]
+            assert sum(map(len, batches)) == len(tickets)
+
+    simulate(story, 2)
+
+
+def test_a_ledger_made_ahead_for_the_old_settings_is_not_used() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(roll_ms=100_000)
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"1")
+                await trio.sleep(60)
+                prepared = (await namespace.stream_metadata("s")).prepared
+                assert prepared is not None
+                await namespace.set_policy(ack_quorum=3)
+                await trio.sleep(SOON_S)
+                stream = await namespace.stream_metadata("s")
+                assert prepared not in stream.ledgers()
+                assert prepared not in await client.list_ledgers()
+                ledger = await client.ledger_metadata(stream.segments[-1].ledger_id)
+                assert ledger.ack_quorum == 3
+
+    simulate(story, 3)
+
+
+def test_what_cannot_be_rolled_to_is_tried_again_and_harms_nobody() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"1")
+                await namespace.set_policy(ensemble_size=5)
+                for _ in range(20):
+                    await writer.append(b"2")
+                    await trio.sleep(1)
+                assert writer.statistics().rolls == 0
+                for _ in range(2):
+                    await cluster.start_bookie(cluster.add_bookie())
+                await trio.sleep(20)
+                assert writer.statistics().rolls == 1
+
+    simulate(story, 4)
+
+
+class CountingStore:
+    """Counts the watches that are open on the namespace."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self._inner = inner
+        self.watches = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
+        self.watches += path == namespace_path("n")
+        try:
+            async for node in self._inner.watch(path):
+                yield node
+        finally:
+            self.watches -= path == namespace_path("n")
+
+
+def test_many_writers_share_one_watch_which_outlives_the_first_of_them() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            store = CountingStore(client.store)
+            client.store = store  # type: ignore[assignment]
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            writers: dict[int, StreamWriter] = {}
+            ends = [trio.Event() for _ in range(10)]
+
+            async def hold(number: int) -> None:
+                async with namespace.writer(f"s{number}", create=True) as writer:
+                    writers[number] = writer
+                    await ends[number].wait()
+
+            async with trio.open_nursery() as nursery:
+                for number in range(10):
+                    nursery.start_soon(hold, number)
+                await trio.sleep(SOON_S)
+                assert store.watches == 1
+                for end in ends[:9]:
+                    end.set()
+                await trio.sleep(SOON_S)
+                assert store.watches == 1
+                await namespace.set_policy(record_bytes_max=10)
+                await trio.sleep(SOON_S)
+                with pytest.raises(InvalidArgument):
+                    await writers[9].append(bytes(11))
+                ends[9].set()
+            assert store.watches == 0
+
+    simulate(story, 5)
+
+
+def test_a_store_that_is_out_of_reach_stops_no_writer_from_following_later() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("writer") as client, cluster.client() as other:
+            await Namespace(other, "n").ensure()
+            async with Namespace(client, "n").writer("s", create=True) as writer:
+                await trio.sleep(SOON_S)
+                cluster.metadata.cut_off("writer")
+                await Namespace(other, "n").set_policy(record_bytes_max=10)
+                for _ in range(20):
+                    await writer.append(bytes(11))
+                    await trio.sleep(1)
+                cluster.metadata.heal()
+                await trio.sleep(2 * SOON_S)
+                with pytest.raises(InvalidArgument):
+                    await writer.append(bytes(11))
+
+    simulate(story, 6)
