@@ -27,6 +27,9 @@ from stream.store import StreamStore
 _log = logging.getLogger(__name__)
 
 _END = itemgetter(0)
+_GAP_ENTRIES = 1000
+_HISTORY_BYTES = 512 << 10
+"""So much is kept although all have it, for those who have almost caught up."""
 _RECORD_OBJECT_BYTES = 300
 """What a record costs beside its bytes once readers have taken it as an object."""
 
@@ -61,6 +64,7 @@ class SharedTail:
         self._feed = feed
         self._counts = counts
         self._bytes_max = bytes_max
+        self._history_bytes = min(_HISTORY_BYTES, bytes_max // 4)
         self._kept: deque[tuple[Position, RecordBatch]] = deque()
         """Each with where it ends."""
         self._kept_bytes = 0
@@ -73,24 +77,34 @@ class SharedTail:
         self._pump: trio.lowlevel.Task | None = None
         self._scope = trio.CancelScope()
 
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether some follower has taken everything: then the feed is at its end or near."""
-        return bool(self._waiting)
-
     # Followers
 
     def join(self, follower: ReaderFeed, position: Position) -> bool:
-        """Whether `follower` may go on here from `position` without a gap; then he is in."""
+        """Whether `follower` may go on here from `position` without a gap; then he is in. He must
+        pass over batches that end before his position."""
         end = self._feed.position
         assert end is not None, "the feed has a position"
-        if self.is_over or position.slot or not self._begin <= position <= end:
+        if self.is_over or position.slot or position < self._begin:
+            return False
+        if position > end and not self._will_reach(position, end):
             return False
         # Batches follow each other without gaps: the first that ends behind it is the next.
         before = bisect_right(self._kept, position, key=_END)
         follower.number = self._first_number + before
         self._followers[follower] = None
         return True
+
+    def _will_reach(self, position: Position, end: Position) -> bool:
+        """Whether one who heard of entries a little earlier need not wait long: the feed is being
+        pulled along, or is not far away."""
+        is_near = position.segment == end.segment and position.entry - end.entry <= _GAP_ENTRIES
+        return is_near or bool(self._waiting)
+
+    def is_behind(self, position: Position) -> bool:
+        """Whether all that is kept, and the feed, are before `position`."""
+        end = self._feed.position
+        assert end is not None, "the feed has a position"
+        return end < position
 
     def leave(self, follower: ReaderFeed) -> None:
         self._followers.pop(follower, None)
@@ -181,8 +195,8 @@ class SharedTail:
         self._kept_bytes += _held_bytes(batch)
         self._counts.batches += 1
         slowest = min(follower.number for follower in self._followers)
-        while len(kept) > 1 and (
-            self._first_number < slowest or self._kept_bytes > self._bytes_max
+        while len(kept) > 1 and self._kept_bytes > (
+            self._bytes_max if self._first_number >= slowest else self._history_bytes
         ):
             self._begin, gone = kept.popleft()
             self._first_number += 1
@@ -203,16 +217,16 @@ class SharedTails:
         return tail if tail is not None and tail.join(follower, position) else None
 
     def begin(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
-        """Makes `feed`, which has reached the end, the one that all share. None if others wait
-        at another place of the stream: they, or this one, have not caught up yet."""
+        """Makes `feed`, which has reached the end, the one that all share. None if others are
+        ahead of it: it has not quite caught up."""
         position = feed.position
         present = self._tails.get(feed.stream)
         if position is None or position.slot:
             return None
         if present is not None and not present.is_over:
-            if present.is_waited_for:
+            if not present.is_behind(position):
                 return None
-            present.end()  # its followers are all busy, and it stayed behind with them
+            present.end()  # its followers are all busy, and it stayed far behind with them
         tail = SharedTail(feed, self.counts, self._client.options.read_ahead_bytes)
         tail.join(follower, position)
         self._client.start_background(self._run, tail, feed.stream)
@@ -283,11 +297,15 @@ class ReaderFeed:
             self._leave_tail()
             return await self._own.next_batch(end)
         while True:
-            tail = self._tail
+            tail, position = self._tail, self._own.position
+            assert position is not None, "the feed has a position"
             if tail is not None:
                 taken = tail.take(self)
                 if taken is not None:
-                    self._own.position, batch = taken
+                    end_of_batch, batch = taken
+                    if end_of_batch <= position:
+                        continue
+                    self._own.position = end_of_batch
                     return batch
                 if await tail.wait_batch(self):
                     continue
