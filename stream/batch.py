@@ -17,6 +17,7 @@ from stream.core.entry_encoder import Headers, encode
 from stream.core.position import Position
 
 if TYPE_CHECKING:
+    from ledger.entry_acks import EntryAcks
     from stream.open_segment import OpenSegment
 
 T = TypeVar("T")
@@ -26,9 +27,9 @@ class Batch:
     """Gathering, then sealed (encoded), then sent (has an entry id), then confirmed or failed."""
 
     __slots__ = (
-        "append_time_ms", "count", "deadline", "entry", "error", "event_times",
-        "first_sequence", "has_event_times", "headers", "is_confirmed", "keys", "nbytes", "payload",
-        "producer_id", "producer_sequence", "segment", "values", "waiters",
+        "acks", "append_time_ms", "count", "deadline", "entry", "error", "event_times",
+        "first_sequence", "has_event_times", "headers", "is_confirmed", "is_watched", "keys",
+        "nbytes", "payload", "producer_id", "producer_sequence", "segment", "values", "waiters",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -52,6 +53,9 @@ class Batch:
         self.is_confirmed = False
         self.error: LedgerError | None = None
         self.waiters: dict[trio.lowlevel.Task, None] = {}
+        self.is_watched = False
+        """Somebody wants to know who acknowledges its entry: `acks`, once it is sent."""
+        self.acks: EntryAcks | None = None
 
     def add_columns(
         self, key: bytes | None, event_time_ms: int | None, headers: Headers | None
@@ -107,6 +111,18 @@ class Batch:
         self.has_event_times = self.event_times is not None
         self.values = []
         self.keys = self.event_times = self.headers = None
+
+    def watch_acks(self) -> bool:
+        """Who acknowledges its entry is kept, from now on or from when it is sent. False if it is
+        confirmed, and was not watched."""
+        if self.is_confirmed and not self.is_watched:
+            return False
+        self.is_watched = True
+        segment = self.segment
+        # On a ledger that failed it is sent again, or found by recovery.
+        if segment is not None and segment.ledger.error is None and segment.confirmed < self.entry:
+            self.acks = segment.ledger.watch_acks(self.entry)
+        return True
 
     def confirm(self) -> None:
         """Its entry is durable: wakes everybody who waits for one of its records."""

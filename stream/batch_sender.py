@@ -65,6 +65,8 @@ class BatchSender:
                 return
             ready.popleft()
             batch.segment, batch.entry = segment, entry
+            if batch.is_watched:
+                batch.watch_acks()
             sent.append(batch)
             if not segment.entries:
                 segment.first_time_ms = batch.append_time_ms

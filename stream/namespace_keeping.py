@@ -5,7 +5,7 @@ Keeps no state; the work is done in policies.py, reclaim.py and trash.py.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 from ledger.client import LedgerClient
 from stream import policies
@@ -13,12 +13,17 @@ from stream.core.metadata import StreamMetadata
 from stream.core.names import check_name, check_new_name
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
+from stream.core.receipt import Receipt
 from stream.core.retention import RetentionPlan
 from stream.partition_trash import undelete_partitioned
 from stream.policies import NamespaceSettings
 from stream.reclaim import plan_retention, truncate_stream
 from stream.store import StreamStore
 from stream.trash import Trash, TrashEntry
+from stream.verify import OnProgress, StreamReport, verify_stream
+
+if TYPE_CHECKING:
+    from stream.namespace import Namespace
 
 
 class NamespaceKeeping:
@@ -27,6 +32,27 @@ class NamespaceKeeping:
     client: LedgerClient
     name: str
     store: StreamStore
+
+    # Copies
+
+    async def verify(
+        self,
+        stream: str,
+        *,
+        receipt: Receipt | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> StreamReport:
+        """Reads every copy of every confirmed entry at every bookie and compares them; with a
+        receipt, those of its entry, against what the receipt says. Changes nothing.
+
+        What is missing, wrong or in doubt is in the report, which tells these apart; `on_progress`
+        is called now and then. Segments in the trash are not looked at. Raises NoSuchStream,
+        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
+        stream.
+        """
+        return await verify_stream(
+            cast("Namespace", self), stream, receipt=receipt, on_progress=on_progress
+        )
 
     # Policy
 

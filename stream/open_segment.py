@@ -21,6 +21,10 @@ class WriterOptions:
     """How long a writer whose ledger failed tries to go on with another before it fails. Time in
     which the metadata store is out of reach does not count: appends wait for it."""
 
+    receipt_wait_s: float = 0.2
+    """How long a receipt waits, once its record is durable, for the bookies that were not needed
+    for that. Without receipts nothing waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamWriterStatistics:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal, overload
 
 import trio
 
@@ -18,6 +19,7 @@ from stream.batch import Ticket
 from stream.core.entry_encoder import Headers
 from stream.core.names import check_name
 from stream.core.position import Position
+from stream.core.receipt import Receipt
 from stream.core.record_sizes import many_bytes
 from stream.errors import HandedOver
 from stream.hand_over import ask_to_hand_over
@@ -25,6 +27,7 @@ from stream.open_segment import StreamWriterStatistics, WriterOptions
 from stream.outbox import Outbox
 from stream.policy_watch import PolicyWatch
 from stream.producer import Producer
+from stream.receipt import ReceiptTicket
 from stream.segment_changes import SegmentChanges
 from stream.succession import StreamLedgers
 
@@ -40,8 +43,12 @@ class StreamWriter:
     failed; records not confirmed by then are *unknown*.
     """
 
-    def __init__(self, stream: str, outbox: Outbox, changes: SegmentChanges) -> None:
-        self.stream = stream
+    def __init__(
+        self, ledgers: StreamLedgers, outbox: Outbox, changes: SegmentChanges, receipt_wait_s: float
+    ) -> None:
+        self.stream = ledgers.stream
+        self._ledgers = ledgers
+        self._receipt_wait_s = receipt_wait_s
         self._outbox = outbox
         self._changes = changes
         self._producers: dict[str, Producer] = {}
@@ -88,6 +95,15 @@ class StreamWriter:
             self._outbox.check_sequence(expected_sequence)
         return self._outbox.take(value, key, event_time_ms, headers)
 
+    def receipt_of(self, ticket: Ticket) -> ReceiptTicket:
+        """Asks for a receipt of a record that was just taken; `await .receipt()` gives it.
+
+        Costs nothing for the entries of other records. Raises InvalidArgument if the record is
+        confirmed already and nobody asked before.
+        """
+        return ReceiptTicket(ticket, self._ledgers, self._receipt_wait_s)
+
+    @overload
     async def append(
         self,
         value: bytes,
@@ -96,8 +112,31 @@ class StreamWriter:
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
-    ) -> Position:
-        """Appends a record; returns its position once it is durable.
+        receipt: Literal[False] = False,
+    ) -> Position: ...
+    @overload
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+        receipt: Literal[True],
+    ) -> Receipt: ...
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+        receipt: bool = False,
+    ) -> Position | Receipt:
+        """Appends a record; returns its position once it is durable, or a receipt that says which
+        bookies fsynced it.
 
         Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
         be in the stream all the same; trying again with the same `expected_sequence` tells:
@@ -109,7 +148,10 @@ class StreamWriter:
             await outbox.wait_room()
         if expected_sequence is not None:
             outbox.check_sequence(expected_sequence)
-        return await outbox.take(value, key, event_time_ms, headers).wait()
+        ticket = outbox.take(value, key, event_time_ms, headers)
+        if receipt:
+            return await self.receipt_of(ticket).receipt()
+        return await ticket.wait()
 
     async def append_many(
         self,
@@ -228,7 +270,7 @@ async def open_writer(
     policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
     outbox = Outbox(ledgers.stream, policy, options, ledgers.client.now_ms)
     changes = SegmentChanges(outbox, ledgers, policy, options)
-    writer = StreamWriter(ledgers.stream, outbox, changes)
+    writer = StreamWriter(ledgers, outbox, changes, options.receipt_wait_s)
     if hand_over_s is not None:
         await ask_to_hand_over(ledgers, hand_over_s)
     async with open_background() as nursery:

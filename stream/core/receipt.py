@@ -1,0 +1,132 @@
+"""Receipt: what a writer knows of one durable record, to be kept and held against the bookies.
+
+Its JSON form is for files and programs: fields are only ever added, and what is not known is
+left out of an object, never guessed. Checking one is verify.py.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ledger.errors import InvalidArgument
+from stream.core.names import check_name
+from stream.core.position import Position
+
+_KIND = "ledgerstream-receipt"
+_VERSION = 1
+_TEXT_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptAck:
+    """A bookie that said that it has fsynced the record's entry, and how many ms after the entry
+    was sent its word came."""
+
+    bookie: str
+    after_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """Where a record is, and who says that it is on disk.
+
+    `digest` is stored with the entry on every bookie; it covers the whole entry, of which the
+    record is one part, and is None if it is not known. `acks` are in the order in which they
+    came. `not_yet` are bookies that should hold the entry and had not said so when the receipt was
+    made: mostly they do a moment later. `is_recovered`: the writer's ledger failed and recovery
+    confirmed the record. Times are ms since the Unix epoch.
+    """
+
+    namespace: str
+    stream: str
+    position: Position
+    sequence: int
+    ledger_id: int
+    append_time_ms: int
+    digest_type: str
+    digest: bytes | None
+    acks: tuple[ReceiptAck, ...]
+    not_yet: tuple[str, ...]
+    is_recovered: bool = False
+
+    @property
+    def entry_id(self) -> int:
+        """Of the record's entry in the ledger."""
+        return self.position.entry
+
+    @property
+    def bookies(self) -> tuple[str, ...]:
+        """Those that said that they have fsynced it."""
+        return tuple(ack.bookie for ack in self.acks)
+
+    def as_dict(self) -> dict[str, object]:
+        """The JSON object."""
+        fields: dict[str, object] = {
+            "kind": _KIND,
+            "version": _VERSION,
+            "stream": f"{self.namespace}/{self.stream}",
+            "position": str(self.position),
+            "sequence": self.sequence,
+            "ledger_id": self.ledger_id,
+            "entry_id": self.entry_id,
+            "append_time_ms": self.append_time_ms,
+            "digest_type": self.digest_type,
+            "acks": [{"bookie": ack.bookie, "after_ms": ack.after_ms} for ack in self.acks],
+            "not_yet": list(self.not_yet),
+        }
+        if self.digest is not None:
+            fields["digest"] = self.digest.hex()
+        if self.is_recovered:
+            fields["is_recovered"] = True
+        return fields
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(self.as_dict(), separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Receipt:
+        """Reads what `to_json` gave. Raises InvalidArgument saying what is wrong."""
+        try:
+            if len(text) > _TEXT_MAX:
+                raise ValueError(f"{len(text)} bytes, a receipt has at most {_TEXT_MAX}")
+            return cls._of(json.loads(text))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise InvalidArgument(f"this is no receipt: {what}") from None
+
+    @classmethod
+    def _of(cls, fields: object) -> Receipt:
+        if not isinstance(fields, dict) or fields.get("kind") != _KIND:
+            raise ValueError(f"it is not a JSON object of the kind {_KIND!r}")
+        if fields["version"] != _VERSION:
+            raise ValueError(f"version {fields['version']!r}; this release reads {_VERSION}")
+        namespace, slash, stream = str(fields["stream"]).partition("/")
+        if not slash:
+            raise ValueError(f"stream {fields['stream']!r} is not NAMESPACE/STREAM")
+        position = Position.parse(str(fields["position"]))
+        if fields["entry_id"] != position.entry:
+            raise ValueError(f"entry {fields['entry_id']!r} is not that of position {position}")
+        digest = fields.get("digest")
+        return cls(
+            namespace=check_name(namespace, "namespace"),
+            stream=check_name(stream),
+            position=position,
+            sequence=_whole(fields["sequence"]),
+            ledger_id=_whole(fields["ledger_id"]),
+            append_time_ms=_whole(fields["append_time_ms"]),
+            digest_type=str(fields["digest_type"]),
+            digest=None if digest is None else bytes.fromhex(digest),
+            acks=tuple(
+                ReceiptAck(str(ack["bookie"]), float(ack["after_ms"])) for ack in fields["acks"]
+            ),
+            not_yet=tuple(str(bookie) for bookie in fields["not_yet"]),
+            is_recovered=bool(fields.get("is_recovered", False)),
+        )
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is not a whole number from 0 to 2^63-1")
+    return value

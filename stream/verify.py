@@ -1,0 +1,280 @@
+"""Verifying a stream: every copy of every entry of its segments, or of the one a receipt names.
+
+What copies come to is decided in `ledger.core.copies`; here is which ledgers belong to the stream,
+and what is wrong if one does not hold what the metadata says. Changes nothing, fences nobody. A
+segment that retention removes meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from ledger.core.copies import CopyState, LedgerReport, Verdict
+from ledger.errors import InvalidArgument, NoSuchLedger
+from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
+from stream.core.metadata import Segment, StreamMetadata
+from stream.core.receipt import Receipt
+from stream.errors import Truncated
+
+if TYPE_CHECKING:
+    from stream.namespace import Namespace
+
+SEGMENTS_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment. `ledger` is None if its ledger could not be looked at; `problem` says what is
+    wrong with the segment as a whole, "" for nothing."""
+
+    stream: str
+    segment: int
+    ledger_id: int
+    ledger: LedgerReport | None
+    problem: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all its entries; DAMAGE if there is a problem."""
+        if self.problem or self.ledger is None:
+            return Verdict.DAMAGE
+        return self.ledger.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """The copies of a stream as they were found; of a partitioned one, of all partitions.
+
+    `receipt` is the one that was checked, if one was: then there is one segment, with one entry.
+    """
+
+    stream: str
+    segments: tuple[SegmentReport, ...]
+    receipt: Receipt | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all segments."""
+        return max((segment.verdict for segment in self.segments), default=Verdict.WHOLE)
+
+    @property
+    def entries(self) -> int:
+        """Entries that were verified."""
+        return sum(ledger.entries for ledger in self._ledgers())
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of these entries, counted once."""
+        return sum(ledger.payload_bytes for ledger in self._ledgers())
+
+    @property
+    def lost_entries(self) -> int:
+        """Entries of which no whole copy is left, and none may be."""
+        return sum(ledger.lost_entries for ledger in self._ledgers())
+
+    @property
+    def copies(self) -> Mapping[CopyState, int]:
+        """How many copies were found in which state."""
+        found: dict[CopyState, int] = {}
+        for ledger in self._ledgers():
+            for state, count in ledger.copies.items():
+                found[state] = found.get(state, 0) + count
+        return {state: found[state] for state in CopyState if state in found}
+
+    def _ledgers(self) -> Iterator[LedgerReport]:
+        return (segment.ledger for segment in self.segments if segment.ledger is not None)
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON: sums, and each segment with its faults."""
+        facts: dict[str, object] = {
+            "stream": self.stream,
+            "verdict": self.verdict.name.lower(),
+            "entries": self.entries,
+            "payload_bytes": self.payload_bytes,
+            "copies": {state.value: count for state, count in self.copies.items()},
+            "lost_entries": self.lost_entries,
+            "segments": [_segment_dict(segment) for segment in self.segments],
+        }
+        if self.receipt is not None:
+            facts["receipt"] = self.receipt.as_dict()
+        return facts
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyProgress:
+    """How far a verification is. `segments` are known from its begin."""
+
+    stream: str
+    segments_done: int
+    segments: int
+    entries: int
+    payload_bytes: int
+
+
+OnProgress = Callable[[VerifyProgress], None]
+
+
+def _segment_dict(segment: SegmentReport) -> dict[str, object]:
+    ledger = segment.ledger
+    facts: dict[str, object] = {
+        "stream": segment.stream,
+        "segment": segment.segment,
+        "ledger_id": segment.ledger_id,
+        "verdict": segment.verdict.name.lower(),
+    }
+    if segment.problem:
+        facts["problem"] = segment.problem
+    if ledger is not None:
+        facts |= {
+            "first_entry": ledger.first_entry,
+            "last_entry": ledger.last_entry,
+            "entries": ledger.entries,
+            "copies": {state.value: count for state, count in ledger.copies.items()},
+            "lost_entries": ledger.lost_entries,
+            "doubts": list(ledger.doubts),
+            "faults": [
+                {
+                    "bookie": fault.bookie,
+                    "state": fault.state.value,
+                    "first_entry": fault.first_entry,
+                    "last_entry": fault.last_entry,
+                    "entries": fault.entries,
+                    "detail": fault.detail,
+                }
+                for fault in ledger.faults
+            ],
+            "faults_left_out": ledger.faults_left_out,
+        }
+    return facts
+
+
+async def verify_stream(
+    namespace: Namespace,
+    stream: str,
+    *,
+    receipt: Receipt | None = None,
+    on_progress: OnProgress | None = None,
+) -> StreamReport:
+    """See `Namespace.verify`."""
+    if receipt is not None:
+        return await _verify_receipt(namespace, stream, receipt)
+    segments: list[SegmentReport] = []
+    for name in await namespace.partitions(stream):
+        segments += await _Verifying(namespace, name, on_progress).run()
+    return StreamReport(stream, tuple(segments))
+
+
+class _Verifying:
+    """One stream that is not partitioned: some segments at a time."""
+
+    def __init__(self, namespace: Namespace, stream: str, on_progress: OnProgress | None) -> None:
+        self._namespace = namespace
+        self._stream = stream
+        self._on_progress = on_progress
+        self._entries = 0
+        self._payload_bytes = 0
+        self._done: dict[int, SegmentReport | None] = {}
+
+    async def run(self) -> list[SegmentReport]:
+        metadata = await self._namespace.stream_metadata(self._stream)
+        segments = metadata.live()
+        self._tell(len(segments))
+        waiting = iter(segments)
+
+        async def take_turns() -> None:
+            for segment in waiting:
+                self._done[segment.number] = await self._verify(segment, len(segments))
+                self._tell(len(segments))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(SEGMENTS_AT_ONCE, len(segments))):
+                nursery.start_soon(take_turns)
+        reports = [self._done[segment.number] for segment in segments]
+        return [report for report in reports if report is not None]
+
+    async def _verify(self, segment: Segment, of: int) -> SegmentReport | None:
+        """None if the segment went meanwhile, as it may."""
+
+        def on_entries(entries: int, nbytes: int) -> None:
+            self._entries += entries
+            self._payload_bytes += nbytes
+            self._tell(of)
+
+        client, ledger, problem = self._namespace.client, None, ""
+        try:
+            ledger = await verify_ledger(client, segment.ledger_id, on_entries=on_entries)
+        except NoSuchLedger as error:
+            present = await self._namespace.stream_metadata(self._stream)
+            if not _is_held(present, segment):
+                return None
+            problem = str(error)
+        else:
+            if not segment.is_open and ledger.last_entry != segment.last_entry:
+                problem = (
+                    f"the segment has entries 0..{segment.last_entry}, its ledger "
+                    f"0..{ledger.last_entry}"
+                )
+        return SegmentReport(self._stream, segment.number, segment.ledger_id, ledger, problem)
+
+    def _tell(self, segments: int) -> None:
+        if self._on_progress is not None:
+            done = len(self._done)
+            self._on_progress(
+                VerifyProgress(self._stream, done, segments, self._entries, self._payload_bytes)
+            )
+
+
+def _is_held(stream: StreamMetadata, segment: Segment) -> bool:
+    """Whether the stream still says that it has this segment."""
+    return segment.ledger_id in [present.ledger_id for present in stream.live()]
+
+
+async def _verify_receipt(namespace: Namespace, stream: str, receipt: Receipt) -> StreamReport:
+    position, ledger_id = receipt.position, receipt.ledger_id
+    if (receipt.namespace, receipt.stream) != (namespace.name, stream):
+        raise InvalidArgument(
+            f"the receipt is of {receipt.namespace}/{receipt.stream}, not of "
+            f"{namespace.name}/{stream}"
+        )
+    metadata = await namespace.stream_metadata(stream)
+    problem = _missing_from(metadata, receipt)
+    ledger = None
+    if not problem:
+        expected = ExpectedEntry(receipt.entry_id, receipt.digest, receipt.bookies)
+        try:
+            ledger = await verify_entry(namespace.client, ledger_id, expected)
+        except NoSuchLedger as error:
+            # Gone because it was truncated meanwhile: then this says so.
+            problem = _missing_from(await namespace.stream_metadata(stream), receipt) or str(error)
+    segment = SegmentReport(stream, position.segment, ledger_id, ledger, problem)
+    return StreamReport(stream, (segment,), receipt)
+
+
+def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
+    """Why the stream cannot hold the record, "" if it can.
+
+    Raises Truncated if it went as records go, InvalidArgument if it is of an earlier stream.
+    """
+    position = receipt.position
+    segment = next((s for s in stream.segments if s.ledger_id == receipt.ledger_id), None)
+    if segment is None and stream.created_ms > receipt.append_time_ms:
+        raise InvalidArgument(
+            f"the receipt is of an earlier stream {stream.name!r}: that was deleted, and this one "
+            f"was made at {stream.created_ms} ms, after the record ({receipt.append_time_ms} ms)"
+        )
+    if position < stream.truncated_to:
+        raise Truncated(stream.name, position, stream.first_available)
+    if segment is None or segment.number != position.segment:
+        return (
+            f"the stream has no segment {position.segment} on ledger {receipt.ledger_id}, though "
+            f"nothing from {stream.truncated_to} on was truncated"
+        )
+    if not segment.is_open and position.entry > segment.last_entry:
+        return (
+            f"segment {segment.number} ends at entry {segment.last_entry}: the record is not in it"
+        )
+    return ""
