@@ -8,11 +8,12 @@ has to take the stream over, which is safe with or without an answer.
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 import trio
 
-from ledger.errors import LedgerError, NodeExists, NoSuchNode
+from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore.base import MetadataStore
 from stream.store import namespace_path
 from stream.succession import StreamLedgers
@@ -37,40 +38,66 @@ def parse_request(name: str) -> tuple[str, int] | None:
     return (stream, int(epoch)) if stream and epoch.isascii() and epoch.isdigit() else None
 
 
-async def ask_to_hand_over(ledgers: StreamLedgers, seconds: float) -> bool:
-    """Asks whoever writes the stream to seal it; True when nobody does (any more).
+@asynccontextmanager
+async def hand_over(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[None]:
+    """Asks whoever writes the stream to seal it; the block is entered when nobody does (any more),
+    or after `seconds`. Take the stream over inside: who asks too waits for the end of the block.
 
-    False if that took longer than `seconds`. Raises NoSuchStream, MetadataUnavailable.
+    Raises NoSuchStream, MetadataUnavailable.
     """
-    store = ledgers.client.store
-    asked: list[str] = []
+    store, made = ledgers.client.store, list[str]()
     try:
         with trio.move_on_after(seconds):
             # Raises NoSuchStream; a watch would wait for the stream to come into being.
             await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
-            versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
-            async with aclosing(versions):
-                async for stream in versions:
-                    if stream is None or stream.open_segment is None:
-                        return True
-                    name = request_name(ledgers.stream, stream.epoch)
-                    path = f"{requests_path(ledgers.namespace)}/{name}"
-                    if path not in asked:
-                        asked.append(path)
-                        await _ask(store, path)
-        return False
+            await _wait_turn(store, f"{requests_path(ledgers.namespace)}/{ledgers.stream}~", made)
+            await _wait_sealed(ledgers, made)
+        yield
     finally:
         with trio.move_on_after(_WITHDRAW_S) as scope:
             scope.shield = True
-            for path in asked:
+            for path in reversed(made):
                 await _withdraw(store, path)
+
+
+async def _wait_turn(store: MetadataStore, path: str, made: list[str]) -> None:
+    """One asks at a time: two would take the stream from each other half way."""
+    while True:
+        try:
+            await store.create(path, b"", is_ephemeral=True)
+        except NodeExists:
+            pass
+        except MetadataUnavailable:
+            made.append(path)  # it may be there
+            raise
+        else:
+            made.append(path)
+            return
+        async with aclosing(store.watch(path)) as nodes:
+            async for node in nodes:
+                if node is None:
+                    break
+
+
+async def _wait_sealed(ledgers: StreamLedgers, made: list[str]) -> None:
+    store = ledgers.client.store
+    versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
+    async with aclosing(versions):
+        async for stream in versions:
+            if stream is None or stream.open_segment is None:
+                return
+            name = request_name(ledgers.stream, stream.epoch)
+            path = f"{requests_path(ledgers.namespace)}/{name}"
+            if path not in made:
+                made.append(path)
+                await _ask(store, path)
 
 
 async def _ask(store: MetadataStore, path: str) -> None:
     try:
         await store.create(path, b"", is_ephemeral=True)
     except NodeExists:
-        pass  # another asks the same
+        pass  # left by one that asked and died: it asks for us
 
 
 async def _withdraw(store: MetadataStore, path: str) -> None:

@@ -22,7 +22,7 @@ from stream.core.position import Position
 from stream.core.receipt import Receipt
 from stream.core.record_sizes import many_bytes
 from stream.errors import HandedOver
-from stream.hand_over import ask_to_hand_over
+from stream.hand_over import hand_over
 from stream.open_segment import StreamWriterStatistics, WriterOptions
 from stream.outbox import Outbox
 from stream.policy_watch import PolicyWatch
@@ -271,14 +271,16 @@ async def open_writer(
     outbox = Outbox(ledgers.stream, policy, options, ledgers.client.now_ms)
     changes = SegmentChanges(outbox, ledgers, policy, options)
     writer = StreamWriter(ledgers, outbox, changes, options.receipt_wait_s)
-    if hand_over_s is not None:
-        await ask_to_hand_over(ledgers, hand_over_s)
     async with open_background() as nursery:
         outbox.nursery = nursery
         # Before the takeover: from then on nothing that is asked of it may be missed.
         watch.join(changes, nursery)
         try:
-            await changes.take_over(if_epoch)
+            if hand_over_s is None:
+                await changes.take_over(if_epoch)
+            else:
+                async with hand_over(ledgers, hand_over_s):
+                    await changes.take_over(if_epoch)
             nursery.start_soon(outbox.run_linger)
             nursery.start_soon(changes.run)
             try:
