@@ -89,8 +89,9 @@ async def test_a_receipt_is_asked_for_right_after_taking_the_record(tmp_path: Pa
 async def test_a_whole_stream_is_verified_with_progress(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, roll_bytes=1 << 16, batch_bytes=2_000) as namespace:
         async with namespace.writer("s", create=True) as writer:
-            for _ in range(5):
-                await writer.append_many([b"%d" % n * 20 for n in range(1000)])
+            with trio.fail_after(20):
+                while writer.statistics().rolls < 3:
+                    await writer.append_many([b"%d" % n * 20 for n in range(1000)])
             steps: list[VerifyProgress] = []
             report = await namespace.verify("s", on_progress=steps.append)
             assert report.verdict is Verdict.WHOLE

@@ -1,0 +1,215 @@
+"""`ledgerstream stream verify`: every copy of a stream, or of what receipts name, is read again.
+
+The exit code tells damage from doubt: 0 all copies are whole, 3 damage, 4 not everything could be
+looked at, 5 nothing is wrong but there are fewer copies than there should be. Last of the modules
+that add to `stream`'s commands.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+import stream.cli.trash  # noqa: F401 - it adds commands to the same app
+from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
+from ledger.core.copies import Verdict
+from ledger.errors import InvalidArgument
+from stream.cli.arguments import StreamName, parse_stream
+from stream.cli.streams import app as app
+from stream.core.amounts import size_text
+from stream.core.receipt import Receipt
+from stream.errors import Truncated
+from stream.namespace import Namespace
+from stream.verify import OnProgress, StreamReport, VerifyProgress
+
+EXIT_CODES = {Verdict.WHOLE: 0, Verdict.DAMAGE: 3, Verdict.DOUBT: 4, Verdict.REDUCED: 5}
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+_RECEIPTS_AT_ONCE = 8
+_FAULTS_SHOWN_MAX = 50
+_REPORTS_MAX = 1000
+_TELL_EVERY_S = 10.0
+_WORDS = {
+    Verdict.WHOLE: "whole: every copy there should be is there, and equal to the others",
+    Verdict.REDUCED: (
+        "fewer copies than there should be; an ack quorum holds all of it, nothing is lost"
+    ),
+    Verdict.DOUBT: "in doubt: not every copy could be looked at; try again when all bookies run",
+    Verdict.DAMAGE: "DAMAGED: see the faults; copies were lost or are wrong",
+}
+
+
+@app.command
+async def verify(
+    stream: str,
+    /,
+    *,
+    receipt: str | None = None,
+    receipt_file: Path | None = None,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> int:
+    """Read every copy of a stream at every bookie, and compare them. Changes nothing.
+
+    Exit code 0: all whole; 3: damage; 4: in doubt; 5: fewer copies than there should be.
+
+    Parameters
+    ----------
+    stream
+        NAMESPACE/STREAM.
+    receipt
+        Only the entry of this receipt (as `append --receipts` prints it), against what it says.
+    receipt_file
+        The same for all receipts in a file, one on each line.
+    """
+    name = parse_stream(stream)
+    if receipt is not None and receipt_file is not None:
+        raise InvalidArgument("--receipt and --receipt-file: use one of them")
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        if receipt_file is not None:
+            return await _verify_file(namespace, name, receipt_file, output)
+        with _progress() as on_progress:
+            report = await namespace.verify(
+                name.stream,
+                receipt=None if receipt is None else Receipt.from_json(receipt),
+                on_progress=on_progress,
+            )
+    _show(name, report, output)
+    return EXIT_CODES[report.verdict]
+
+
+def _show(name: StreamName, report: StreamReport, output: OutputOption) -> None:
+    if output.json:
+        print_json(report.as_dict() | {"stream": str(name)})
+        return
+    facts: dict[str, Any] = {
+        "stream": str(name),
+        "segments": len(report.segments),
+        "entries": report.entries,
+        "size": size_text(report.payload_bytes),
+        "copies": {state.value: count for state, count in report.copies.items()},
+        "lost_entries": report.lost_entries,
+    }
+    output.show(facts, title=f"verified {name}")
+    faults = list(_faults(report))
+    if faults:
+        output.show_list(faults[:_FAULTS_SHOWN_MAX], title="faults", none="")
+        if len(faults) > _FAULTS_SHOWN_MAX:
+            remark(f"{len(faults) - _FAULTS_SHOWN_MAX} more faults: --json prints them")
+    remark(f"{name} is {_WORDS[report.verdict]}")
+
+
+def _faults(report: StreamReport) -> Iterator[dict[str, Any]]:
+    for segment in report.segments:
+        where = {"stream": segment.stream, "segment": segment.segment, "ledger": segment.ledger_id}
+        whole: dict[str, Any] = where | {"entries": "all", "bookie": None}
+        if segment.problem:
+            yield whole | {"state": "damage", "detail": segment.problem}
+        if segment.ledger is None:
+            continue
+        for doubt in segment.ledger.doubts:
+            yield whole | {"state": "doubt", "detail": doubt}
+        for fault in segment.ledger.faults:
+            yield where | {
+                "entries": f"{fault.first_entry}..{fault.last_entry}",
+                "bookie": fault.bookie,
+                "state": fault.state.value,
+                "detail": fault.detail,
+            }
+
+
+async def _verify_file(
+    namespace: Namespace, name: StreamName, file: Path, output: OutputOption
+) -> int:
+    """Every receipt of the file; reports of those that are not whole are shown."""
+    lines = (await trio.Path(file).read_text(encoding="utf-8")).splitlines()
+    receipts = [Receipt.from_json(line) for line in lines if line.strip()]
+    counts = dict.fromkeys(Verdict, 0)
+    truncated = 0
+    reports: list[StreamReport] = []
+    waiting = iter(receipts)
+
+    async def take_turns() -> None:
+        nonlocal truncated
+        for receipt in waiting:
+            try:
+                report = await namespace.verify(name.stream, receipt=receipt)
+            except Truncated:
+                truncated += 1
+                continue
+            counts[report.verdict] += 1
+            if report.verdict is not Verdict.WHOLE and len(reports) < _REPORTS_MAX:
+                reports.append(report)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(_RECEIPTS_AT_ONCE, len(receipts))):
+            nursery.start_soon(take_turns)
+    verdict = max((v for v, count in counts.items() if count), default=Verdict.WHOLE)
+    facts: dict[str, Any] = {
+        "stream": str(name),
+        "receipts": len(receipts),
+        **{v.name.lower(): count for v, count in counts.items()},
+        "truncated": truncated,
+        "verdict": verdict.name.lower(),
+    }
+    if output.json:
+        print_json(facts | {"reports": [report.as_dict() for report in reports]})
+    else:
+        output.show(facts, title=f"verified receipts of {name}")
+        faults = [fault for report in reports for fault in _faults(report)]
+        if faults:
+            output.show_list(faults[:_FAULTS_SHOWN_MAX], title="faults", none="")
+        remark(f"what they name is {_WORDS[verdict]}")
+    return EXIT_CODES[verdict]
+
+
+@contextmanager
+def _progress() -> Iterator[OnProgress]:
+    """A bar on a terminal, a line now and then elsewhere; on stderr."""
+    if not sys.stderr.isatty():
+        yield _telling(remark)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.fields[stream]}: {task.completed} of {task.total} segments"),
+        BarColumn(),
+        TextColumn("{task.fields[entries]:,} entries, {task.fields[size]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("verify", total=None, stream="", entries=0, size="0 B")
+
+        def on_progress(now: VerifyProgress) -> None:
+            progress.update(
+                task,
+                completed=now.segments_done,
+                total=now.segments,
+                stream=now.stream,
+                entries=now.entries,
+                size=size_text(now.payload_bytes),
+            )
+
+        yield on_progress
+
+
+def _telling(tell: Callable[[str], None]) -> OnProgress:
+    told_s = trio.current_time()
+
+    def on_progress(now: VerifyProgress) -> None:
+        nonlocal told_s
+        if trio.current_time() - told_s >= _TELL_EVERY_S:
+            told_s = trio.current_time()
+            tell(
+                f"{now.stream}: {now.segments_done} of {now.segments} segments, "
+                f"{now.entries} entries, {size_text(now.payload_bytes)}"
+            )
+
+    return on_progress
