@@ -1,7 +1,8 @@
 """The metadata store on one SQLite file, shared by the processes of one machine.
 
-The trio half of `sqlite_file.py`: it moves calls to a thread, one at a time, keeps the session
-alive, and turns others' commits into watch events. Never used in the simulator (threads).
+The trio half of `sqlite_file.py`: it moves calls to a thread, one at a time, changes that came
+together as one (`sqlite_commits.py`), keeps the session alive, and turns others' commits into
+watch events. Never used in the simulator (threads).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from ledger.errors import InvalidArgument, MetadataUnavailable, NodeExists, Sess
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
 from ledger.metastore.processes import identity_of
-from ledger.metastore.sqlite_file import BUSY_TIMEOUT_S, SqliteFile, Watched, WatchKey, WatchValue
+from ledger.metastore.sqlite_commits import GroupCommits
+from ledger.metastore.sqlite_connection import BUSY_TIMEOUT_S
+from ledger.metastore.sqlite_file import SqliteFile, Watched, WatchKey, WatchValue
 from ledger.metastore.tasks import open_background
 
 T = TypeVar("T")
@@ -87,6 +90,7 @@ async def open_sqlite(
         async with open_background() as nursery:
             nursery.start_soon(store.run_session, session_timeout_ms / 4000)
             nursery.start_soon(store.run_watches)
+            nursery.start_soon(store.commits.run)
             try:
                 yield store
             finally:
@@ -124,6 +128,7 @@ class SqliteStore:
         self._file = file
         self._limiter = limiter
         self._session = session
+        self.commits = GroupCommits(partial(self._call, file.commit_together))
         self._renewal = trio.Lock()
         self._watches: dict[_Watch, None] = {}
         self._is_watched = trio.Event()
@@ -163,7 +168,7 @@ class SqliteStore:
             await self._apply(changes)
 
     async def next_id(self, path: str) -> int:
-        return await self._call(self._file.take_id, check_path(path))
+        return await self.commits.do(partial(self._file.take_id, check_path(path)))
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch(path, False)
@@ -270,7 +275,7 @@ class SqliteStore:
         for _ in range(RENEWALS_MAX):
             session = self._session
             try:
-                versions = await self._call(self._file.apply, changes, session)
+                versions = await self.commits.do(partial(self._file.apply, changes, session))
             except SessionLost:
                 await self._renew(session)
                 continue

@@ -7,18 +7,16 @@ all processes share; any process may bury a dead one, in the transaction that dr
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ledger.errors import (
     InvalidArgument,
+    LedgerError,
     MetadataConflict,
     MetadataCorrupt,
-    MetadataUnavailable,
     NodeExists,
     NoSuchNode,
     SessionLost,
@@ -26,12 +24,12 @@ from ledger.errors import (
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
 from ledger.metastore.processes import ProcessIdentity, is_gone
+from ledger.metastore.sqlite_connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
 
 APPLICATION_ID = 0x4C535452
 """Marks the file as ours ("LSTR"); never changes."""
 
 SCHEMA_VERSION = 1
-BUSY_TIMEOUT_S = 5.0
 
 _SCHEMA = """
 CREATE TABLE nodes(
@@ -88,12 +86,12 @@ class SqliteFile:
         self._shared_clock_ms = shared_clock_ms
         self._identity = identity
         self._own_session = -1
-        _check_place(path)
+        check_place(path)
         with self._errors():
-            self._db = _connect(path, BUSY_TIMEOUT_S)
+            self._db = connect(path, BUSY_TIMEOUT_S)
             try:
                 self._prepare()
-                self._notice = _connect(path, 0)
+                self._notice = connect(path, 0)
             except BaseException:
                 self._db.close()
                 raise
@@ -149,23 +147,40 @@ class SqliteFile:
 
     # Changing.
 
+    def commit_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
+        """Does all of these in one transaction, which is synced once. Returns what each returned.
+
+        One that raises a LedgerError undoes what it did alone, and the error is in its place.
+        """
+        outcomes: list[object] = []
+        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+            for work in works:
+                self._db.execute("SAVEPOINT work")
+                try:
+                    outcomes.append(work())
+                except LedgerError as error:
+                    self._db.execute("ROLLBACK TO work")
+                    outcomes.append(error)
+                self._db.execute("RELEASE work")
+        return outcomes
+
+    # These are works for `commit_together`.
+
     def apply(self, changes: Sequence[Change], session: int) -> list[int]:
         """All or nothing. Returns each node's version after its change.
 
         Raises SessionLost if an ephemeral node is wanted and `session` was ended by others.
         """
-        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
-            versions = [self._apply_one(change, session) for change in changes]
-            self._count_change()
+        versions = [self._apply_one(change, session) for change in changes]
+        self._count_change()
         return versions
 
     def take_id(self, path: str) -> int:
-        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
-            (following,) = self._db.execute(
-                "INSERT INTO counters VALUES(?, 1)"
-                " ON CONFLICT(path) DO UPDATE SET next = next + 1 RETURNING next",
-                (path,),
-            ).fetchone()
+        (following,) = self._db.execute(
+            "INSERT INTO counters VALUES(?, 1)"
+            " ON CONFLICT(path) DO UPDATE SET next = next + 1 RETURNING next",
+            (path,),
+        ).fetchone()
         return int(following) - 1
 
     def _apply_one(self, change: Change, session: int) -> int:
@@ -302,7 +317,7 @@ class SqliteFile:
 
     def _prepare(self) -> None:
         self._is_prepared()  # before anything is written: a foreign file stays as it is
-        _set_wal(self._db, self.path)
+        set_wal(self._db, self.path)
         self._db.execute("PRAGMA synchronous = FULL")
         with self._transaction("BEGIN IMMEDIATE"):
             if not self._is_prepared():
@@ -345,52 +360,4 @@ class SqliteFile:
         try:
             yield
         except sqlite3.Error as error:
-            raise _mapped(self.path, error) from error
-
-
-def _mapped(path: str, error: sqlite3.Error) -> MetadataUnavailable | MetadataCorrupt:
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = code & 0xFF if isinstance(code, int) else None
-    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return MetadataCorrupt(f"{path} is not a metadata file, or is damaged: {error}")
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return MetadataUnavailable(
-            f"{path} was locked by other processes for {BUSY_TIMEOUT_S} s: {error}"
-        )
-    return MetadataUnavailable(f"{path}: {error}")
-
-
-def _check_place(path: str) -> None:
-    directory = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(directory):
-        raise InvalidArgument(f"cannot open {path}: the directory {directory} does not exist")
-    if os.path.isdir(path):
-        raise InvalidArgument(f"cannot open {path}: it is a directory, not a file")
-    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
-        raise InvalidArgument(
-            f"cannot open {path}: this user may not write it, and even readers need to"
-        )
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise InvalidArgument(
-            f"cannot open {path}: this user may not write in {directory}, where the"
-            " write-ahead log of the file lies"
-        )
-
-
-def _connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=rwc",
-        uri=True,
-        timeout=busy_timeout_s,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-
-
-def _set_wal(db: sqlite3.Connection, path: str) -> None:
-    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
-        raise InvalidArgument(
-            f"{path}: its file system has no shared memory for SQLite's write-ahead log"
-            f" (journal mode stays {mode}): use a local disk"
-        )
+            raise mapped(self.path, error) from error

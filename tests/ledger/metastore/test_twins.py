@@ -83,11 +83,8 @@ def _try_memory(tree: MemoryTree, changes: list[Change], session: _Session) -> s
 
 
 def _try_file(file: SqliteFile, changes: list[Change], session: int) -> str:
-    try:
-        file.apply(changes, session)
-    except LedgerError as error:
-        return f"{type(error).__name__}: {error}"
-    return "done"
+    (outcome,) = file.commit_together([lambda: file.apply(changes, session)])
+    return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, LedgerError) else "done"
 
 
 def _whole(store: MemoryTree | SqliteFile, path: str = "/") -> dict[str, Node | None]:

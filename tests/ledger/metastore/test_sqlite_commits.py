@@ -1,0 +1,183 @@
+"""Changes of many tasks share a commit, and each has its own fate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from ledger.errors import MetadataConflict, MetadataUnavailable, NodeExists, NoSuchNode
+from ledger.metastore.base import Create, Put
+from ledger.metastore.sqlite import SqliteStore, open_sqlite
+from ledger.metastore.sqlite_commits import TOGETHER_MAX, GroupCommits, Work
+from ledger.metastore.tasks import open_background
+
+
+class Disk:
+    """Commits when it is let; remembers how many works came together."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+        self.let = trio.Semaphore(0)
+
+    async def commit(self, works: Sequence[Work]) -> list[object]:
+        self.groups.append(len(works))
+        await self.let.acquire()
+        return [_outcome(work) for work in works]
+
+
+def _outcome(work: Work) -> object:
+    try:
+        return work()
+    except MetadataConflict as error:
+        return error
+
+
+@asynccontextmanager
+async def commits_on(disk: Disk) -> AsyncIterator[GroupCommits]:
+    commits = GroupCommits(disk.commit)
+    async with open_background() as nursery:
+        nursery.start_soon(commits.run)
+        yield commits
+
+
+async def test_what_comes_during_a_commit_is_one_commit() -> None:
+    disk = Disk()
+    done: list[int] = []
+    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
+
+        async def do(number: int) -> None:
+            done.append(await commits.do(lambda: number))
+
+        nursery.start_soon(do, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(1, TOGETHER_MAX + 3):
+            nursery.start_soon(do, number)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(3):
+            disk.let.release()
+    assert disk.groups == [1, TOGETHER_MAX, 2]
+    assert sorted(done) == list(range(TOGETHER_MAX + 3))
+
+
+async def test_one_that_is_refused_spoils_no_other() -> None:
+    disk = Disk()
+
+    def refuse() -> None:
+        raise MetadataConflict("no")
+
+    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
+        disk.let.release()
+        nursery.start_soon(commits.do, lambda: 1)
+        with pytest.raises(MetadataConflict):
+            await commits.do(refuse)
+
+
+async def test_a_change_cancelled_in_time_is_not_made() -> None:
+    disk = Disk()
+    made: list[int] = []
+    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
+        nursery.start_soon(commits.do, lambda: made.append(1))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await commits.do(lambda: made.append(2))
+        assert scope.cancelled_caught
+        disk.let.release()
+    assert made == [1]
+
+
+async def test_a_change_cancelled_too_late_is_waited_for() -> None:
+    disk = Disk()
+    made: list[int] = []
+    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+
+        async def do() -> None:
+            with scope:
+                await commits.do(lambda: made.append(1))
+
+        nursery.start_soon(do)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not made
+        disk.let.release()
+    assert made == [1]
+
+
+async def test_those_who_wait_at_the_end_are_told() -> None:
+    disk = Disk()
+    async with trio.open_nursery() as nursery:
+        async with commits_on(disk) as commits:
+
+            async def do() -> None:
+                with pytest.raises(MetadataUnavailable):
+                    await commits.do(lambda: None)
+
+            for _ in range(3):
+                nursery.start_soon(do)
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(MetadataUnavailable):
+            await commits.do(lambda: None)
+
+
+@asynccontextmanager
+async def a_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    async with open_sqlite(f"{tmp_path}/c.db") as store:
+        yield store
+
+
+async def test_many_changes_at_once_are_each_made_or_refused(tmp_path: Path) -> None:
+    async with a_store(tmp_path) as store:
+        await store.create("/taken", b"")
+        outcomes: dict[str, str] = {}
+
+        async def change(name: str, *changes: Create | Put) -> None:
+            try:
+                await store.transaction(changes)
+                outcomes[name] = "done"
+            except (NodeExists, NoSuchNode, MetadataConflict) as error:
+                outcomes[name] = type(error).__name__
+
+        ids: list[int] = []
+
+        async def take_id() -> None:
+            ids.append(await store.next_id("/ids"))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(change, f"new-{number}", Create(f"/new/{number}", b"x"))
+                nursery.start_soon(take_id)
+            nursery.start_soon(change, "twice", Create("/half", b""), Create("/taken", b""))
+            nursery.start_soon(change, "stale", Put("/taken", b"y", 7))
+        assert [outcomes[f"new-{number}"] for number in range(50)] == ["done"] * 50
+        assert (outcomes["twice"], outcomes["stale"]) == ("NodeExists", "MetadataConflict")
+        assert len(await store.children("/new")) == 50
+        assert sorted(ids) == list(range(50))
+        with pytest.raises(NoSuchNode):
+            await store.get("/half")
+        assert (await store.get("/taken")).version == 0
+
+
+async def test_exactly_one_of_those_who_put_a_version_wins(tmp_path: Path) -> None:
+    async with a_store(tmp_path) as store:
+        await store.create("/n", b"")
+        won: list[int] = []
+
+        async def put(number: int) -> None:
+            try:
+                await store.put("/n", b"%d" % number, 0)
+                won.append(number)
+            except MetadataConflict:
+                pass
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(put, number)
+        assert len(won) == 1
+        assert (await store.get("/n")).data == b"%d" % won[0]
