@@ -298,12 +298,17 @@ class LedgerClient:
         metadata, _ = await self.ledgers.read(ledger_id)
         return metadata
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be done with it: between entering its block and leaving it."""
+        return self._nursery is not None and not self._nursery.cancel_scope.cancel_called
+
     def start_background(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
         """Starts a task that ends with this client at the latest. It must raise nothing.
 
         Raises LedgerClosed if the client is not open.
         """
-        if self._nursery is None:
+        if self._nursery is None or not self.is_open:
             raise LedgerClosed("the client is not open")
         try:
             self._nursery.start_soon(function, *args)

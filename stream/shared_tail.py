@@ -211,6 +211,11 @@ class SharedTails:
         self._client = client
         self._tails: dict[str, SharedTail] = {}
 
+    @property
+    def streams(self) -> list[str]:
+        """Those whose end is being followed."""
+        return list(self._tails)
+
     def join(self, follower: ReaderFeed, stream: str, position: Position) -> SharedTail | None:
         """The tail that `follower` may go on with from `position`, if there is one."""
         tail = self._tails.get(stream)
@@ -312,6 +317,8 @@ class ReaderFeed:
                 # If it failed the error must come out here, not end another shared feed.
                 self._goes_alone = tail.is_over
                 self._leave_tail()
+            if not self._client.is_open:
+                raise LedgerClosed(f"the client that reads stream {self._stream!r} is closed")
             if not self._goes_alone and await self._join():
                 continue
             own = await self._own.next_batch(None, may_wait=self._goes_alone)

@@ -1,0 +1,257 @@
+"""Many readers at the end of one stream: each sees everything once, and it is fetched once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from bookie.testing import SimCluster, simulate
+from ledger.client import LedgerClient
+from ledger.errors import LedgerClosed
+from ledger.lac_poll import LacPoll
+from ledger.options import ClientOptions
+from stream import EARLIEST, LATEST, Namespace, NoSuchStream, StreamReader, StreamWriter
+from stream import segment_feed as segment_feed_module
+from stream.core.records import decode
+
+READERS = 100
+ENTRIES = 40
+
+
+async def append_slowly(writer: StreamWriter, count: int, pause_s: float, first: int = 0) -> None:
+    """Each record is an entry of its own, and is told to readers before the next."""
+    for number in range(first, first + count):
+        await writer.append(b"%d" % number)
+        await trio.sleep(pause_s)
+
+
+async def take(reader: StreamReader, count: int, pause: Callable[[], Awaitable[None]]) -> list[int]:
+    seen: list[int] = []
+    while len(seen) < count:
+        seen += [int(value) for value in (await reader.next_batch()).values()]
+        await pause()
+    return seen
+
+
+class Spawned(trio.abc.Instrument):
+    """Counts tasks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+def test_what_a_hundred_readers_cost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One poll, one decoding and next to no task per entry, however many readers there are."""
+    counts = {"polls": 0, "decodes": 0}
+    poll = LacPoll.poll
+
+    def counted_poll(self: LacPoll, known: int, poll_s: float) -> object:
+        counts["polls"] += 1
+        return poll(self, known, poll_s)
+
+    def counted_decode(*args: object, **kwargs: object) -> object:
+        counts["decodes"] += 1
+        return decode(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LacPoll, "poll", counted_poll)
+    monkeypatch.setattr(segment_feed_module, "decode", counted_decode)
+
+    async def story(cluster: SimCluster) -> None:
+        # Two clients, so that what the writer needs is not counted among the readers' tasks.
+        async with cluster.client("writing") as one, cluster.client("reading") as other:
+            await Namespace(one, "n").ensure()
+            namespace = Namespace(other, "n")
+            async with (
+                Namespace(one, "n").writer("s", create=True) as writer,
+                trio.open_nursery() as nursery,
+            ):
+                spawned = Spawned()
+                done: list[int] = []
+
+                async def follow() -> None:
+                    async with namespace.reader("s", start=LATEST) as reader:
+                        seen = await take(reader, ENTRIES, trio.lowlevel.checkpoint)
+                        assert seen == list(range(ENTRIES))
+                        done.append(1)
+
+                for _ in range(READERS):
+                    nursery.start_soon(follow)
+                await trio.sleep(1)  # all wait at the end
+                before = dict(counts)
+                trio.lowlevel.add_instrument(spawned)
+                await append_slowly(writer, ENTRIES, 0.05)
+                await trio.sleep(0.5)
+                trio.lowlevel.remove_instrument(spawned)
+                assert len(done) == READERS
+                assert counts["decodes"] - before["decodes"] == ENTRIES
+                assert counts["polls"] - before["polls"] <= ENTRIES + 2
+                # The client's own few, for example to look at the metadata store.
+                assert spawned.count <= ENTRIES, f"{spawned.count} tasks for {ENTRIES} entries"
+                delivered, fetched = namespace.tails.counts.delivered, namespace.tails.counts
+                assert delivered == READERS * ENTRIES
+                assert fetched.batches == ENTRIES
+                assert fetched.feeds == 1
+
+    simulate(story, 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_readers_of_any_speed_that_are_cancelled_at_any_time_see_all_of_it(seed: int) -> None:
+    """Small bounds, so that slow ones fall out; rolls, so that feeds cross segments."""
+
+    async def story(cluster: SimCluster) -> None:
+        chance = random.Random(seed)
+        total = 150
+        options = ClientOptions(read_ahead_bytes=4000)
+        async with cluster.client("one", options) as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(roll_ms=chance.choice((1000, 3_600_000)))
+
+            async def follow(number: int, delay_s: float) -> None:
+                # Chance of his own: what others do must not change what he does.
+                own = random.Random(f"{seed} {number}")
+                slowness_s = own.choice((0.0, 0.001, 0.02, 0.2))
+                seen: list[int] = []
+                await trio.sleep(delay_s)
+                async with namespace.reader("s", start=EARLIEST) as reader:
+                    while len(seen) < total:
+                        with trio.move_on_after(own.choice((0.001, 0.01, 1.0, 1000.0))):
+                            batch = await reader.next_batch()
+                            seen += [int(value) for value in batch.values()]
+                        await trio.sleep(own.uniform(0, slowness_s))
+                assert seen == list(range(total)), f"reader {number}"
+
+            async with (
+                namespace.writer("s", create=True) as writer,
+                trio.open_nursery() as nursery,
+            ):
+                for number in range(12):
+                    nursery.start_soon(follow, number, chance.uniform(0, 4))
+                for number in range(total):
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(chance.choice((0, 0, 0.01, 0.1)))
+            counts = namespace.tails.counts
+            assert counts.delivered > counts.batches, "nothing was shared"
+
+    simulate(story, seed)
+
+
+def test_a_slow_reader_falls_out_catches_up_and_shares_again() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("one", ClientOptions(read_ahead_bytes=4000)) as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with (
+                namespace.writer("s", create=True) as writer,
+                namespace.reader("s", start=LATEST) as quick,
+                namespace.reader("s", start=LATEST) as slow,
+                trio.open_nursery() as nursery,
+            ):
+
+                async def follow() -> None:
+                    seen = await take(quick, 110, trio.lowlevel.checkpoint)
+                    assert seen == list(range(110))
+
+                nursery.start_soon(follow)
+                nursery.start_soon(append_slowly, writer, 1, 0.01)
+                assert await take(slow, 1, trio.lowlevel.checkpoint) == [0]
+                await append_slowly(writer, 99, 0.01, first=1)  # he sleeps all the while
+                counts = namespace.tails.counts
+                assert counts.fallen_out == 0
+                seen = await take(slow, 99, trio.lowlevel.checkpoint)
+                assert seen == list(range(1, 100))
+                assert counts.fallen_out == 1
+                fetched, delivered = counts.batches, counts.delivered
+                nursery.start_soon(append_slowly, writer, 10, 0.05, 100)
+                await take(slow, 10, trio.lowlevel.checkpoint)
+                await trio.sleep(1)
+                assert counts.batches - fetched <= 10
+                assert counts.delivered - delivered >= 18, "he does not share again"
+
+    simulate(story, 3)
+
+
+def test_when_the_stream_is_deleted_every_reader_is_told_so() -> None:
+    async def story(cluster: SimCluster) -> None:
+        told: list[int] = []
+        async with cluster.client("one") as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with trio.open_nursery() as nursery:
+
+                async def follow(number: int) -> None:
+                    async with namespace.reader("s", start=EARLIEST) as reader:
+                        await reader.next_batch()
+                        with pytest.raises(NoSuchStream):
+                            await reader.next_batch()
+                        told.append(number)
+
+                async with namespace.writer("s", create=True) as writer:
+                    await writer.append(b"only")
+                    for number in range(5):
+                        nursery.start_soon(follow, number)
+                    await trio.sleep(2)
+                await trio.sleep(2)
+                with trio.fail_after(60):
+                    await namespace.delete_stream("s")
+                    while len(told) < 5:  # noqa: ASYNC110 - virtual time
+                        await trio.sleep(0.1)
+
+    simulate(story, 5)
+
+
+def test_the_end_of_the_client_ends_its_shared_tails() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("writing") as writing, trio.open_nursery() as nursery:
+            await Namespace(writing, "n").ensure()
+            async with Namespace(writing, "n").writer("s", create=True) as writer:
+                await writer.append(b"only")
+                told: list[int] = []
+
+                async def follow(client: LedgerClient, namespace: Namespace) -> None:
+                    async with namespace.reader("s", start=EARLIEST) as reader:
+                        await reader.next_batch()
+                        with pytest.raises(LedgerClosed):
+                            await reader.next_batch()
+                        told.append(1)
+
+                async with cluster.client("reading") as client:
+                    namespace = Namespace(client, "n")
+                    for _ in range(3):
+                        nursery.start_soon(follow, client, namespace)
+                    await trio.sleep(2)
+                with trio.fail_after(60):
+                    while len(told) < 3:  # noqa: ASYNC110 - virtual time
+                        await trio.sleep(0.1)
+
+    simulate(story, 7)
+
+
+def test_the_last_reader_that_leaves_ends_the_shared_tail() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("one") as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"only")
+                for _ in range(3):
+                    async with (
+                        namespace.reader("s", start=EARLIEST) as one,
+                        namespace.reader("s", start=EARLIEST) as other,
+                    ):
+                        for reader in (one, other):
+                            await reader.next_batch()
+                            with trio.move_on_after(1):
+                                await reader.next_batch()
+                        assert namespace.tails.streams == ["s"]
+                    await trio.sleep(1)
+                    assert namespace.tails.streams == []
+            assert namespace.tails.counts.feeds == 3
+
+    simulate(story, 9)
