@@ -62,7 +62,7 @@ class Consumer:
         self.stream = seat.groups.stream
         self._seat = seat
         self._start = start
-        self._auto_advance = auto_advance
+        self.auto_advance = auto_advance
         self._known = partitions
         self._first_partitions = len(partitions)
         self._wanted: list[str] = []
@@ -149,7 +149,7 @@ class Consumer:
 
     def _hand_out(self, held: HeldPartition, to: Position, epoch: int) -> None:
         held.handed_out(to)
-        if self._auto_advance:
+        if self.auto_advance:
             self._in_hand = (held, to, epoch)
 
     # Handling.
@@ -283,11 +283,17 @@ class Consumer:
         self._error = self._error or LedgerClosed(
             f"consumer {self.member!r} of group {self.group!r} is closed"
         )
+        has_left = False
         with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
             async with trio.open_nursery() as nursery:
                 for held in self._held.values():
                     nursery.start_soon(self._release, held)
-            await membership.end()
+            has_left = await membership.end()
+        if not has_left:
+            try:
+                self._seat.client.start_background(membership.vanish)
+            except LedgerClosed:
+                pass  # then the session ends too, and the member with it
 
     async def _release(self, held: HeldPartition) -> None:
         cursor = held.cursor

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 PREDECESSOR_TIMEOUT_S = 30.0
 """How long to wait for the node of a predecessor that died to vanish with its session."""
+LATE_S = 600.0
+"""How long a node whose making has an unknown outcome is waited for, to be removed."""
 _RETRY_S = 0.5
 
 
@@ -53,6 +55,8 @@ class Membership:
         self._token = token.encode()
         self._on_lost = on_lost
         self._on_again = on_again
+        self._may_come_late = False
+        """The answer to a try to make the node was lost: it may be made long after."""
 
     async def begin(self) -> None:
         """Returns when visible. Raises MemberExists, MetadataUnavailable."""
@@ -67,6 +71,9 @@ class Membership:
                         return
                     is_anothers = True
                     await self._wait_gone(is_any=True)
+                except BaseException:
+                    self._may_come_late = True
+                    raise
                 else:
                     return
         if not is_anothers:
@@ -97,16 +104,44 @@ class Membership:
             is_lost = False
             self._on_again()
 
-    async def end(self) -> None:
-        """Leaves the group, if the store can be reached; another's node stays."""
+    async def end(self) -> bool:
+        """Leaves the group; another's node stays. False if `vanish` has more to do."""
+        try:
+            await self._remove()
+        except LedgerError as error:
+            _log.info("member=%s: not left yet: %s", self._path, error)
+            return False
+        return not self._may_come_late
+
+    async def vanish(self) -> None:
+        """What `end` could not do, when the store can be reached: the session may live on for
+        days, and others would wait for a member that is not there."""
+        while True:
+            try:
+                await self._remove()
+                if not self._may_come_late or not await self._came_late():
+                    return
+            except RetryableError:
+                await trio.sleep(_RETRY_S)
+            except LedgerError as error:
+                _log.warning("member=%s: not left: %s", self._path, error)
+                return
+
+    async def _remove(self) -> None:
         try:
             node = await self._store.get(self._path)
             if node.data == self._token:
                 await self._store.delete(self._path, node.version)
         except (NoSuchNode, MetadataConflict):
             pass
-        except LedgerError as error:
-            _log.info("member=%s: left without the store: %s", self._path, error)
+
+    async def _came_late(self) -> bool:
+        with trio.move_on_after(LATE_S):
+            async with aclosing(self._store.watch(self._path)) as nodes:
+                async for node in nodes:
+                    if node is not None and node.data == self._token:
+                        return True
+        return False
 
     async def _is_ours(self) -> bool:
         try:
