@@ -145,10 +145,8 @@ class _Body:
 class RecordBatch:
     """The records of one entry, or some of them that follow each other, as columns.
 
-    Values are read from the payload when asked for; the batch keeps the payload alive.
-    Properties: `segment`, `entry`, `first_slot` and `stop_slot` (its records are those from the
-    one to before the other), `first_sequence` (of the first record in this view),
-    `append_time_ms`, `header`.
+    Values are read from the payload when asked for; the batch keeps the payload alive. Its records
+    are those from `first_slot` to before `stop_slot`; `first_sequence` is that of the first.
     """
 
     __slots__ = (
@@ -301,9 +299,7 @@ class RecordBatch:
         return list(self)
 
     def shared_records(self) -> tuple[Record, ...]:
-        """As `records`, but made once for all who ask: many readers may have the same batch.
-
-        Raises RecordFormatError."""
+        """As `records`, but made once for all readers that have the same batch."""
         if self._shared_records is None:
             self._shared_records = tuple(self)
         return self._shared_records
@@ -363,12 +359,9 @@ class RecordBatch:
     def _arrow_binary(
         self, pa: Any, column: BinaryColumn, kind: Any, validity: memoryview | None
     ) -> Any:
-        made = pa.Array.from_buffers(
-            kind,
-            column.count,
-            [None if validity is None else pa.py_buffer(validity), pa.py_buffer(column.offsets),
-             pa.py_buffer(column.data)],
-        )  # fmt: skip
+        bits = None if validity is None else pa.py_buffer(validity)
+        buffers = [bits, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+        made = pa.Array.from_buffers(kind, column.count, buffers)
         return self._arrow_checked(pa, made, column.offset, column.what)
 
     def _arrow_headers(self, pa: Any) -> Any:
