@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 
-.PHONY: help install demo test test-all interop interop-table check format docs sim bench clean
+.PHONY: help install demo test test-all interop interop-table check format docs sim bench faces clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
@@ -18,7 +18,8 @@ help:
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    all benchmarks, one JSON object each"
 	@echo "make format   let ruff format and fix"
-	@echo "make docs     write docs/configuration.md from the settings"
+	@echo "make docs     write docs/configuration.md and docs/api.md from the code"
+	@echo "make faces    write stream/aio and stream/blocking from the trio classes"
 
 # Both are made again whenever the pinned versions or the package's own list of needs change. To run
 # the log takes little; to test it also PySpark, which is large and brings a ZooKeeper server.
@@ -68,6 +69,10 @@ format: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m tests.tidy.configuration
+	$(BIN)/python -m tests.tidy.api
+
+faces: $(STAMP)
+	$(BIN)/python -m tests.tidy.faces
 
 sim: $(STAMP)
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)

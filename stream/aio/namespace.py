@@ -26,6 +26,7 @@ from stream.core.metadata import StreamMetadata
 from stream.core.partitioned import PartitionedStream
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import EARLIEST, FromTime, Position, Start
+from stream.core.receipt import Receipt
 from stream.core.records import Record
 from stream.core.retention import RetentionPlan
 from stream.cursor import COMMIT_INTERVAL_MS
@@ -39,6 +40,7 @@ from stream.partitions import PartitionedInfo
 from stream.policies import NamespaceSettings
 from stream.reader import OnTruncated
 from stream.trash import TrashEntry
+from stream.verify import OnProgress, StreamReport
 
 
 class Namespace:
@@ -476,6 +478,21 @@ class Namespace:
             )
         ) as inner:
             yield PartitionedWriter._of(crossing, inner)
+
+    async def verify(
+        self, stream: str, *, receipt: Receipt | None = None, on_progress: OnProgress | None = None
+    ) -> StreamReport:
+        """Reads every copy of every confirmed entry at every bookie and compares them; with a
+        receipt, those of its entry, against what the receipt says. Changes nothing.
+
+        What is missing, wrong or in doubt is in the report, which tells these apart; `on_progress`
+        is called now and then. Segments in the trash are not looked at. Raises NoSuchStream,
+        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
+        stream.
+        """
+        return await self._crossing.call(
+            lambda: self._inner.verify(stream, receipt=receipt, on_progress=on_progress)
+        )
 
     async def policy(self) -> NamespaceMetadata:
         """How streams are written and kept. Raises NoSuchNamespace."""

@@ -129,7 +129,7 @@ class PartitionedWriter(Appending):
 
         Raises PartitionsFailed: what was for the other partitions is durable.
         """
-        await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.flush()))
+        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def reopen(self, partition: int) -> None:
         """Takes a partition over again after its writer failed; nothing happens to one that works.
@@ -146,7 +146,7 @@ class PartitionedWriter(Appending):
         Raises PartitionsFailed; the other partitions are sealed. Called by the end of the
         `async with` block.
         """
-        await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.close()))
+        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Counters since each partition's writer was opened."""

@@ -6,6 +6,7 @@ Generated from stream/writer.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 from trio import WouldBlock
 
@@ -16,6 +17,7 @@ from stream.aio.tickets import Appending, Ticket
 from stream.bridged.writing import StreamAppends
 from stream.core.entry_encoder import Headers
 from stream.core.position import Position
+from stream.core.receipt import Receipt
 from stream.open_segment import StreamWriterStatistics
 from stream.writer import StreamWriter as TrioStreamWriter
 
@@ -90,6 +92,7 @@ class StreamWriter(Appending):
         self._appends.give(ticket)
         return ticket
 
+    @overload
     async def append(
         self,
         value: bytes,
@@ -98,14 +101,52 @@ class StreamWriter(Appending):
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
-    ) -> Position:
-        """Appends a record; returns its position once it is durable.
+        receipt: Literal[False] = False,
+    ) -> Position: ...
+
+    @overload
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+        receipt: Literal[True],
+    ) -> Receipt: ...
+
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+        receipt: bool = False,
+    ) -> Position | Receipt:
+        """Appends a record; returns its position once it is durable, or a receipt that says which
+        bookies fsynced it.
 
         Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
         be in the stream all the same; trying again with the same `expected_sequence` tells:
         SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
         SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
+        if receipt:
+            return await self._crossing.call(
+                lambda: self._appends.in_turn(
+                    lambda: self._inner.append(
+                        value,
+                        key,
+                        event_time_ms,
+                        headers,
+                        expected_sequence=expected_sequence,
+                        receipt=True,
+                    )
+                )
+            )
         ticket = Ticket(
             self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
         )
@@ -155,7 +196,7 @@ class StreamWriter(Appending):
 
         Raises the writer's error if it failed.
         """
-        await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.flush()))
+        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
@@ -163,7 +204,7 @@ class StreamWriter(Appending):
         Does nothing if the stream was handed over. Raises the writer's error if it failed. Called
         by the end of the `async with` block.
         """
-        await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.close()))
+        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""

@@ -129,7 +129,7 @@ class PartitionedWriter(Appending):
 
         Raises PartitionsFailed: what was for the other partitions is durable.
         """
-        self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.flush()))
+        self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     def reopen(self, partition: int) -> None:
         """Takes a partition over again after its writer failed; nothing happens to one that works.
@@ -144,7 +144,7 @@ class PartitionedWriter(Appending):
         Raises PartitionsFailed; the other partitions are sealed. Called by the end of the
         `async with` block.
         """
-        self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.close()))
+        self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Counters since each partition's writer was opened."""

@@ -281,7 +281,15 @@ class Appends:
             await lane.wait_taken()
         return await act()
 
+    async def settle(self, act: Callable[[], Awaitable[T]]) -> T:
+        """The same for what confirms them (flush, close): their callers know of it first."""
+        result = await self.in_turn(act)
+        await self.wait_ended()
+        return result
+
     async def wait_ended(self) -> None:
-        """Until all that the writer has confirmed is known to its callers."""
-        while any(lane.taken for lane in self.lanes()):
-            await trio.lowlevel.checkpoint()
+        """Until what the writer has taken and confirmed is known to its callers."""
+        for lane in self.lanes():
+            last = lane.taken[-1] if lane.taken else None
+            while last is not None and not last.is_set:
+                await trio.lowlevel.checkpoint()

@@ -129,8 +129,7 @@ async def bridged_writer(
                 yield appends
                 appends.close()
                 if writer.error is None:
-                    await appends.in_turn(writer.flush)
-                    await appends.wait_ended()
+                    await appends.settle(writer.flush)
         finally:
             appends.close()
             appends.end_all()

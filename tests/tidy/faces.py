@@ -1,329 +1,39 @@
 """Writes stream/aio and stream/blocking from the trio classes: `python -m tests.tidy.faces`.
 
-Signatures and docstrings are the trio ones'; a body only crosses to the trio thread. What is not a
-plain crossing (records, batches, positions) is named here and written by hand in stream/aio. Then
-stream/blocking is stream/aio without its `await`. The test beside it compares.
+Signatures and docstrings are the trio ones'; a body only crosses to the trio thread. What is
+no plain crossing (records, batches, positions) is in face_table.py and written by hand in
+stream/aio. Then stream/blocking is stream/aio without its `await`. The test beside it compares.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from tests.tidy.checkout import ROOT
+from tests.tidy.face_source import (
+    Function,
+    Method,
+    awaits,
+    class_node,
+    home_of,
+    methods_of,
+    names_of,
+    source_of,
+    tree_of_module,
+)
+from tests.tidy.face_table import FACES, FUNCTIONS, HAND_WRITTEN, Face
 
 AIO = ROOT / "stream" / "aio"
 BLOCKING = ROOT / "stream" / "blocking"
-
-
-@dataclass(frozen=True)
-class Face:
-    """How a trio class is shown.
-
-    Args:
-        bodies: of methods that are no plain crossing; text of the asyncio one.
-        attributes: of the trio object that are public, with their types, or with where else they
-            are ("Position: self._to").
-        home: module below `stream`, if it is no name of the package.
-        is_made: by users themselves, with a client.
-        reads: plain functions that any thread may call; others are called in the trio thread while
-            the caller stands still.
-        base: class of the hand-written half.
-        opened: expressions that `_of` sets beside `_crossing` and `_inner`, by name.
-        extra: one more argument of `_of`.
-        holder: type of what `_of` gets instead of the trio object itself, and where that is in it.
-        turn: what crossing functions go through, so that they come after what was handed over.
-    """
-
-    bodies: dict[str, str] = field(default_factory=dict)
-    attributes: dict[str, str] = field(default_factory=dict)
-    reads: frozenset[str] = frozenset()
-    base: str = ""
-    opened: dict[str, str] = field(default_factory=dict)
-    extra: str = ""
-    holder: tuple[str, str] | None = None
-    turn: str = ""
-    skipped: frozenset[str] = frozenset()
-    is_made: bool = False
-    home: str = ""
-
-
-_LEAVE = "await self.aclose()"
-_STEP = "return await self._crossing.call(lambda: anext(self._inner))"
-_TICKET = """\
-ticket = Ticket(
-    self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
-)"""
-_PARTITION_TICKET = """\
-ticket = PartitionTicket(
-    self._crossing, self._appends, value, key, event_time_ms, headers, partition
-)"""
-_GIVE = """
-self._appends.give(ticket)
-return ticket"""
-_ROOM = """\
-if not self._appends.has_room:
-    raise WouldBlock
-"""
-_WAIT = """
-await self._append(ticket)
-return await ticket.wait()"""
-FACES: dict[str, Face] = {
-    "Namespace": Face(
-        is_made=True,
-        attributes={"name": "str"},
-        bodies={
-            "connect": """\
-async with (
-    open_crossing() as crossing,
-    crossing.hold(
-        lambda: TrioNamespace.connect(
-            cluster, name, create=create, options=options, writer_options=writer_options
-        )
-    ) as inner,
-):
-    yield cls._of(crossing, inner)""",
-            "create_stream": """\
-if partitions is None:
-    return await self._crossing.call(lambda: self._inner.create_stream(stream))
-return await self._crossing.call(
-    lambda: self._inner.create_stream(stream, partitions=partitions)
-)""",
-        },
-    ),
-    "StreamWriter": Face(
-        attributes={"stream": "str"},
-        base="stream.aio.tickets:Appending",
-        holder=("stream.bridged.writing:StreamAppends", "writer"),
-        opened={"_appends": "holder"},
-        turn="self._appends.in_turn",
-        reads=frozenset({"statistics"}),
-        bodies={
-            "has_room": "return self._appends.has_room and self._inner.error is None",
-            "append_nowait": _ROOM + _TICKET + _GIVE,
-            "append": _TICKET + _WAIT,
-            "wait_room": "await self._wait_room()",
-            "producer": """\
-inner = await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
-return Producer._of(self._crossing, inner, self._appends)""",
-        },
-    ),
-    "PartitionedWriter": Face(
-        attributes={"stream": "str"},
-        base="stream.aio.tickets:Appending",
-        holder=("stream.bridged.writing:PartitionedAppends", "writer"),
-        opened={"_appends": "holder"},
-        turn="self._appends.in_turn",
-        reads=frozenset({"statistics", "partition_of"}),
-        skipped=frozenset({"follow_growth"}),
-        bodies={
-            "append_nowait": _ROOM + _PARTITION_TICKET + _GIVE,
-            "append": _PARTITION_TICKET + _WAIT,
-            "wait_room": "await self._wait_room()",
-        },
-    ),
-    "Producer": Face(
-        attributes={"name": "str"},
-        base="stream.aio.tickets:Producing",
-        extra="appends: StreamAppends",
-        opened={"_appends": "appends"},
-        turn="self._appends.in_turn",
-        skipped=frozenset({"append_nowait"}),
-        bodies={
-            "append": "return await self._append_numbered(value, sequence, key, event_time_ms, headers)"
-        },
-    ),
-    "StreamReader": Face(
-        attributes={"stream": "str"},
-        base="stream.aio.batches:Reading",
-        holder=("stream.bridged.reading:BridgedReader", "reader"),
-        opened={"_bridged": "holder", "_at": "holder.begin"},
-        skipped=frozenset({"__aenter__", "__aexit__"}),
-        bodies={
-            "aclose": "await self._close()",
-            "position": "return self._position()",
-            "__aiter__": "return self",
-            "__anext__": """\
-while True:
-    for record in self._records:
-        self._last_record = record
-        return record
-    await self._begin_batch()""",
-            "next_batch": """\
-batch = await self._next_batch(None)
-assert batch is not None, "without an end there is always a next batch"
-return batch""",
-            "batches": "return BatchIterator(self, stops=False)",
-            "read_to_end": "return BatchIterator(self, stops=True)",
-            "next_batch_before": "return await self._next_batch(end)",
-        },
-    ),
-    "BackwardBatches": Face(
-        attributes={"stream": "str"},
-        bodies={
-            "__aenter__": "return self",
-            "__aexit__": _LEAVE,
-            "__aiter__": "return self",
-            "__anext__": _STEP,
-        },
-    ),
-    "MergedReader": Face(
-        bodies={"__aiter__": "return self", "__anext__": _STEP},
-        skipped=frozenset({"open", "close"}),
-    ),
-    "MergedBatches": Face(
-        home="merged_reader", bodies={"__aiter__": "return self", "__anext__": _STEP}
-    ),
-    "Consumer": Face(
-        attributes={"group": "str", "member": "str", "stream": "str"},
-        bodies={"__aiter__": "return self", "__anext__": _STEP},
-        skipped=frozenset({"note_group", "note_lost", "note_again", "run", "begin", "leave"}),
-    ),
-    "RecordIterator": Face(
-        home="consumer", bodies={"__aiter__": "return self", "__anext__": _STEP}
-    ),
-    "Cursor": Face(
-        attributes={"name": "str", "stream": "str", "position": "Position: self._to"},
-        base="stream.aio.advancing:Advancing",
-        opened={"_to": "inner.position"},
-        skipped=frozenset({"release", "close", "run", "epoch", "failing_since_s"}),
-        bodies={"advance": "self._advance(to)"},
-    ),
-    "Janitor": Face(is_made=True),
-}
-FUNCTIONS = ["create_namespace", "list_namespaces", "delete_namespace"]
-"""They take the client; what else they do is the trio side's."""
-HAND_WRITTEN = {
-    "BatchIterator": "batches",
-    "LedgerClient": "client",
-    "PartitionTicket": "tickets",
-    "Ticket": "tickets",
-}
-"""Public classes of this face written by hand, and their modules in stream/aio."""
-
 _CONTEXTS = {"AbstractAsyncContextManager", "AsyncIterator"}
 _HEAD = '"""{what}.\n\nGenerated from {source} by `make faces`. Not to be edited.\n"""\n'
-
-
-# The trio side, read
-
-
-@cache
-def _source(module: str) -> str:
-    return (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-
-
-@cache
-def _tree(module: str) -> ast.Module:
-    return ast.parse(_source(module))
-
-
-@cache
-def _names_of(module: str) -> dict[str, str]:
-    """Where each name used in a module comes from: name -> "module:name"."""
-    names: dict[str, str] = {}
-    for node in ast.walk(_tree(module)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                names[alias.asname or alias.name] = f"{node.module}:{alias.name}"
-    for node in _tree(module).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names[node.name] = f"{module}:{node.name}"
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    names[target.id] = f"{module}:{target.id}"
-    return names
-
-
-def _home_of(name: str) -> str:
-    """Module below `stream` where a public name of the package is defined."""
-    if name in FACES and FACES[name].home:
-        return FACES[name].home
-    home: str = getattr(importlib.import_module("stream"), name).__module__
-    return home.removeprefix("stream.")
-
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True)
-class Method:
-    module: str
-    node: Function
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-    @property
-    def decorators(self) -> list[str]:
-        return [ast.unparse(each) for each in self.node.decorator_list]
-
-    @property
-    def returns(self) -> str:
-        return ast.unparse(self.node.returns) if self.node.returns else "None"
-
-    @property
-    def docstring(self) -> str:
-        """As it stands in the source, quotes included; "" if there is none."""
-        first = self.node.body[0]
-        if ast.get_docstring(self.node) is None:
-            return ""
-        text = ast.get_source_segment(_source(self.module), first)
-        assert text is not None, "a docstring has source"
-        return text
-
-
-def _class_node(module: str, name: str) -> ast.ClassDef:
-    for node in _tree(module).body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return node
-    raise AssertionError(f"no class {name} in {module}")
-
-
-def _awaits(origin: str) -> bool:
-    """Whether this is a class of ours that only trio can use."""
-    module, name = origin.split(":")
-    if not module.startswith("stream."):
-        return False
-    cls = getattr(importlib.import_module(module), name)
-    return inspect.isclass(cls) and any(
-        inspect.iscoroutinefunction(each) and _is_public(key) for key, each in vars(cls).items()
-    )
-
-
-def _is_public(name: str) -> bool:
-    return not name.startswith("_") or name in {
-        "__init__", "__aenter__", "__aexit__", "__aiter__", "__anext__",
-    }  # fmt: skip
-
-
-def methods_of(name: str) -> Iterator[Method]:
-    """Public ones of the trio class and of those it is made of, in the order of their source."""
-    cls = getattr(importlib.import_module(f"stream.{_home_of(name)}"), name)
-    seen: set[str] = set()
-    for each in inspect.getmro(cls):
-        if not each.__module__.startswith("stream."):
-            continue
-        found = [
-            Method(each.__module__, node)
-            for node in _class_node(each.__module__, each.__name__).body
-            if isinstance(node, Function) and _is_public(node.name) and node.name not in seen
-        ]
-        seen |= {method.name for method in found}
-        yield from found
 
 
 # One face, written
@@ -352,12 +62,12 @@ class Module:
 
     def use_name(self, source: str, name: str) -> None:
         if name in FACES:
-            if _home_of(name) != self.home:
-                self.use(f"stream.aio.{_home_of(name)}:{name}")
+            if home_of(name) != self.home:
+                self.use(f"stream.aio.{home_of(name)}:{name}")
         elif name in HAND_WRITTEN:
             self.use(f"stream.aio.{HAND_WRITTEN[name]}:{name}")
-        elif name in (names := _names_of(source)):
-            assert not _awaits(names[name]), (
+        elif name in (names := names_of(source)):
+            assert not awaits(names[name]), (
                 f"{names[name]} has functions to await: name it in FACES"
             )
             self.use(names[name])
@@ -487,7 +197,7 @@ def _write_method(module: Module, face: Face, method: Method) -> str:
 def _write_class(module: Module, name: str) -> str:
     face = FACES[name]
     trio_name = f"Trio{name}"
-    home = f"stream.{_home_of(name)}"
+    home = f"stream.{home_of(name)}"
     module.use(f"{home}:{name}", trio_name)
     module.use("stream.aio.crossing:Crossing")
     module.own.add(name)
@@ -541,14 +251,14 @@ def _write_class(module: Module, name: str) -> str:
                 "BatchIterator": "stream.aio.batches:BatchIterator",
             }[used]
             module.use(origin)
-    node = _class_node(home, name)
-    doc = ast.get_source_segment(_source(home), node.body[0])
+    node = class_node(home, name)
+    doc = ast.get_source_segment(source_of(home), node.body[0])
     base = f"({face.base.split(':')[1]})" if face.base else ""
     return f"class {name}{base}:\n    {doc}\n\n" + textwrap.indent(text, "    ")
 
 
 def _write_function(module: Module, home: str, name: str) -> str:
-    node = next(n for n in _tree(home).body if isinstance(n, Function) and n.name == name)
+    node = next(n for n in tree_of_module(home).body if isinstance(n, Function) and n.name == name)
     method = Method(home, node)
     module.use(f"{home}:{name}", f"trio_{name}")
     call = f"trio_{name}({_arguments(node.args).replace('client', 'client._inner', 1)})"
@@ -572,11 +282,11 @@ def _ruff(text: str) -> str:
 def aio_modules() -> dict[str, str]:
     """File name -> text, of the generated modules of stream/aio."""
     modules: dict[str, Module] = {}
-    for name, face in FACES.items():
-        module = modules.setdefault(_home_of(name), Module(_home_of(name)))
+    for name in FACES:
+        module = modules.setdefault(home_of(name), Module(home_of(name)))
         module.parts.append(_write_class(module, name))
     for name in FUNCTIONS:
-        home = _home_of(name)
+        home = home_of(name)
         module = modules.setdefault(home, Module(home))
         module.parts.append(_write_function(module, f"stream.{home}", name))
     texts = {}
@@ -595,9 +305,9 @@ def _package(what: str, package: str) -> str:
     homes: dict[str, str] = dict(native._HOME)
     for name in list(homes):
         if name in FACES:
-            homes[name] = f"stream.{package}.{_home_of(name)}"
+            homes[name] = f"stream.{package}.{home_of(name)}"
     for name in FUNCTIONS:
-        homes[name] = f"stream.{package}.{_home_of(name)}"
+        homes[name] = f"stream.{package}.{home_of(name)}"
     for name, home in HAND_WRITTEN.items():
         if name in homes or name == "LedgerClient":
             homes[name] = f"stream.{package}.{home}"
@@ -642,14 +352,21 @@ _WORDS = [
 ]
 
 
-def blocking_of(text: str) -> str:
-    """A module of stream/aio as one of stream/blocking."""
+def without_async(text: str) -> str:
+    """A program for stream.aio as one for stream.blocking."""
     for pattern, word in _WORDS:
         text = re.sub(pattern, word, text)
+    return text
+
+
+def blocking_of(text: str) -> str:
+    """A module of stream/aio as one of stream/blocking."""
+    text = without_async(text)
     if "by `make faces`" not in text:
         head, quotes, rest = text.partition('"""\n')
         head = head.rstrip("\n")
-        text = f"{head}\n\nGenerated from stream/aio by `make faces`. Not to be edited.\n{quotes}{rest}"
+        note = "Generated from stream/aio by `make faces`. Not to be edited."
+        text = f"{head}\n\n{note}\n{quotes}{rest}"
     return _ruff(text)
 
 

@@ -29,6 +29,10 @@ REAL_SIDES = {
     "ledger/metastore/sqlite.py": "the metadata door's real side: SQLite on a thread",
     "ledger/metastore/zookeeper_link.py": "the metadata door's real side: waits for kazoo's end",
     "ledger/metastore/zookeeper_threads.py": "part of the same: kazoo's thread",
+    "ledger/runtime/bridge.py": "a trio loop in a thread, for callers that are not trio",
+    "stream/aio/": "callers of that loop in asyncio",
+    "stream/blocking/": "callers of that loop in threads",
+    "stream/bridged/": "what those callers share",
     "stream/cli/": "composition root",
 }
 # Names a file may use though it is simulated: only its production entry does.

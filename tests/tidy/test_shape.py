@@ -29,10 +29,16 @@ def too_long_functions(tree: ast.Module, lines_max: int) -> Iterator[str]:
                 yield f"{node.name} (line {node.lineno}) has {lines} lines, at most {lines_max}"
 
 
+GENERATED = "by `make faces`. Not to be edited."
+
+
 @pytest.mark.parametrize("path", python_files(), ids=name_of)
 def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if GENERATED in text[:500]:
+        return  # what it is made from is judged
     lines_max = MEETING_PLACES.get(name_of(path), FILE_LINES_MAX)
-    lines = len(path.read_text(encoding="utf-8").splitlines())
+    lines = len(text.splitlines())
     assert lines <= lines_max, f"{name_of(path)} has {lines} lines, at most {lines_max}"
     assert not list(too_long_functions(tree_of(path), FUNCTION_LINES_MAX))
 

@@ -1,0 +1,81 @@
+"""One text, three programs: the behaviour of streams in trio, in asyncio and in threads.
+
+The text (writing.py, reading.py, ...) is asyncio's. Trio's is the same with other imports; the one
+for threads is made as stream/blocking is made from stream/aio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import trio
+
+import stream
+from stream import aio, blocking
+from tests.tidy.faces import without_async
+
+FACES = ("trio", "aio", "blocking")
+TEXTS = ("writing", "reading", "namespaces")
+_SIDE = "tests.stream.faces.{}_side"
+
+
+@cache
+def program(text: str, face: str) -> types.ModuleType:
+    """The module `text` of the suite as a program of this face."""
+    if face == "aio":
+        return importlib.import_module(f"tests.stream.faces.{text}")
+    path = Path(__file__).with_name(f"{text}.py")
+    source = path.read_text(encoding="utf-8")
+    if face == "blocking":
+        source = re.sub(r"\baclose\b", "close", without_async(source))
+        source = re.sub(r"\banext\(", "next(", source)
+    package = {"trio": "stream", "blocking": "stream.blocking"}[face]
+    source = re.sub(r"\bstream\.(aio|blocking)\b(?! import _)", package, source)
+    source = source.replace("faces.aio_side", f"faces.{face}_side")
+    for other in TEXTS:
+        # What one text takes from another it takes from the program of the same face.
+        source = source.replace(f"from tests.stream.faces.{other} ", f"from faces_{face}_{other} ")
+    module = types.ModuleType(f"faces_{face}_{text}")
+    importlib.import_module("sys").modules[module.__name__] = module
+    exec(compile(source, f"{path} for {face}", "exec"), module.__dict__)
+    return module
+
+
+def checks() -> Iterator[tuple[str, str]]:
+    """Text and function of each behaviour."""
+    for text in TEXTS:
+        for name in vars(program(text, "aio")):
+            if name.startswith("check_"):
+                yield text, name
+
+
+def run(face: str, cluster: str, namespace: str, check: Callable[..., Any]) -> None:
+    """Has a face check a behaviour in a new namespace of a cluster."""
+    if face == "blocking":
+        with blocking.Namespace.connect(cluster, namespace, create=True) as made:
+            check(made)
+    elif face == "aio":
+
+        async def check_aio() -> None:
+            async with (
+                asyncio.timeout(60),
+                aio.Namespace.connect(cluster, namespace, create=True) as made,
+            ):
+                await check(made)
+
+        asyncio.run(check_aio())
+    else:
+
+        async def check_trio() -> None:
+            with trio.fail_after(60):
+                async with stream.Namespace.connect(cluster, namespace, create=True) as made:
+                    await check(made)
+
+        trio.run(check_trio)

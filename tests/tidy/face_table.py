@@ -1,0 +1,212 @@
+"""What differs between the trio classes and their faces for asyncio and threads: data for faces.py.
+
+Everything not named here is a plain crossing to the trio thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Face:
+    """How a trio class is shown.
+
+    Args:
+        bodies: of methods that are no plain crossing; text of the asyncio one.
+        attributes: of the trio object that are public, with their types, or with where else they
+            are ("Position: self._to").
+        home: module below `stream`, if it is no name of the package.
+        is_made: by users themselves, with a client.
+        reads: plain functions that any thread may call; others are called in the trio thread while
+            the caller stands still.
+        base: class of the hand-written half.
+        opened: expressions that `_of` sets beside `_crossing` and `_inner`, by name.
+        extra: one more argument of `_of`.
+        holder: type of what `_of` gets instead of the trio object itself, and where that is in it.
+        turn: what crossing functions go through, so that they come after what was handed over.
+    """
+
+    bodies: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    base: str = ""
+    opened: dict[str, str] = field(default_factory=dict)
+    extra: str = ""
+    holder: tuple[str, str] | None = None
+    turn: str = ""
+    skipped: frozenset[str] = frozenset()
+    is_made: bool = False
+    home: str = ""
+
+
+_LEAVE = "await self.aclose()"
+_STEP = "return await self._crossing.call(lambda: anext(self._inner))"
+_TICKET = """\
+ticket = Ticket(
+    self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+)"""
+_RECEIPT = """\
+if receipt:
+    return await self._crossing.call(
+        lambda: self._appends.in_turn(
+            lambda: self._inner.append(
+                value, key, event_time_ms, headers,
+                expected_sequence=expected_sequence, receipt=True,
+            )
+        )
+    )
+"""
+_PARTITION_TICKET = """\
+ticket = PartitionTicket(
+    self._crossing, self._appends, value, key, event_time_ms, headers, partition
+)"""
+_SETTLE = "await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
+_GIVE = """
+self._appends.give(ticket)
+return ticket"""
+_ROOM = """\
+if not self._appends.has_room:
+    raise WouldBlock
+"""
+_WAIT = """
+await self._append(ticket)
+return await ticket.wait()"""
+FACES: dict[str, Face] = {
+    "Namespace": Face(
+        is_made=True,
+        attributes={"name": "str"},
+        bodies={
+            "connect": """\
+async with (
+    open_crossing() as crossing,
+    crossing.hold(
+        lambda: TrioNamespace.connect(
+            cluster, name, create=create, options=options, writer_options=writer_options
+        )
+    ) as inner,
+):
+    yield cls._of(crossing, inner)""",
+            "create_stream": """\
+if partitions is None:
+    return await self._crossing.call(lambda: self._inner.create_stream(stream))
+return await self._crossing.call(
+    lambda: self._inner.create_stream(stream, partitions=partitions)
+)""",
+        },
+    ),
+    "StreamWriter": Face(
+        attributes={"stream": "str"},
+        base="stream.aio.tickets:Appending",
+        holder=("stream.bridged.writing:StreamAppends", "writer"),
+        opened={"_appends": "holder"},
+        turn="self._appends.in_turn",
+        reads=frozenset({"statistics"}),
+        skipped=frozenset({"receipt_of"}),
+        bodies={
+            "has_room": "return self._appends.has_room and self._inner.error is None",
+            "append_nowait": _ROOM + _TICKET + _GIVE,
+            "append": _RECEIPT + _TICKET + _WAIT,
+            "wait_room": "await self._wait_room()",
+            "flush": _SETTLE.format("flush"),
+            "close": _SETTLE.format("close"),
+            "producer": """\
+inner = await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
+return Producer._of(self._crossing, inner, self._appends)""",
+        },
+    ),
+    "PartitionedWriter": Face(
+        attributes={"stream": "str"},
+        base="stream.aio.tickets:Appending",
+        holder=("stream.bridged.writing:PartitionedAppends", "writer"),
+        opened={"_appends": "holder"},
+        turn="self._appends.in_turn",
+        reads=frozenset({"statistics", "partition_of"}),
+        skipped=frozenset({"follow_growth"}),
+        bodies={
+            "append_nowait": _ROOM + _PARTITION_TICKET + _GIVE,
+            "append": _PARTITION_TICKET + _WAIT,
+            "wait_room": "await self._wait_room()",
+            "flush": _SETTLE.format("flush"),
+            "close": _SETTLE.format("close"),
+        },
+    ),
+    "Producer": Face(
+        attributes={"name": "str"},
+        base="stream.aio.tickets:Producing",
+        extra="appends: StreamAppends",
+        opened={"_appends": "appends"},
+        turn="self._appends.in_turn",
+        skipped=frozenset({"append_nowait"}),
+        bodies={
+            "append": "return await self._append_numbered("
+            "value, sequence, key, event_time_ms, headers)",
+        },
+    ),
+    "StreamReader": Face(
+        attributes={"stream": "str"},
+        base="stream.aio.batches:Reading",
+        holder=("stream.bridged.reading:BridgedReader", "reader"),
+        opened={"_bridged": "holder", "_at": "holder.begin"},
+        skipped=frozenset({"__aenter__", "__aexit__"}),
+        bodies={
+            "aclose": "await self._close()",
+            "position": "return self._position()",
+            "__aiter__": "return self",
+            "__anext__": """\
+while True:
+    for record in self._records:
+        self._last_record = record
+        return record
+    await self._begin_batch()""",
+            "next_batch": """\
+batch = await self._next_batch(None)
+assert batch is not None, "without an end there is always a next batch"
+return batch""",
+            "batches": "return BatchIterator(self, stops=False)",
+            "read_to_end": "return BatchIterator(self, stops=True)",
+            "next_batch_before": "return await self._next_batch(end)",
+        },
+    ),
+    "BackwardBatches": Face(
+        attributes={"stream": "str"},
+        bodies={
+            "__aenter__": "return self",
+            "__aexit__": _LEAVE,
+            "__aiter__": "return self",
+            "__anext__": _STEP,
+        },
+    ),
+    "MergedReader": Face(
+        bodies={"__aiter__": "return self", "__anext__": _STEP},
+        skipped=frozenset({"open", "close"}),
+    ),
+    "MergedBatches": Face(
+        home="merged_reader", bodies={"__aiter__": "return self", "__anext__": _STEP}
+    ),
+    "Consumer": Face(
+        attributes={"group": "str", "member": "str", "stream": "str"},
+        bodies={"__aiter__": "return self", "__anext__": _STEP},
+        skipped=frozenset({"note_group", "note_lost", "note_again", "run", "begin", "leave"}),
+    ),
+    "RecordIterator": Face(
+        home="consumer", bodies={"__aiter__": "return self", "__anext__": _STEP}
+    ),
+    "Cursor": Face(
+        attributes={"name": "str", "stream": "str", "position": "Position: self._to"},
+        base="stream.aio.advancing:Advancing",
+        opened={"_to": "inner.position"},
+        skipped=frozenset({"release", "close", "run", "epoch", "failing_since_s"}),
+        bodies={"advance": "self._advance(to)"},
+    ),
+    "Janitor": Face(is_made=True),
+}
+FUNCTIONS = ["create_namespace", "list_namespaces", "delete_namespace"]
+"""They take the client; what else they do is the trio side's."""
+HAND_WRITTEN = {
+    "BatchIterator": "batches",
+    "LedgerClient": "client",
+    "PartitionTicket": "tickets",
+    "Ticket": "tickets",
+}
+"""Public classes of this face written by hand, and their modules in stream/aio."""
