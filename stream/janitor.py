@@ -18,7 +18,7 @@ from stream.core.metadata import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.policy import NamespaceMetadata
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
-from stream.reclaim import apply_retention
+from stream.reclaim import Seen, apply_retention
 from stream.store import StreamStore, namespace_path
 from stream.succession import STREAM_TAG
 from stream.trash import TOMBSTONE_MS, Trash, delete
@@ -126,7 +126,8 @@ class Janitor:
             await self._sweep_tombstone(sweep, stream, version)
             return
         sweep.named.update(stream.ledgers())
-        applied = await apply_retention(self._client, self._namespace, name)
+        seen = Seen(sweep.policy, sweep.policy_version, stream, version)
+        applied = await apply_retention(self._client, self._namespace, seen)
         sweep.named.update(applied.stream.ledgers())
         sweep.count("streams")
         sweep.count("streams_truncated", bool(applied.plan.dropped))

@@ -7,6 +7,7 @@ they go, then the metadata forgets them. Never touches a ledger that anything co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict
@@ -74,19 +75,36 @@ async def plan_retention(
     return explain(stream, policy, cursors, client.now_ms()), checks
 
 
-async def apply_retention(client: LedgerClient, namespace: str, name: str) -> Applied:
+class Seen(NamedTuple):
+    """A stream and the policy it is kept by, as they were read."""
+
+    policy: NamespaceMetadata
+    policy_version: int
+    stream: StreamMetadata
+    version: int
+
+
+async def see(store: StreamStore, namespace: str, name: str) -> Seen:
+    """Raises NoSuchNamespace, NoSuchStream."""
+    policy, policy_version = await store.read_namespace(namespace)
+    stream, version = await store.read_stream(namespace, name)
+    if stream.is_deleted:
+        raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted")
+    return Seen(policy, policy_version, stream, version)
+
+
+async def apply_retention(client: LedgerClient, namespace: str, seen: Seen) -> Applied:
     """Drops and purges what the policy of the namespace says now, and gives back ledgers.
 
-    Each change is made only if policy and cursors are still those it was decided by: what was to
-    be kept a moment ago, or is to be kept from now on, does not go. Raises NoSuchStream,
-    NoSuchNamespace, MetadataConflict if they never stand still, MetadataUnavailable.
+    Each change is made only if stream, policy and cursors are still those it was decided by, or
+    decided anew: what was to be kept a moment ago, or is to be kept from now on, does not go.
+    Raises NoSuchStream, NoSuchNamespace, MetadataConflict if they never stand still,
+    MetadataUnavailable.
     """
     store = StreamStore(client.store)
+    name = seen.stream.name
     for _ in range(UPDATE_TRIES_MAX):
-        policy, policy_version = await store.read_namespace(namespace)
-        stream, version = await store.read_stream(namespace, name)
-        if stream.is_deleted:
-            raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted")
+        policy, policy_version, stream, version = seen
         plan, checks = await plan_retention(client, policy, stream)
         wanted = retained(stream, plan)
         if wanted != stream:
@@ -94,6 +112,7 @@ async def apply_retention(client: LedgerClient, namespace: str, name: str) -> Ap
             try:
                 await store.put_stream(namespace, wanted, version, only_if=checks)
             except MetadataConflict:
+                seen = await see(store, namespace, name)
                 continue
         after, count = await _reclaim(client, store, namespace, wanted)
         return Applied(after, plan, count)
@@ -108,10 +127,7 @@ async def truncate_stream(
     Raises InvalidArgument for a position behind the end of the stream, NoSuchStream.
     """
     for _ in range(UPDATE_TRIES_MAX):
-        policy, policy_version = await store.read_namespace(namespace)
-        stream, version = await store.read_stream(namespace, name)
-        if stream.is_deleted:
-            raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted")
+        policy, policy_version, stream, version = await see(store, namespace, name)
         now_ms = client.now_ms()
         wanted = stream.truncated(position, now_ms)
         wanted = purged(wanted, purge_through(wanted.dropped(), policy, now_ms))

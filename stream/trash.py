@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import trio
+
 from ledger.client import LedgerClient
 from ledger.errors import (
     LedgerError,
@@ -48,6 +50,8 @@ from stream.store import (
 from stream.succession import StreamLedgers
 
 _log = logging.getLogger(__name__)
+
+DELETES_AT_ONCE = 16
 
 TOMBSTONE_MS = 600_000
 """So long at least the name of a deleted stream stays known, also without a trash: no change of
@@ -113,14 +117,32 @@ async def delete(store: MetadataStore, namespace: str, name: str, now_ms: int) -
 
 
 async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int:
-    """Deletes ledgers, those already gone too; returns how many there still were."""
+    """Deletes ledgers, those already gone too; returns how many there still were.
+
+    Raises the first error, when those under way are done.
+    """
+    waiting = iter(ledger_ids)
     count = 0
-    for ledger_id in ledger_ids:
-        try:
-            await client.delete_ledger(ledger_id)
-            count += 1
-        except NoSuchLedger:
-            pass
+    errors: list[LedgerError] = []
+
+    async def take_turns() -> None:
+        nonlocal count
+        for ledger_id in waiting:
+            try:
+                await client.delete_ledger(ledger_id)
+                count += 1
+            except NoSuchLedger:
+                pass
+            except LedgerError as error:
+                errors.append(error)
+            if errors:
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(DELETES_AT_ONCE):
+            nursery.start_soon(take_turns)
+    if errors:
+        raise errors[0]
     return count
 
 

@@ -195,11 +195,17 @@ class StreamMetadata:
 
     def dropped(self) -> tuple[Segment, ...]:
         """The segments in the trash. They are a prefix."""
-        return tuple(segment for segment in self.segments if self.is_dropped(segment))
+        return self.segments[: self._count_dropped()]
 
     def live(self) -> tuple[Segment, ...]:
         """The segments of which a reader can read something."""
-        return tuple(segment for segment in self.segments if not self.is_dropped(segment))
+        return self.segments[self._count_dropped() :]
+
+    def _count_dropped(self) -> int:
+        for count, segment in enumerate(self.segments):
+            if not self.is_dropped(segment):
+                return count
+        return len(self.segments)
 
     def segment_at(self, position: Position) -> Segment | None:
         """The segment that holds `position`, or the next one behind it; None at the end."""
@@ -361,10 +367,10 @@ class StreamMetadata:
             )
         moved = replace(self, truncated_to=max(position, self.truncated_to))
         marked = tuple(
-            replace(s, dropped_ms=now_ms) if s.dropped_ms < 0 and moved.is_dropped(s) else s
-            for s in self.segments
+            replace(segment, dropped_ms=now_ms) if segment.dropped_ms < 0 else segment
+            for segment in moved.dropped()
         )
-        return replace(moved, segments=marked)
+        return replace(moved, segments=(*marked, *moved.live()))
 
     def forgotten(self, ledger_ids: Iterable[int]) -> StreamMetadata:
         """Without these ledgers, which no longer exist: garbage only."""

@@ -176,6 +176,11 @@ class RetentionPlan:
         return tuple(plan for plan in self.segments if plan.is_purged)
 
     @property
+    def is_marked(self) -> bool:
+        """Whether the time of everything in the trash runs already."""
+        return all(p.dropped_ms >= 0 for p in self.segments if p.verdict is Verdict.IN_TRASH)
+
+    @property
     def next_ms(self) -> int | None:
         """When the passing of time alone changes something again; None: never."""
         due = [plan.due_ms for plan in self.segments if plan.due_ms is not None]
@@ -238,6 +243,8 @@ def explain_deleted(
 
 def retained(stream: StreamMetadata, plan: RetentionPlan) -> StreamMetadata:
     """The stream after the plan made for it: one change, after which the purged are garbage."""
+    if plan.begin == stream.truncated_to and not plan.purge_through and plan.is_marked:
+        return stream
     return purged(stream.truncated(plan.begin, plan.now_ms), plan.purge_through)
 
 
