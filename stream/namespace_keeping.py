@@ -20,6 +20,7 @@ from stream.policies import NamespaceSettings
 from stream.reclaim import plan_retention, truncate_stream
 from stream.store import StreamStore
 from stream.trash import Trash, TrashEntry
+from stream.trash_listing import list_trash
 from stream.verify import OnProgress, StreamReport, verify_stream
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class NamespaceKeeping:
 
     async def trash(self) -> list[TrashEntry]:
         """Everything that can be brought back, by name and time. Raises NoSuchNamespace."""
-        return await Trash(self.client, self.name).entries()
+        return await list_trash(self.client, self.name)
 
     async def purge(self, stream: str) -> int:
         """Empties the trash of a stream now: truncated segments, and what was deleted under its

@@ -20,6 +20,7 @@ from stream.core.retention import RetentionPlan, explain, purge_through, retaine
 from stream.core.trash import purged
 from stream.cursor_store import CursorStore, cursor_path
 from stream.errors import NoSuchStream
+from stream.ledger_deletion import delete_ledgers
 from stream.store import UPDATE_TRIES_MAX, StreamStore, namespace_path
 
 
@@ -49,7 +50,7 @@ async def _reclaim(
 ) -> tuple[StreamMetadata, int]:
     if not stream.garbage or stream.is_deleted:
         return stream, 0
-    count = await trash.delete_ledgers(client, stream.garbage)
+    count = await delete_ledgers(client, stream.garbage)
     after = await store.update_stream(
         namespace, stream.name, lambda present: present.forgotten(stream.garbage)
     )

@@ -8,28 +8,23 @@ ledgers that nobody names can tell that nothing moved meanwhile. Twin of core/tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import (
     LedgerError,
     MetadataConflict,
     NodeExists,
-    NoSuchLedger,
     NoSuchNode,
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, MetadataStore, Put
 from stream.core.metadata import StreamMetadata
 from stream.core.metadata_format import decode_stream, encode_stream
 from stream.core.names import parse_partition
-from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 from stream.core.trash import (
     fenced_in_trash,
-    first_recoverable,
     purged,
     purged_whole,
     tombstone,
@@ -39,6 +34,7 @@ from stream.core.trash import (
 )
 from stream.cursor_store import CursorStore
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash, StreamExists
+from stream.ledger_deletion import delete_ledgers
 from stream.store import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -50,8 +46,6 @@ from stream.store import (
 from stream.succession import StreamLedgers
 
 _log = logging.getLogger(__name__)
-
-DELETES_AT_ONCE = 16
 
 TOMBSTONE_MS = 600_000
 """So long at least the name of a deleted stream stays known, also without a trash: no change of
@@ -114,36 +108,6 @@ async def delete(store: MetadataStore, namespace: str, name: str, now_ms: int) -
         else:
             return now_ms
     raise MetadataConflict(f"stream {name!r}: others changed it {UPDATE_TRIES_MAX} times")
-
-
-async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int:
-    """Deletes ledgers, those already gone too; returns how many there still were.
-
-    Raises the first error, when those under way are done.
-    """
-    waiting = iter(ledger_ids)
-    count = 0
-    errors: list[LedgerError] = []
-
-    async def take_turns() -> None:
-        nonlocal count
-        for ledger_id in waiting:
-            try:
-                await client.delete_ledger(ledger_id)
-                count += 1
-            except NoSuchLedger:
-                pass
-            except LedgerError as error:
-                errors.append(error)
-            if errors:
-                return
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(DELETES_AT_ONCE):
-            nursery.start_soon(take_turns)
-    if errors:
-        raise errors[0]
-    return count
 
 
 class Trash:
@@ -356,28 +320,6 @@ class Trash:
             return -1
         return count
 
-    # Looking
-
-    async def entries(self) -> list[TrashEntry]:
-        """All that can be brought back, by name and time. Raises NoSuchNamespace."""
-        policy, _ = await self._streams.read_namespace(self._namespace)
-        found: list[TrashEntry] = []
-        for name, at_ms in await self._streams.list_trash(self._namespace):
-            try:
-                stream, _ = await self.read(name, at_ms)
-            except NotInTrash:
-                continue
-            if not stream.is_purged:
-                found.append(_deleted_entry(stream, policy))
-        for name in await self._streams.list_streams(self._namespace):
-            try:
-                stream, _ = await self._streams.read_stream(self._namespace, name)
-            except (NoSuchStream, IsPartitioned):
-                continue
-            if not stream.is_deleted and stream.dropped():
-                found.append(_truncated_entry(stream, policy))
-        return sorted(found, key=lambda entry: (entry.stream, entry.since_ms))
-
     async def _put(
         self, stream: StreamMetadata, version: int, only_if: Sequence[Check] = ()
     ) -> int:
@@ -405,30 +347,3 @@ def _is_of(name: str, stream: str) -> bool:
 def _last_dropped(stream: StreamMetadata) -> int:
     dropped = stream.dropped()
     return dropped[-1].number if dropped else 0
-
-
-def _deleted_entry(stream: StreamMetadata, policy: NamespaceMetadata) -> TrashEntry:
-    return TrashEntry(
-        stream=stream.name,
-        is_deleted=True,
-        since_ms=stream.deleted_ms,
-        purge_ms=stream.deleted_ms + policy.trash_ms,
-        segments=len(stream.segments),
-        records=sum(segment.records for segment in stream.segments),
-        nbytes=sum(segment.nbytes for segment in stream.segments),
-        first_position=stream.first_available,
-    )
-
-
-def _truncated_entry(stream: StreamMetadata, policy: NamespaceMetadata) -> TrashEntry:
-    dropped = stream.dropped()
-    return TrashEntry(
-        stream=stream.name,
-        is_deleted=False,
-        since_ms=dropped[0].dropped_ms,
-        purge_ms=dropped[0].dropped_ms + policy.trash_ms,
-        segments=len(dropped),
-        records=sum(segment.records for segment in dropped),
-        nbytes=sum(segment.nbytes for segment in dropped),
-        first_position=first_recoverable(stream),
-    )
