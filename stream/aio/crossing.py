@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -199,28 +199,50 @@ class Holding(Generic[T]):
                 pass
 
 
-@asynccontextmanager
-async def open_crossing() -> AsyncIterator[Crossing]:
-    """The background loop for the asyncio loop that runs; it ends with its last user."""
-    loop = acquire_loop()
-    try:
-        yield Crossing(loop)
-    finally:
+class open_crossing:
+    """The background loop for the asyncio loop that runs; it ends with its last user.
+
+    No generator: asyncio closes those all at once when a program ends with connections open, and
+    one that waits for another cannot be closed.
+    """
+
+    def __init__(self) -> None:
+        self._loop: BackgroundLoop | None = None
+
+    async def __aenter__(self) -> Crossing:
+        self._loop = acquire_loop()
+        return Crossing(self._loop)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        loop, self._loop = self._loop, None
+        if loop is None or not release_loop(loop):
+            return
         host = asyncio.get_running_loop()
         ended: asyncio.Future[None] = host.create_future()
-        if release_loop(loop):
-            loop.on_end.append(lambda: host.call_soon_threadsafe(_finish, ended))
-            if loop.ended.is_set():
-                _finish(ended)
-            cancelled: asyncio.CancelledError | None = None
-            while not ended.done():
-                try:
-                    await asyncio.shield(ended)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-            loop.join()
-            if cancelled is not None:
-                raise cancelled
+
+        def tell() -> None:
+            try:
+                host.call_soon_threadsafe(_finish, ended)
+            except RuntimeError:
+                pass  # the asyncio loop is closed: nobody waits any more
+
+        loop.on_end.append(tell)
+        if loop.ended.is_set():
+            _finish(ended)
+        cancelled: asyncio.CancelledError | None = None
+        while not ended.done():
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError as late:
+                cancelled = late
+        loop.join()
+        if cancelled is not None:
+            raise cancelled
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -156,7 +156,9 @@ class Holding(Generic[T]):
     ) -> None:
         crossing, held = self._crossing, self._held
         try:
-            if error is None:
+            if held.left.is_set:
+                pass  # it ended by itself, or with the loop
+            elif error is None:
                 crossing.post(held.leave)
             elif isinstance(error, Exception):
                 crossing.post(held.fail)

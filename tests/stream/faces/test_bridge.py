@@ -1,0 +1,284 @@
+"""The loop behind the faces: when it lives, and what crosses it when things end early."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import trio
+import trio.lowlevel
+
+from ledger.errors import LedgerClosed, TooManyRequests
+from ledger.runtime import bridge
+from stream.aio import crossing as aio
+from stream.blocking import crossing as blocking
+
+
+def loops() -> int:
+    return sum(thread.name == "ledgerstream-loop" for thread in threading.enumerate())
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """As Ctrl-C in the main thread."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+class Story:
+    """What happened in the trio thread."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    async def slow_to_end(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.05)
+            self.events.append("ended")
+
+    @asynccontextmanager
+    async def block(self, *, fails_at_exit: bool = False) -> AsyncIterator[str]:
+        self.events.append("entered")
+        try:
+            async with trio.open_nursery() as nursery:
+                yield "value"
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup:
+            self.events.append("raised")
+            raise
+        finally:
+            self.events.append("left")
+        if fails_at_exit:
+            raise LedgerClosed("at the end")
+
+
+async def tick() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def fail() -> None:
+    raise ValueError("in the trio thread")
+
+
+def test_the_loop_lives_as_long_as_somebody_uses_it() -> None:
+    before = loops()
+    with blocking.open_crossing() as one:
+        assert loops() == before + 1
+        with blocking.open_crossing() as two:
+            assert loops() == before + 1
+            two.call(tick)
+        one.call(tick)
+    assert loops() == before
+    with pytest.raises(LedgerClosed):
+        one.call(tick)
+    with pytest.raises(LedgerClosed), one.hold(Story().block):
+        pass
+
+
+def test_errors_cross_as_they_are() -> None:
+    with blocking.open_crossing() as crossing, pytest.raises(ValueError, match="in the trio"):
+        crossing.call(fail)
+
+    async def main() -> None:
+        async with aio.open_crossing() as crossing:
+            with pytest.raises(ValueError, match="in the trio"):
+                await crossing.call(fail)
+            with pytest.raises(ZeroDivisionError):
+                crossing.ask(lambda: 1 // 0)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_asyncio_task_ends_after_its_trio_side() -> None:
+    story = Story()
+
+    async def main() -> None:
+        async with aio.open_crossing() as crossing:
+            task = asyncio.create_task(crossing.call(story.slow_to_end))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()  # impatience changes nothing
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert story.events == ["ended"]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await crossing.call(story.slow_to_end)
+            assert story.events == ["ended", "ended"]
+
+    asyncio.run(main())
+
+
+def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
+    story = Story()
+
+    async def main() -> None:
+        async with aio.open_crossing() as crossing:
+            task = asyncio.create_task(crossing.call(story.slow_to_end))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            task = asyncio.create_task(crossing.call(story.slow_to_end))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+
+
+def test_ctrl_c_ends_the_trio_side_first() -> None:
+    story = Story()
+    with blocking.open_crossing() as crossing:
+        with interrupted_after(0.05), pytest.raises(KeyboardInterrupt):
+            crossing.call(story.slow_to_end)
+        assert story.events == ["ended"]
+        crossing.call(tick)
+
+
+def test_a_deadline_ends_the_trio_side_first() -> None:
+    story = Story()
+    with blocking.open_crossing() as crossing:
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError), blocking.fail_after(60), blocking.fail_after(0.02):
+            crossing.call(story.slow_to_end)
+        assert time.monotonic() - begin < 5
+        assert story.events == ["ended"]
+        with blocking.fail_after(60):
+            crossing.call(tick)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_a_block_raises_stays_what_it_was(error: type[BaseException]) -> None:
+    story = Story()
+    with blocking.open_crossing() as crossing:
+        with (  # noqa: PT012 (it leaves through the block)
+            pytest.raises(error),
+            crossing.hold(story.block) as value,
+        ):
+            assert value == "value"
+            raise error
+        with crossing.hold(story.block):
+            pass
+        with (
+            pytest.raises(LedgerClosed, match="at the end"),
+            crossing.hold(lambda: story.block(fails_at_exit=True)),
+        ):
+            pass
+    assert story.events == ["entered", "raised", "left", "entered", "left", "entered", "left"]
+
+
+def test_a_block_cancelled_in_asyncio_is_left_in_trio() -> None:
+    story = Story()
+
+    async def main() -> None:
+        async with aio.open_crossing() as crossing:
+
+            async def use() -> None:
+                async with crossing.hold(story.block):
+                    await asyncio.sleep(3600)
+
+            task = asyncio.create_task(use())
+            while not story.events:  # noqa: ASYNC110 (it happens in another thread)
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert story.events == ["entered", "raised", "left"]
+
+    asyncio.run(main())
+
+
+def test_an_entry_that_fails_raises_there() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[None]:
+        await fail()
+        yield
+
+    with (
+        blocking.open_crossing() as crossing,
+        pytest.raises(ValueError, match="in the trio"),
+        crossing.hold(broken),
+    ):
+        raise AssertionError("never entered")
+
+
+def test_too_many_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "CALLS_MAX", 3)
+
+    async def main() -> None:
+        async with aio.open_crossing() as crossing:
+            tasks = [asyncio.create_task(crossing.call(trio.sleep_forever)) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            with pytest.raises(TooManyRequests, match="3 calls"):
+                await crossing.call(trio.sleep_forever)
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(each, asyncio.CancelledError) for each in ended)
+            await crossing.call(tick)
+
+    asyncio.run(main())
+
+
+def test_many_threads_share_the_loop() -> None:
+    done: list[int] = []
+    with blocking.open_crossing() as crossing:
+
+        def work(number: int) -> None:
+            for _ in range(50):
+                crossing.call(tick)
+            done.append(number)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(done) == list(range(8))
+
+
+def test_another_asyncio_loop_is_told() -> None:
+    kept: list[aio.Crossing] = []
+
+    async def keep() -> None:
+        async with aio.open_crossing() as crossing:
+            kept.append(crossing)
+
+    async def use() -> None:
+        with pytest.raises(RuntimeError, match="another asyncio event loop"):
+            await kept[0].call(tick)
+
+    asyncio.run(keep())
+    asyncio.run(use())
+
+
+def test_what_was_cancelled_while_the_loop_ended_stays_cancelled() -> None:
+    async def main() -> None:
+        async def use() -> None:
+            async with aio.open_crossing():
+                pass
+
+        task = asyncio.create_task(use())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    before = loops()
+    asyncio.run(main())
+    assert loops() == before
