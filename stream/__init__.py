@@ -31,12 +31,14 @@ if TYPE_CHECKING:
         parse_start,
     )
     from stream.core.records import Record, RecordBatch, decode
+    from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
     from stream.core.routing import partition_of
     from stream.cursor import Cursor
     from stream.errors import (
         CommitOutOfOrder,
         CompressionUnavailable,
         CursorMoved,
+        DataWouldBeDropped,
         EpochMismatch,
         GroupBusy,
         HandedOver,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         NoSuchGroup,
         NoSuchNamespace,
         NoSuchStream,
+        NotInTrash,
         NotPartitioned,
         PartitionLost,
         PartitionsFailed,
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
         StreamExists,
         TakenOver,
         TooManyProducers,
+        TooManyStreams,
         Truncated,
     )
     from stream.groups import GroupInfo, GroupPartition
@@ -80,8 +84,10 @@ if TYPE_CHECKING:
         PartitionTicket,
     )
     from stream.partitions import PartitionedInfo
+    from stream.policies import NamespaceSettings
     from stream.producer import Producer
     from stream.reader import OnTruncated, StreamReader
+    from stream.trash import TrashEntry
     from stream.writer import StreamWriter
 
 __all__ = [
@@ -96,6 +102,7 @@ __all__ = [
     "CursorLag",
     "CursorMetadata",
     "CursorMoved",
+    "DataWouldBeDropped",
     "Delivery",
     "Edge",
     "EpochMismatch",
@@ -118,10 +125,12 @@ __all__ = [
     "NamespaceExists",
     "NamespaceMetadata",
     "NamespaceNotEmpty",
+    "NamespaceSettings",
     "NoSuchCursor",
     "NoSuchGroup",
     "NoSuchNamespace",
     "NoSuchStream",
+    "NotInTrash",
     "NotPartitioned",
     "OnTruncated",
     "OrderBy",
@@ -141,7 +150,9 @@ __all__ = [
     "RecordBatch",
     "RecordDelivery",
     "RecordFormatError",
+    "RetentionPlan",
     "Segment",
+    "SegmentPlan",
     "SegmentState",
     "SequenceMismatch",
     "Start",
@@ -156,7 +167,10 @@ __all__ = [
     "TakenOver",
     "Ticket",
     "TooManyProducers",
+    "TooManyStreams",
+    "TrashEntry",
     "Truncated",
+    "Verdict",
     "WouldBlock",
     "WriterOptions",
     "create_namespace",
@@ -169,42 +183,46 @@ __all__ = [
 ]
 
 _HOMES = {
-    "stream.groups": "GroupInfo GroupPartition",
+    "stream.backward": "BackwardBatches",
+    "stream.batch": "Ticket",
     "stream.consumer": "Consumer Delivery RecordDelivery",
-    "stream.partitions": "PartitionedInfo",
+    "stream.core.compression": "Compression",
+    "stream.core.cursor_metadata": "CursorMetadata",
+    "stream.core.entry_encoder": "encode",
+    "stream.core.metadata": "ProducerState Segment SegmentState StreamMetadata",
+    "stream.core.partitioned": "PartitionedStream",
+    "stream.core.policy": "NamespaceMetadata",
+    "stream.core.position": (
+        "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST "
+        "Position Start parse_start"
+    ),
+    "stream.core.records": "Record RecordBatch decode",
+    "stream.core.retention": "RetentionPlan SegmentPlan Verdict",
+    "stream.core.routing": "partition_of",
+    "stream.cursor": "Cursor",
+    "stream.errors": (
+        "CommitOutOfOrder CompressionUnavailable CursorMoved DataWouldBeDropped "
+        "EpochMismatch GroupBusy HandedOver IsPartitioned MemberExists NamespaceExists "
+        "NamespaceNotEmpty NoSuchCursor NoSuchGroup NoSuchNamespace NoSuchStream "
+        "NotInTrash NotPartitioned PartitionLost PartitionsFailed ProducerGap "
+        "RecordFormatError SequenceMismatch StreamBusy StreamExists TakenOver "
+        "TooManyProducers TooManyStreams Truncated"
+    ),
+    "stream.groups": "GroupInfo GroupPartition",
+    "stream.janitor": "Janitor SweepReport",
+    "stream.lag": "CursorLag",
+    "stream.merged_feeds": "OrderBy",
+    "stream.merged_reader": "MergedBatch MergedReader MergedRecord",
+    "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
+    "stream.open_segment": "StreamWriterStatistics WriterOptions",
     "stream.partitioned_writer": (
         "PartitionPosition PartitionTicket PartitionedWriter PartitionedWriterStatistics"
     ),
-    "stream.core.routing": "partition_of",
-    "stream.core.partitioned": "PartitionedStream",
-    "stream.core.cursor_metadata": "CursorMetadata",
-    "stream.lag": "CursorLag",
-    "stream.cursor": "Cursor",
-    "stream.backward": "BackwardBatches",
-    "stream.batch": "Ticket",
-    "stream.core.compression": "Compression",
-    "stream.core.entry_encoder": "encode",
-    "stream.core.metadata": "ProducerState Segment SegmentState StreamMetadata",
-    "stream.core.policy": "NamespaceMetadata",
-    "stream.core.position": (
-        "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST Position "
-        "Start parse_start"
-    ),
-    "stream.core.records": "Record RecordBatch decode",
-    "stream.errors": (
-        "CommitOutOfOrder CompressionUnavailable CursorMoved EpochMismatch GroupBusy "
-        "HandedOver IsPartitioned MemberExists NamespaceExists NamespaceNotEmpty NoSuchCursor "
-        "NoSuchGroup NoSuchNamespace NoSuchStream NotPartitioned PartitionLost "
-        "PartitionsFailed ProducerGap RecordFormatError SequenceMismatch StreamBusy "
-        "StreamExists TakenOver TooManyProducers Truncated"
-    ),
-    "stream.janitor": "Janitor SweepReport",
-    "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
-    "stream.merged_feeds": "OrderBy",
-    "stream.merged_reader": "MergedBatch MergedReader MergedRecord",
-    "stream.open_segment": "StreamWriterStatistics WriterOptions",
+    "stream.partitions": "PartitionedInfo",
+    "stream.policies": "NamespaceSettings",
     "stream.producer": "Producer",
     "stream.reader": "OnTruncated StreamReader",
+    "stream.trash": "TrashEntry",
     "stream.writer": "StreamWriter",
     "trio": "WouldBlock",
 }
