@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, RetryableError
 from stream import partitions
 from stream.core.merge import Merge, MergeSource, Span
-from stream.core.names import parse_partition
-from stream.core.position import EARLIEST, FromEventTime, FromSequence, FromTime, Position, Start
+from stream.core.position import EARLIEST, FromSequence, Position, Start
 from stream.core.records import Record, RecordBatch
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchStream
-from stream.reader import OnTruncated
+from stream.merge_options import MergeOptions
+from stream.merge_options import OrderBy as OrderBy
+from stream.reader import StreamReader
 from stream.seek import end_of, is_at_end
 from stream.store import namespace_path
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-OrderBy = Literal["event_time", "append_time"]
-
 STREAMS_MAX = 1000
 """Streams that one reader merges; each has a task and reads ahead."""
 ASKED_AT_ONCE_MAX = 16
@@ -43,37 +42,6 @@ _IDLE_PAUSE_S = 0.02
 _METADATA_PAUSE_S = 0.5
 RECORD_OVERHEAD_BYTES = 200
 """What a record costs in memory beside its bytes, roughly."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeOptions:
-    """How streams are merged; see `Namespace.merged_reader`."""
-
-    start: Start | Mapping[str, Start] = EARLIEST
-    order_by: OrderBy = "event_time"
-    lateness_ms: int = 0
-    idle_timeout_ms: int | None = 5000
-    on_truncated: OnTruncated = "error"
-    follow: bool = True
-    buffer_bytes: int = 64 << 20
-
-    def __post_init__(self) -> None:
-        if self.order_by not in ("event_time", "append_time"):
-            raise InvalidArgument(f"order_by is {self.order_by!r}; it is event_time or append_time")
-        if self.idle_timeout_ms is not None and self.idle_timeout_ms < 0:
-            raise InvalidArgument(
-                f"idle_timeout_ms is {self.idle_timeout_ms}; it is 0 or more, or None for never"
-            )
-
-    def start_of(self, stream: str, *, is_new: bool = False) -> Start:
-        """Where one of the streams begins. `is_new`: it joined a reader that was at work."""
-        if isinstance(self.start, Mapping):
-            partition = parse_partition(stream)
-            base = stream if partition is None else partition.stream
-            return self.start.get(stream, self.start.get(base, EARLIEST))
-        if is_new and not isinstance(self.start, FromTime | FromEventTime):
-            return EARLIEST
-        return self.start
 
 
 class Held:
@@ -99,6 +67,7 @@ class _Feed:
     source: MergeSource[Held]
     position: Position | None = None
     """Behind what was given to the merge."""
+    reader: StreamReader | None = None
     batches: int = 0
     waits_since: float = math.inf
     room: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
@@ -183,16 +152,9 @@ class MergedFeeds:
 
         Raises NoSuchStream for one that is named and not there, InvalidArgument.
         """
-        options, found = self._options, list[str]()
-        for name in self._patterns.names:
-            found += await partitions.names(self._namespace, name)
+        options = self._options
+        found = await find_streams(self._namespace, self._patterns)
         may_grow = bool(self._patterns.patterns) or found != list(self._patterns.names)
-        if self._patterns.patterns:
-            await self._namespace.policy()  # a namespace that is not there is an error
-            found += self._patterns.select(
-                await self._namespace.client.store.children(self._folder)
-            )
-        found = list(dict.fromkeys(found))
         if len(found) > 1 and isinstance(options.start, Position | FromSequence):
             raise InvalidArgument(
                 f"start {options.start} is a place in one stream, and these are {len(found)}: "
@@ -211,10 +173,6 @@ class MergedFeeds:
         self._is_closed = True
         self._changed.unpark_all()
 
-    @property
-    def _folder(self) -> str:
-        return f"{namespace_path(self._namespace.name)}/streams"
-
     def _join(self, nursery: trio.Nursery, name: str, start: Start) -> None:
         if len(self._feeds) >= STREAMS_MAX:
             raise InvalidArgument(
@@ -229,7 +187,7 @@ class MergedFeeds:
         """New streams join, as do new partitions. It outlives a store that is out of reach."""
         while True:
             try:
-                children = self._namespace.client.store.watch_children(self._folder)
+                children = self._namespace.client.store.watch_children(_folder(self._namespace))
                 async with aclosing(children) as listings:
                     async for listed in listings:
                         self._note_listed(nursery, listed)
@@ -283,7 +241,7 @@ class MergedFeeds:
         async with namespace.reader(
             feed.stream, start=start, on_truncated=options.on_truncated
         ) as reader:
-            feed.position = reader.position
+            feed.reader, feed.position = reader, reader.position
             end = None if options.follow else await reader.end_position()
             while True:
                 while not self.merge.wants(feed.source):
@@ -377,11 +335,30 @@ class MergedFeeds:
         if feed.batches != batches or feed.waits_since == math.inf:
             return
         feed.waits_since = trio.current_time() + _IDLE_PAUSE_S
-        if stream is None or end is None or feed.position is None:
+        if stream is None or end is None or feed.reader is None:
             return
-        if is_at_end(stream, feed.position, end):
+        # Of the reader: it has also gone past what nobody wanted.
+        if is_at_end(stream, feed.reader.position, end):
             self.merge.note_idle(feed.source)
             self._changed.unpark_all()
+
+
+async def find_streams(namespace: Namespace, patterns: StreamPatterns) -> list[str]:
+    """The streams and partitions that are meant, as they are now.
+
+    Raises NoSuchStream for one that is named and not there, NoSuchNamespace.
+    """
+    found: list[str] = []
+    for name in patterns.names:
+        found += await partitions.names(namespace, name)
+    if patterns.patterns:
+        await namespace.policy()  # a namespace that is not there is an error
+        found += patterns.select(await namespace.client.store.children(_folder(namespace)))
+    return list(dict.fromkeys(found))
+
+
+def _folder(namespace: Namespace) -> str:
+    return f"{namespace_path(namespace.name)}/streams"
 
 
 def _times_of(batch: RecordBatch, order_by: OrderBy) -> Sequence[int]:

@@ -17,7 +17,8 @@ from ledger.metastore.tasks import open_background
 from stream.core.merge import NO_WATERMARK, Span
 from stream.core.position import Position
 from stream.core.records import Record, RecordBatch
-from stream.merged_feeds import Held, MergedFeeds, MergeOptions
+from stream.merge_options import MergeOptions
+from stream.merged_feeds import Held, MergedFeeds
 
 if TYPE_CHECKING:
     from stream.namespace import Namespace

@@ -14,7 +14,7 @@ from stream.backward import BackwardBatches, read_last
 from stream.core.names import check_name
 from stream.core.position import EARLIEST, Position, Start
 from stream.core.records import Record
-from stream.merged_feeds import MergeOptions, OrderBy
+from stream.merge_options import MergeOptions, OrderBy
 from stream.merged_reader import MergedReader, open_merged_reader
 from stream.reader import OnTruncated, StreamReader
 from stream.shared_tail import SharedTails

@@ -1,39 +1,20 @@
-"""`ledgerstream append`, `read`, `tail`: records as lines, or as JSON objects with all they have.
+"""`ledgerstream append`: a record per line of a file or of what is piped in.
 
-A value is written as it is, followed by a newline, and flushed at once: values with newlines in
-them are kept apart only by --json.
+How it tells what is durable is in appending.py. The reading half is reading.py.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from ledger.cli.lines import FileOrStdin
-from ledger.cli.output import (
-    ClusterOption,
-    OutputOption,
-    print_json,
-    remark,
-    text_or_base64,
-    time_of,
-    write_output,
-)
+from ledger.cli.output import ClusterOption, OutputOption, remark
 from ledger.errors import InvalidArgument
 from stream.cli.appending import Keys, append_lines
-from stream.cli.arguments import StreamName, parse_from, parse_stream
-from stream.core.position import EARLIEST, LATEST, FromSequence, Start
-from stream.core.records import Record, RecordBatch
+from stream.cli.arguments import StreamName, parse_stream
+from stream.cli.receipts import append_with_receipts
 from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
-
-From = Annotated[str | None, Parameter(name="--from")]
 
 
 async def append(
@@ -42,6 +23,7 @@ async def append(
     /,
     *,
     acks: bool = False,
+    receipts: bool = False,
     key: str | None = None,
     key_separator: str | None = None,
     cluster: ClusterOption = _CLUSTER,
@@ -57,6 +39,9 @@ async def append(
         Where the lines are; "-" or nothing is stdin.
     acks
         Print the position of the last durable record, and how many there are, again and again.
+    receipts
+        Print a receipt for each record once it is durable: JSON that says which bookies fsynced
+        it. `stream verify --receipt` holds it against what the bookies have.
     key
         The key of all these records. In a partitioned stream a key has its partition.
     key_separator
@@ -73,6 +58,10 @@ async def append(
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await _make_if_missing(namespace, name)
+        if receipts:
+            count = await append_with_receipts(namespace, name, file, keys=keys)
+            remark(f"appended {count} records to {name}")
+            return
         summary = await append_lines(
             namespace, name, file, prints_acks=acks, is_json=output.json, keys=keys
         )
@@ -84,108 +73,3 @@ async def _make_if_missing(namespace: Namespace, name: StreamName) -> None:
         remark(f"namespace {name.namespace} is new, with the default policy")
     if await namespace.ensure_stream(name.stream):
         remark(f"stream {name} is new")
-
-
-async def read(
-    stream: str,
-    /,
-    *,
-    start: From = None,
-    count: int | None = None,
-    cluster: ClusterOption = _CLUSTER,
-    output: OutputOption = _OUTPUT,
-) -> None:
-    """Print the records of a stream to its present end, a value per line.
-
-    Parameters
-    ----------
-    stream
-        NAMESPACE/STREAM.
-    start
-        earliest (default), latest, a position, seq:N or time:ISO.
-    count
-        Stop after so many records.
-    """
-    name = parse_stream(stream)
-    first = EARLIEST if start is None else parse_from(start)
-    async with (
-        Namespace.connect(cluster.uri, name.namespace) as namespace,
-        namespace.reader(name.stream, start=first) as reader,
-        aclosing(reader.read_to_end()) as batches,
-    ):
-        await _print(batches, count, is_json=output.json)
-
-
-async def tail(
-    stream: str,
-    /,
-    *,
-    start: From = None,
-    last: Annotated[int | None, Parameter(name=["-n", "--last"])] = None,
-    count: int | None = None,
-    cluster: ClusterOption = _CLUSTER,
-    output: OutputOption = _OUTPUT,
-) -> None:
-    """Follow a stream: print records as they come, until Ctrl-C.
-
-    Parameters
-    ----------
-    stream
-        NAMESPACE/STREAM.
-    start
-        latest (default), earliest, a position, seq:N or time:ISO.
-    last
-        Begin with the last N records there are.
-    count
-        Stop after so many records.
-    """
-    name = parse_stream(stream)
-    if start is not None and last is not None:
-        raise InvalidArgument("--from and -n both say where to begin: give one of them")
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-        first: Start = LATEST if start is None else parse_from(start)
-        if last is not None:
-            first = await _before_end(namespace, name, last)
-        async with (
-            namespace.reader(name.stream, start=first) as reader,
-            aclosing(reader.batches()) as batches,
-        ):
-            await _print(batches, count, is_json=output.json)
-
-
-async def _before_end(namespace: Namespace, name: StreamName, last: int) -> Start:
-    facts = await namespace.info(name.stream)
-    return FromSequence(max(facts.first_sequence, facts.next_sequence - last))
-
-
-async def _print(batches: AsyncIterator[RecordBatch], count: int | None, *, is_json: bool) -> None:
-    left = sys.maxsize if count is None else count
-    if left <= 0:
-        return
-    async for batch in batches:
-        if is_json:
-            for record in batch.records()[:left]:
-                print_json(json_of(record))
-        else:
-            values = batch.values()[:left]
-            write_output(b"\n".join(values) + b"\n")
-        left -= len(batch)
-        if left <= 0:
-            return
-
-
-def json_of(record: Record) -> dict[str, object]:
-    """All a record has. Bytes are text if they are UTF-8, else {"base64": ...}."""
-    return {
-        "position": str(record.position),
-        "sequence": record.sequence,
-        "append_time": time_of(record.append_time_ms),
-        "event_time": time_of(record.event_time_ms),
-        "key": None if record.key is None else text_or_base64(record.key),
-        "value": text_or_base64(record.value),
-        **({"headers": _headers(record)} if record.headers else {}),
-    }
-
-
-def _headers(record: Record) -> list[list[object]]:
-    return [[name, text_or_base64(content)] for name, content in record.headers]

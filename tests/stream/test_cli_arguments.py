@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ledger.errors import InvalidArgument
-from stream.cli.arguments import StreamName, parse_from, parse_stream
-from stream.core.position import EARLIEST, LATEST, FromSequence, FromTime, Position
+from stream.cli.arguments import StreamName, StreamNames, parse_from, parse_stream, parse_streams
+from stream.core.position import (
+    EARLIEST,
+    LATEST,
+    FromCursor,
+    FromEnd,
+    FromEventTime,
+    FromSequence,
+    FromTime,
+    Position,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +30,9 @@ from stream.core.position import EARLIEST, LATEST, FromSequence, FromTime, Posit
         ("time:1970-01-01T00:00:01.5", FromTime(1500)),
         ("time:1970-01-01T01:00:00+01:00", FromTime(0)),
         ("time:1970-01-02", FromTime(86_400_000)),
+        ("event-time:1970-01-01T00:00:01Z", FromEventTime(1000)),
+        ("end:10", FromEnd(10)),
+        ("cursor:billing", FromCursor("billing")),
     ],
 )
 def test_starts(text: str, start: object) -> None:
@@ -28,11 +40,32 @@ def test_starts(text: str, start: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "newest", "1:2", "seq:-1", "seq:x", "time:yesterday", "1:2:x"]
+    "text",
+    [
+        "",
+        "newest",
+        "1:2",
+        "seq:-1",
+        "seq:x",
+        "time:yesterday",
+        "1:2:x",
+        "end:all",
+        "event-time:1",
+    ],
 )
 def test_wrong_starts_name_the_right_forms(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--from .*"):
         parse_from(text)
+
+
+def test_several_streams_are_of_one_namespace() -> None:
+    assert parse_streams(["demo/clicks"]) == StreamNames("demo", ("clicks",))
+    assert parse_streams(["demo/a", "demo/b*"]) == StreamNames("demo", ("a", "b*"))
+    with pytest.raises(InvalidArgument, match="2 namespaces"):
+        parse_streams(["demo/a", "other/b"])
+    for wrong in ("clicks", "demo/", "/clicks", "d*/clicks", "demo/a b", "demo/a/*"):
+        with pytest.raises(InvalidArgument):
+            parse_streams([wrong])
 
 
 def test_a_stream_has_a_namespace() -> None:

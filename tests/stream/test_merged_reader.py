@@ -114,6 +114,17 @@ async def test_a_quiet_stream_holds_the_others_up_until_it_is_idle(tmp_path: Pat
                 assert await take(reader, 2) == [b"quiet 0", b"4"]
 
 
+async def test_a_stream_begun_behind_its_last_record_is_idle_too(tmp_path: Path) -> None:
+    async with a_namespace(tmp_path) as namespace:
+        await fill(namespace, "quiet", [1, 2])
+        await fill(namespace, "busy", [3])
+        start = {"quiet": (await namespace.read_last("quiet", 1))[0].position.after}
+        async with namespace.merged_reader(
+            ["busy", "quiet"], start=start, idle_timeout_ms=30
+        ) as reader:
+            assert await take(reader, 1) == [b"busy 0"]
+
+
 async def test_new_streams_and_partitions_join(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         await namespace.create_stream("clicks", partitions=2)
