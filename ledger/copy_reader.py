@@ -33,7 +33,7 @@ from ledger.wire.messages import (
     ReadResponse,
 )
 
-_TRIES_MAX = 5
+_TRIES_MAX = 4
 _PAUSE_S = 0.2
 """After the first failure; doubles."""
 _LEFT_ALONE_S = 15.0

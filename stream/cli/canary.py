@@ -1,0 +1,74 @@
+"""`ledgerstream canary`: checks all the time that a cluster keeps its promises."""
+
+from __future__ import annotations
+
+from ledger.cli.output import ClusterOption, print_json, remark
+from ledger.core.copies import Verdict
+from stream.canary import Canary, CanaryOptions, CanaryRound
+from stream.cli.arguments import parse_stream
+from stream.cli.verify import EXIT_CODES
+from stream.namespace import Namespace
+
+_CLUSTER = ClusterOption()
+_SEVERITY = {
+    Verdict.DAMAGE: "VIOLATION",
+    Verdict.DOUBT: "trouble",
+    Verdict.REDUCED: "fewer copies",
+}
+
+
+async def canary(
+    stream: str,
+    /,
+    *,
+    interval_s: float = 10.0,
+    rounds: int | None = None,
+    timeout_s: float = 30.0,
+    record_bytes: int = 256,
+    remembered: int = 1000,
+    stop_on_violation: bool = False,
+    cluster: ClusterOption = _CLUSTER,
+) -> int:
+    """Append, follow and verify a record again and again. A line of JSON for each round.
+
+    Alerts go to stderr. Makes the stream if missing; it must be the canary's own, which deletes
+    what it no longer checks. Exit code of --rounds and --stop-on-violation: 0 all was well, 3 a
+    promise was broken, 4 something did not work or was in doubt, 5 fewer copies than there should
+    be.
+
+    Parameters
+    ----------
+    stream
+        NAMESPACE/STREAM.
+    interval_s
+        Seconds from the end of a round to the next.
+    rounds
+        Stop after so many.
+    timeout_s
+        How long appending, following and verifying may take, each.
+    record_bytes
+        Size of a record.
+    remembered
+        Records of which each round verifies one again, at random.
+    stop_on_violation
+        Stop when a promise was broken.
+    """
+    name = parse_stream(stream)
+    options = CanaryOptions(
+        interval_s=interval_s,
+        timeout_s=timeout_s,
+        record_bytes=record_bytes,
+        remembered=remembered,
+    )
+
+    def on_round(report: CanaryRound) -> None:
+        print_json(report.as_dict())
+        for verdict, text in report.alerts:
+            remark(f"{_SEVERITY[verdict]}: {name}: round {report.number}: {text}")
+
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        if await namespace.ensure():
+            remark(f"namespace {name.namespace} is new, with the default policy")
+        checking = Canary(namespace, name.stream, options)
+        verdict = await checking.run(on_round, rounds=rounds, stop_on_violation=stop_on_violation)
+    return EXIT_CODES[verdict]

@@ -1,0 +1,226 @@
+"""Verification on the simulated cluster: bookies that lie, rot, vanish; and who finds it out."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import trio
+
+from bookie.reads import IsGone, Reads, Reply
+from bookie.testing import CrashKind, SimCluster, simulate
+from ledger.core.copies import CopyState, Verdict
+from ledger.errors import Status
+from ledger.options import ClientOptions
+from ledger.wire.messages import ReadRequest, ReadResponse
+from stream.canary import Canary, CanaryOptions, CanaryRound
+from stream.core.receipt import Receipt
+from stream.namespace import Namespace
+from stream.verify import StreamReport
+from tests.sim.bugs import bug_planted
+
+IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
+MARKER = b"a value that is easy to find"
+
+
+def states_of(report: StreamReport) -> list[tuple[str, CopyState]]:
+    return [
+        (fault.bookie, fault.state)
+        for segment in report.segments
+        if segment.ledger is not None
+        for fault in segment.ledger.faults
+    ]
+
+
+async def one_record(namespace: Namespace) -> Receipt:
+    await namespace.ensure()
+    async with namespace.writer("s", create=True) as writer:
+        receipt = await writer.append(MARKER, receipt=True)
+    assert len(receipt.acks) == 3
+    return receipt
+
+
+def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> None:
+    convicted: list[int] = []
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client(options=IMPATIENT) as client:
+            namespace = Namespace(client, "demo")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+                with bug_planted("ack-before-fsync"):
+                    cluster.disk("bookie-1").options.slow_factor = 20
+                    receipt = await writer.append(MARKER, receipt=True)
+                    await cluster.kill_bookie("bookie-1", CrashKind.POWER_LOST_ALL)
+            await cluster.start_bookie("bookie-1")
+            plain = await namespace.verify("s")
+            report = await namespace.verify("s", receipt=receipt)
+            if plain.verdict is Verdict.WHOLE or "bookie-1:3181" not in receipt.bookies:
+                return  # it was faster than the loss of power, or too slow to tell the lie
+            # Without the receipt there is only a copy less than there should be.
+            assert plain.verdict is Verdict.REDUCED
+            assert report.verdict is Verdict.DAMAGE
+            for found in (plain, report):
+                assert states_of(found) == [("bookie-1:3181", CopyState.MISSING)]
+            convicted.append(1)
+
+    for seed in range(8):
+        simulate(story, seed)
+    assert convicted
+
+
+def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client(options=IMPATIENT) as client:
+            namespace = Namespace(client, "demo")
+            receipt = await one_record(namespace)
+            for name in cluster.bookies:
+                await cluster.kill_bookie(name, CrashKind.POWER_LOST_ALL)
+            await cluster.start_all()
+            await trio.sleep(2)
+            report = await namespace.verify("s", receipt=receipt)
+            assert report.verdict is Verdict.WHOLE, report
+
+    for seed in range(5):
+        simulate(story, seed)
+
+
+def test_a_flipped_bit_on_a_disk_is_corrupt_and_never_missing() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client(options=IMPATIENT) as client:
+            namespace = Namespace(client, "demo")
+            receipt = await one_record(namespace)
+            await trio.sleep(5)  # it has left the journal
+            disk = cluster.disk("bookie-2")
+            logs = {p: i for p, i in disk.inodes.items() if p.startswith("/ledgers")}
+            [(path, offset)] = [
+                (path, at)
+                for path, inode in logs.items()
+                if (at := inode.read(0, inode.size).find(MARKER)) >= 0
+            ]
+            await cluster.kill_bookie("bookie-2")
+            disk.flip_bit(path, offset + 3)
+            await cluster.start_bookie("bookie-2")
+            for report in (
+                await namespace.verify("s"), await namespace.verify("s", receipt=receipt)
+            ):  # fmt: skip
+                assert report.verdict is Verdict.DAMAGE
+                assert states_of(report) == [("bookie-2:3181", CopyState.CORRUPT)]
+                assert report.lost_entries == 0
+
+    simulate(story, 1)
+
+
+def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("auditor", IMPATIENT) as client:
+            namespace = Namespace(client, "demo")
+            receipt = await one_record(namespace)
+            cluster.network.partition(["auditor"], ["bookie-0", "bookie-1"])
+            report = await namespace.verify("s", receipt=receipt)
+            assert report.verdict is Verdict.DOUBT
+            assert states_of(report) == [
+                ("bookie-0:3181", CopyState.UNREACHABLE),
+                ("bookie-1:3181", CopyState.UNREACHABLE),
+            ]
+            assert report.lost_entries == 0
+            cluster.network.heal()
+            await trio.sleep(5)
+            report = await namespace.verify("s", receipt=receipt)
+            assert report.verdict is Verdict.WHOLE
+
+    simulate(story, 2)
+
+
+def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
+    """The writer's own ledger fails under it; what was on its way is recovered or sent again."""
+
+    async def story(cluster: SimCluster) -> None:
+        receipts: list[Receipt] = []
+        async with cluster.client("writer", IMPATIENT) as client:
+            namespace = Namespace(client, "demo")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+
+                async def append(number: int) -> None:
+                    receipts.append(await writer.append(b"%d" % number, receipt=True))
+
+                await append(0)
+                async with trio.open_nursery() as nursery:
+                    for number in range(1, 40):
+                        nursery.start_soon(append, number)
+                        if number == 20:
+                            cluster.kill_bookie_now("bookie-0")
+                            cluster.kill_bookie_now("bookie-1")
+                        await trio.sleep(0.05)
+                    await trio.sleep(5)
+                    await cluster.start_all()
+                assert writer.statistics().repairs > 0
+            for receipt in receipts:
+                report = await namespace.verify("s", receipt=receipt)
+                assert report.verdict in (Verdict.WHOLE, Verdict.REDUCED), report
+            values = [record.sequence for record in await namespace.read_last("s", 100)]
+        assert values == sorted(receipt.sequence for receipt in receipts) == list(range(40))
+
+    for seed in range(4):
+        simulate(story, seed)
+
+
+def test_a_canary_is_content_with_honest_bookies_whatever_is_killed() -> None:
+    async def story(cluster: SimCluster) -> None:
+        rounds: list[CanaryRound] = []
+        async with cluster.client(options=IMPATIENT) as client:
+            namespace = Namespace(client, "ops")
+            await namespace.ensure()
+            options = CanaryOptions(interval_s=0.2, timeout_s=10, remembered=20)
+            canary = Canary(namespace, "canary", options)
+
+            def on_round(report: CanaryRound) -> None:
+                rounds.append(report)
+                if report.number == 30:
+                    cluster.kill_bookie_now("bookie-0", CrashKind.POWER_LOST_TORN)
+                if report.number == 40:
+                    cluster.begin_bookie("bookie-0")
+
+            worst = await canary.run(on_round, rounds=120)
+            assert worst < Verdict.DAMAGE, [r.alerts for r in rounds if r.alerts]
+            assert [report.number for report in rounds] == list(range(1, 121))
+            assert rounds[-1].verdict is Verdict.WHOLE, rounds[-1]
+            assert len(rounds[-1].acks) == 3
+            # It does not grow: about three times what is remembered.
+            info = await namespace.info("canary")
+            assert info.records <= 3 * 20 + 50
+            assert await namespace.trash() == []
+
+    simulate(story, 1)
+
+
+def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
+    read = Reads.read
+    forgetful: list[Reads] = []
+
+    def read_forgetfully(self: Reads, body: ReadRequest, reply: Reply, is_gone: IsGone) -> bool:
+        if self in forgetful and body.entry_id == 3:
+            reply(ReadResponse(Status.NO_SUCH_ENTRY, body.ledger_id, body.entry_id))
+            return True
+        if body.entry_id == 20 and not forgetful:
+            forgetful.append(self)
+        return read(self, body, reply, is_gone)
+
+    async def story(cluster: SimCluster) -> None:
+        rounds: list[CanaryRound] = []
+        async with cluster.client(options=IMPATIENT) as client:
+            namespace = Namespace(client, "ops")
+            await namespace.ensure()
+            canary = Canary(namespace, "canary", CanaryOptions(interval_s=0.2, timeout_s=10))
+            worst = await canary.run(rounds.append, rounds=1000, stop_on_violation=True)
+            assert worst is Verdict.DAMAGE
+            assert 20 < len(rounds) < 1000
+            assert all(report.verdict is Verdict.WHOLE for report in rounds[:-1])
+            assert rounds[-1].checked_again is not None
+            assert rounds[-1].checked_again.entry == 3
+            [(verdict, text)] = rounds[-1].alerts
+            assert verdict is Verdict.DAMAGE
+            assert "missing at bookie-" in text
+
+    with mock.patch.object(Reads, "read", read_forgetfully):
+        simulate(story, 0)

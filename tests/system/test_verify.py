@@ -1,0 +1,86 @@
+"""Receipts and `stream verify` as operators use them: whole, out of reach, rotten on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.system.cluster import StandaloneCluster, wait_gone
+from tests.system.conftest import StartCluster
+
+pytestmark = pytest.mark.system
+
+LINES = b"".join(b"record %06d of many\n" % n for n in range(6000))
+
+
+def rot(directory: Path, text: bytes) -> int:
+    """Flips a bit of every place in entry logs where this text is; how many there were."""
+    found = 0
+    for path in directory.rglob("*.log"):
+        if "ledgers" not in path.parts:
+            continue
+        data = bytearray(path.read_bytes())
+        at = data.find(text)
+        while at >= 0:
+            data[at] ^= 1
+            found += 1
+            at = data.find(text, at + 1)
+        path.write_bytes(data)
+    return found
+
+
+def verify(cluster: StandaloneCluster, *options: str) -> tuple[int, dict[str, object]]:
+    done = cluster.try_run("stream", "verify", "demo/s", "--json", *options)
+    assert done.stdout, done.stderr.decode()
+    facts: dict[str, object] = json.loads(done.stdout)
+    return done.returncode, facts
+
+
+def test_copies_are_verified_whatever_happened_to_them(
+    start_cluster: StartCluster, tmp_path: Path
+) -> None:
+    cluster = start_cluster("--no-restart")
+    lines = cluster.run("append", "demo/s", "-", "--receipts", stdin=LINES).splitlines()
+    receipts = [json.loads(line) for line in lines]
+    assert [receipt["sequence"] for receipt in receipts] == list(range(6000))
+    assert {len(receipt["acks"]) + len(receipt["not_yet"]) for receipt in receipts} == {3}
+    kept = tmp_path / "receipts.jsonl"
+    kept.write_bytes(b"\n".join(lines[::300]))
+    assert receipts[-1]["entry_id"] != receipts[1000]["entry_id"]
+
+    code, facts = verify(cluster)
+    assert (code, facts["verdict"]) == (0, "whole")
+    assert facts["copies"] == {"whole": 3 * facts["entries"]}  # type: ignore[operator]
+    assert verify(cluster, "--receipt", lines[1000].decode())[0] == 0
+    code, facts = verify(cluster, "--receipt-file", str(kept))
+    assert (code, facts["receipts"], facts["whole"]) == (0, 20, 20)
+
+    pid = cluster.pid_of(2)
+    os.kill(pid, signal.SIGKILL)
+    wait_gone([pid])
+    code, facts = verify(cluster)
+    assert (code, facts["verdict"]) == (4, "doubt")
+    assert facts["copies"] == {"whole": 2 * facts["entries"], "unreachable": facts["entries"]}  # type: ignore[operator]
+
+    cluster.end()
+    assert rot(cluster.directory / "bookie-1", b"record 001000 of many")
+    cluster.start()
+    code, facts = verify(cluster)
+    assert (code, facts["verdict"]) == (3, "damage")
+    assert facts["copies"] == {"whole": 3 * facts["entries"] - 1, "corrupt": 1}  # type: ignore[operator]
+    assert verify(cluster, "--receipt", lines[1000].decode())[0] == 3
+    assert verify(cluster, "--receipt", lines[-1].decode())[0] == 0
+    # Readers take another copy.
+    assert cluster.run("read", "demo/s") == LINES
+
+    done = cluster.try_run("stream", "verify", "demo/s")
+    assert done.returncode == 3
+    assert b"corrupt" in done.stdout
+    assert b"DAMAGED" in done.stderr
+    done = cluster.try_run("stream", "verify", "demo/s", "--receipt", "{}")
+    assert done.returncode == 1
+    assert b"no receipt" in done.stderr
