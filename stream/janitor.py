@@ -18,7 +18,8 @@ from stream.core.metadata import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.policy import NamespaceMetadata
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
-from stream.reclaim import Seen, apply_retention
+from stream.partitions import uncounted
+from stream.reclaim import Seen, apply_retention, delete_stream
 from stream.store import StreamStore, namespace_path
 from stream.succession import STREAM_TAG
 from stream.trash import TOMBSTONE_MS, Trash, delete
@@ -97,7 +98,9 @@ class Janitor:
         """
         policy, version = await self._store.read_namespace(self._namespace)
         sweep = _Sweep(policy, version, await self._trash.moves())
-        for name in await self._store.list_nodes(self._namespace):
+        names = await self._store.list_nodes(self._namespace)
+        await self._finish_deletions(sweep, names)
+        for name in names:
             try:
                 await self._sweep_stream(sweep, name)
             except (NoSuchStream, IsPartitioned):
@@ -134,6 +137,17 @@ class Janitor:
         sweep.count("segments_dropped", len(applied.plan.dropped))
         sweep.count("segments_purged", len(applied.plan.purged))
         sweep.count("ledgers_deleted", applied.ledgers_deleted)
+
+    async def _finish_deletions(self, sweep: _Sweep, names: list[str]) -> None:
+        """Deletes partitions that were left when the deletion of their stream was stopped."""
+        for name in await uncounted(self._client, self._namespace, names):
+            try:
+                await delete_stream(self._client, self._store, self._namespace, name)
+            except NoSuchStream:
+                continue
+            except LedgerError as error:
+                sweep.count("failures")
+                _log.warning("stream=%s: its deletion is not finished: %s", name, error)
 
     async def _sweep_tombstone(self, sweep: _Sweep, stream: StreamMetadata, version: int) -> None:
         """A name that is free. With something in the trash it goes when that goes."""

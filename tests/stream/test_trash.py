@@ -1,0 +1,395 @@
+"""What was truncated or deleted comes back from the trash, and goes for good when its time has
+passed; a policy is explained before it is set."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from bookie.testing import SimCluster, simulate
+from ledger.errors import InvalidArgument, LedgerFenced
+from ledger.metastore.base import Change
+from stream import (
+    DataWouldBeDropped,
+    Janitor,
+    Namespace,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchStream,
+    NotInTrash,
+    Position,
+    StreamExists,
+    TooManyStreams,
+    Verdict,
+    delete_namespace,
+)
+from stream.store import stream_path
+from stream.trash import TOMBSTONE_MS
+from tests.stream.real_namespace import read_all, values
+
+WINDOW_MS = 60_000
+Story = Callable[[Namespace], Awaitable[None]]
+
+
+def tell(story: Story) -> None:
+    async def in_cluster(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(trash_ms=WINDOW_MS)
+            await story(namespace)
+
+    simulate(in_cluster, 7, time_limit_s=1e6)
+
+
+async def write(namespace: Namespace, stream: str, *segments: Sequence[bytes]) -> None:
+    """Each sequence of records becomes a segment."""
+    for records in segments:
+        async with namespace.writer(stream, create="#" not in stream) as writer:
+            await writer.append_many(list(records))
+
+
+async def sweep(namespace: Namespace, **report: int) -> None:
+    done = await Janitor(namespace.client, namespace.name, orphan_age_ms=0).sweep()
+    assert done.failures == 0
+    for what, number in report.items():
+        assert getattr(done, what) == number, done
+
+
+async def ledgers(namespace: Namespace) -> int:
+    return len(await namespace.client.list_ledgers())
+
+
+def test_truncated_segments_come_back_until_their_time_has_passed() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a", b"b"], [b"c"], [b"d"])
+        await namespace.truncate("s", Position(3, 0, 0))
+        assert values(await read_all(namespace, "s")) == [b"d"]
+        (entry,) = await namespace.trash()
+        assert (entry.stream, entry.is_deleted, entry.segments, entry.records) == ("s", False, 2, 3)
+        assert entry.purge_ms - entry.since_ms == WINDOW_MS
+        await namespace.untruncate("s", Position(2, 0, 0))
+        assert values(await read_all(namespace, "s")) == [b"c", b"d"]
+        await namespace.untruncate("s")
+        assert values(await read_all(namespace, "s")) == [b"a", b"b", b"c", b"d"]
+        assert await namespace.trash() == []
+        await namespace.truncate("s", Position(2, 0, 0))
+        await trio.sleep(WINDOW_MS / 1000 - 1)
+        await sweep(namespace, segments_purged=0)
+        assert await ledgers(namespace) == 3
+        await trio.sleep(2)
+        await sweep(namespace, segments_purged=1, ledgers_deleted=1)
+        assert await ledgers(namespace) == 2
+        with pytest.raises(InvalidArgument, match="what is before 2:0:0 was purged"):
+            await namespace.untruncate("s", Position(1, 0, 0))
+        assert (await namespace.untruncate("s")).truncated_to == Position(2, 0, 0)
+
+    tell(story)
+
+
+def test_without_trash_ledgers_go_at_once() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.set_policy(trash_ms=0)
+        await write(namespace, "s", [b"a"], [b"b"])
+        await namespace.truncate("s", Position(2, 0, 0))
+        assert await ledgers(namespace) == 1
+        await namespace.delete_stream("s")
+        assert await ledgers(namespace) == 0
+        with pytest.raises(NotInTrash):
+            await namespace.undelete_stream("s")
+        assert await namespace.list_streams() == []
+        await write(namespace, "s", [b"new"])
+        assert values(await read_all(namespace, "s")) == [b"new"]
+
+    tell(story)
+
+
+def test_a_deleted_stream_comes_back_whole_and_its_old_writer_does_not() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a", b"b"])
+        async with namespace.cursor("s", "c") as cursor:
+            cursor.advance(Position(1, 1, 0))
+        block = namespace.writer("s")
+        writer = await block.__aenter__()
+        await writer.append(b"c")
+        await namespace.delete_stream("s")
+        assert await namespace.list_streams() == []
+        with pytest.raises(NoSuchStream, match="stream undelete n/s"):
+            await namespace.info("s")
+        (entry,) = await namespace.trash()
+        assert (entry.is_deleted, entry.segments, entry.records) == (True, 2, 3)
+        await namespace.undelete_stream("s")
+        with pytest.raises(LedgerFenced):
+            await writer.append(b"never")
+        with pytest.raises(LedgerFenced):
+            await block.__aexit__(None, None, None)
+        await write(namespace, "s", [b"d"])
+        assert values(await read_all(namespace, "s")) == [b"a", b"b", b"c", b"d"]
+        (kept,) = await namespace.cursors("s")
+        assert kept.position == Position(1, 1, 0)
+        assert await namespace.trash() == []
+        await sweep(namespace, orphans_deleted=0)
+        assert len(await read_all(namespace, "s")) == 4
+
+    tell(story)
+
+
+def test_a_name_in_use_again_keeps_the_deleted_stream_in_the_trash() -> None:
+    async def story(namespace: Namespace) -> None:
+        for generation in (b"first", b"second", b"third"):
+            await write(namespace, "s", [generation])
+            await namespace.delete_stream("s")
+        await write(namespace, "s", [b"now"])
+        with pytest.raises(StreamExists, match="--as-name NAME"):
+            await namespace.undelete_stream("s")
+        await namespace.undelete_stream("s", as_name="third")
+        await namespace.undelete_stream("s", as_name="second")
+        assert values(await read_all(namespace, "third")) == [b"third"]
+        assert values(await read_all(namespace, "second")) == [b"second"]
+        assert await namespace.list_streams() == ["s", "second", "third"]
+        await trio.sleep(2 * WINDOW_MS / 1000)
+        await sweep(namespace, streams_purged=1, orphans_deleted=0)
+        with pytest.raises(NotInTrash):
+            await namespace.undelete_stream("s", as_name="first")
+        for name, value in (("s", b"now"), ("second", b"second"), ("third", b"third")):
+            assert values(await read_all(namespace, name)) == [value]
+        assert await ledgers(namespace) == 3
+
+    tell(story)
+
+
+def test_purged_streams_leave_nothing_behind() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a"], [b"b"], [b"c"])
+        await namespace.truncate("s", Position(2, 0, 0))
+        assert await namespace.purge("s") == 1
+        with pytest.raises(NotInTrash):
+            await namespace.purge("s")
+        async with namespace.cursor("s", "c") as cursor:
+            cursor.advance(Position(2, 0, 0))
+        await namespace.delete_stream("s")
+        with pytest.raises(NamespaceNotEmpty, match="stream purge n/s"):
+            await delete_namespace(namespace.client, "n")
+        assert await namespace.purge("s") == 2
+        assert await ledgers(namespace) == 0
+        assert await namespace.list_streams() == []
+        store = namespace.client.store
+        assert await store.children("/ledgerstream/namespaces/n/streams") == ["s"]
+        await trio.sleep(max(TOMBSTONE_MS, WINDOW_MS) / 1000)
+        await sweep(namespace)
+        for folder in ("streams", "trash", "cursors"):
+            assert await store.children(f"/ledgerstream/namespaces/n/{folder}") == []
+        await delete_namespace(namespace.client, "n")
+        with pytest.raises(NoSuchNamespace):
+            await namespace.list_streams()
+        assert await store.children("/ledgerstream/namespaces") == []
+
+    tell(story)
+
+
+def test_a_namespace_is_deleted_with_its_trash_if_that_is_asked_for() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a"])
+        async with namespace.cursor("s", "c"):
+            pass
+        with pytest.raises(NamespaceNotEmpty, match="has 1 streams"):
+            await delete_namespace(namespace.client, "n", purge=True)
+        await namespace.delete_stream("s")
+        await delete_namespace(namespace.client, "n", purge=True)
+        assert await ledgers(namespace) == 0
+        assert await namespace.client.store.children("/ledgerstream/namespaces") == []
+        await namespace.ensure(trash_ms=WINDOW_MS)
+        await write(namespace, "s", [b"b"])
+
+    tell(story)
+
+
+def test_versions_never_begin_again_under_a_name() -> None:
+    """A change that was decided before the stream was deleted cannot match one made after it."""
+
+    async def story(namespace: Namespace) -> None:
+        store, path = namespace.client.store, stream_path("n", "s")
+        seen = []
+        for _ in range(3):
+            await write(namespace, "s", [b"a"])
+            seen.append((await store.get(path)).version)
+            await namespace.delete_stream("s")
+            seen.append((await store.get(path)).version)
+            await namespace.undelete_stream("s")
+            seen.append((await store.get(path)).version)
+            epoch = (await namespace.stream_metadata("s")).epoch
+            await namespace.delete_stream("s")
+            await namespace.create_stream("s")
+            assert (await namespace.stream_metadata("s")).epoch > epoch
+        assert seen == sorted(set(seen))
+
+    tell(story)
+
+
+def test_partitioned_streams_come_back_with_all_partitions() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.create_stream("p", partitions=3)
+        await write(namespace, "p#1", [b"a"], [b"b"])
+        await namespace.delete_stream("p")
+        assert await namespace.list_streams() == []
+        with pytest.raises(InvalidArgument, match="under its own name only"):
+            await namespace.undelete_stream("p", "q")
+        await namespace.undelete_stream("p")
+        assert await namespace.partitions("p") == ["p#0", "p#1", "p#2"]
+        assert values(await read_all(namespace, "p#1")) == [b"a", b"b"]
+        with pytest.raises(StreamExists):
+            await namespace.undelete_stream("p")
+        await namespace.delete_stream("p")
+        await trio.sleep(2 * WINDOW_MS / 1000)
+        await sweep(namespace, streams_purged=3, ledgers_deleted=2)
+        with pytest.raises(NotInTrash):
+            await namespace.undelete_stream("p")
+        await sweep(namespace)
+        assert await namespace.list_streams() == []
+        assert await namespace.client.store.children("/ledgerstream/namespaces/n/streams") == []
+
+    tell(story)
+
+
+def test_a_policy_that_would_drop_data_is_refused_unless_that_is_allowed() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a" * 100], [b"b" * 100], [b"c" * 100])
+        await write(namespace, "other", [b"x"])
+        segments = (await namespace.stream_metadata("s")).segments
+        two = segments[1].nbytes + segments[2].nbytes
+        plans = {plan.stream: plan for plan in await namespace.what_if(retention_bytes=two)}
+        assert [segment.number for segment in plans["s"].dropped] == [1]
+        assert not plans["other"].dropped
+        with pytest.raises(DataWouldBeDropped, match=r"drop 1 segments \(1 records") as refused:
+            await namespace.set_policy(allow_drop=False, retention_bytes=two)
+        assert [plan.stream for plan in refused.value.plans] == ["s"]
+        assert (await namespace.policy()).retention_bytes is None
+        tried = await namespace.set_policy(dry_run=True, retention_bytes=two)
+        assert tried.retention_bytes == two
+        assert (await namespace.policy()).retention_bytes is None
+        await namespace.set_policy(retention_bytes=two)
+        # What goes anyway is no reason to refuse; that it goes for good is.
+        await namespace.set_policy(allow_drop=False, roll_ms=5000)
+        with pytest.raises(DataWouldBeDropped, match="for good"):
+            await namespace.set_policy(allow_drop=False, trash_ms=0)
+        plan = await namespace.explain_retention("s")
+        assert [segment.verdict for segment in plan.segments] == [
+            Verdict.DROP, Verdict.KEEP, Verdict.KEEP,
+        ]  # fmt: skip
+        await sweep(namespace, segments_dropped=1)
+        assert len(await read_all(namespace, "s")) == 2
+
+    tell(story)
+
+
+def test_retention_waits_for_cursors_and_for_those_that_are_missing() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.set_policy(retention_ms=0, retention_cursors=("billing",))
+        await write(namespace, "s", [b"a"], [b"b"], [b"c"])
+        await trio.sleep(1)
+        await sweep(namespace, segments_dropped=0)
+        async with namespace.cursor("s", "billing") as cursor:
+            await sweep(namespace, segments_dropped=0)
+            cursor.advance(Position(2, 0, 0))
+            await cursor.commit()
+            await sweep(namespace, segments_dropped=1)
+        await namespace.delete_cursor("s", "billing")
+        await sweep(namespace, segments_dropped=0)
+
+    tell(story)
+
+
+class Interloper:
+    """Does something just before the next transaction."""
+
+    def __init__(self, namespace: Namespace, act: Callable[[], Awaitable[object]]) -> None:
+        self._inner = namespace.client.store
+        self._act: Callable[[], Awaitable[object]] | None = act
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            await act()
+        await self._inner.transaction(changes)
+
+
+@asynccontextmanager
+async def interloper(
+    namespace: Namespace, act: Callable[[], Awaitable[object]]
+) -> AsyncIterator[None]:
+    """The store of this namespace's client, with somebody else who is always a bit faster."""
+    inner = namespace.client.store
+    namespace.client.store = Interloper(namespace, act)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        namespace.client.store = inner
+
+
+def test_nothing_is_dropped_by_a_policy_that_was_just_changed_or_past_a_cursor_just_moved() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.set_policy(retention_ms=0, retention_cursors=("c",))
+        await write(namespace, "s", [b"a"], [b"b"])
+        async with namespace.cursor("s", "c") as cursor:
+            cursor.advance(Position(2, 0, 0))
+        await trio.sleep(1)
+        async with interloper(namespace, lambda: namespace.set_cursor("s", "c", Position(1, 0, 0))):
+            await sweep(namespace, segments_dropped=0)
+        await namespace.set_cursor("s", "c", Position(2, 0, 0))
+        async with interloper(namespace, lambda: namespace.set_policy(retention_ms=WINDOW_MS)):
+            await sweep(namespace, segments_dropped=0)
+        assert len(await read_all(namespace, "s")) == 2
+        await namespace.set_policy(retention_ms=0)
+        await sweep(namespace, segments_dropped=1)
+
+    tell(story)
+
+
+def test_an_orphan_is_left_alone_when_ledgers_moved_meanwhile() -> None:
+    """A stream comes back under another name while the janitor looks for who names its ledgers."""
+
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a"])
+        await namespace.delete_stream("s")
+        janitor = Janitor(namespace.client, "n", orphan_age_ms=-1)
+        lists = namespace.client.list_ledgers
+
+        async def list_late() -> list[int]:
+            await namespace.undelete_stream("s", as_name="back")
+            janitor_named.clear()
+            return await lists()
+
+        sweep_orphans = janitor._delete_orphans
+        janitor_named: set[int] = set()
+
+        async def spied(state: object) -> None:
+            nonlocal janitor_named
+            janitor_named = state.named  # type: ignore[attr-defined]
+            await sweep_orphans(state)  # type: ignore[arg-type]
+
+        janitor._delete_orphans = spied  # type: ignore[method-assign,assignment]
+        namespace.client.list_ledgers = list_late  # type: ignore[method-assign]
+        assert (await janitor.sweep()).orphans_deleted == 0
+        assert values(await read_all(namespace, "back")) == [b"a"]
+
+    tell(story)
+
+
+def test_a_namespace_has_a_limit_of_streams() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.set_policy(streams_max=2)
+        await namespace.create_stream("a")
+        await namespace.create_stream("b")
+        with pytest.raises(TooManyStreams, match="has 2 streams, streams_max is 2"):
+            await namespace.create_stream("c")
+        with pytest.raises(StreamExists):
+            await namespace.create_stream("a")
+        await namespace.delete_stream("a")
+        await namespace.create_stream("c")
+
+    tell(story)
