@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
+    from ledger.core.copies import CopyFault, CopyState, CopyVerdict, LedgerReport
     from ledger.core.entry import DigestType, Entry
     from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+    from ledger.entry_acks import BookieAck, EntryAcks, EntryReceipt
     from ledger.errors import (
         BookieUnavailable,
         DigestMismatch,
@@ -26,14 +28,22 @@ if TYPE_CHECKING:
     )
     from ledger.options import ClientOptions
     from ledger.reader import LedgerReader
+    from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
     from ledger.writer import LedgerWriter
 
 __all__ = [
+    "BookieAck",
     "BookieUnavailable",
     "ClientOptions",
+    "CopyFault",
+    "CopyState",
+    "CopyVerdict",
     "DigestMismatch",
     "DigestType",
     "Entry",
+    "EntryAcks",
+    "EntryReceipt",
+    "ExpectedEntry",
     "Fragment",
     "InvalidArgument",
     "LedgerClient",
@@ -42,6 +52,7 @@ __all__ = [
     "LedgerFenced",
     "LedgerMetadata",
     "LedgerReader",
+    "LedgerReport",
     "LedgerState",
     "LedgerWriter",
     "MetadataUnavailable",
@@ -51,6 +62,8 @@ __all__ = [
     "OperationTimeout",
     "RecoveryIncomplete",
     "Unauthorized",
+    "verify_entry",
+    "verify_ledger",
 ]
 
 _HOMES = {
@@ -65,6 +78,9 @@ _HOMES = {
     "ledger.options": "ClientOptions",
     "ledger.reader": "LedgerReader",
     "ledger.writer": "LedgerWriter",
+    "ledger.core.copies": "CopyFault CopyState CopyVerdict LedgerReport",
+    "ledger.entry_acks": "BookieAck EntryAcks EntryReceipt",
+    "ledger.verify": "ExpectedEntry verify_entry verify_ledger",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trio import WouldBlock
 
+    from ledger.core.copies import CopyFault, CopyState, CopyVerdict, LedgerReport
     from stream.backward import BackwardBatches
     from stream.batch import Ticket
+    from stream.canary import Canary, CanaryOptions, CanaryRound
     from stream.consumer import Consumer, Delivery, RecordDelivery
     from stream.core.compression import Compression
     from stream.core.cursor_metadata import CursorMetadata
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         Start,
         parse_start,
     )
+    from stream.core.receipt import Receipt, ReceiptAck
     from stream.core.records import Record, RecordBatch, decode
     from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
     from stream.core.routing import partition_of
@@ -87,17 +90,25 @@ if TYPE_CHECKING:
     from stream.policies import NamespaceSettings
     from stream.producer import Producer
     from stream.reader import OnTruncated, StreamReader
+    from stream.receipt import ReceiptTicket
     from stream.trash import TrashEntry
+    from stream.verify import SegmentReport, StreamReport, VerifyProgress
     from stream.writer import StreamWriter
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "BackwardBatches",
+    "Canary",
+    "CanaryOptions",
+    "CanaryRound",
     "CommitOutOfOrder",
     "Compression",
     "CompressionUnavailable",
     "Consumer",
+    "CopyFault",
+    "CopyState",
+    "CopyVerdict",
     "Cursor",
     "CursorLag",
     "CursorMetadata",
@@ -117,6 +128,7 @@ __all__ = [
     "HandedOver",
     "IsPartitioned",
     "Janitor",
+    "LedgerReport",
     "MemberExists",
     "MergedBatch",
     "MergedReader",
@@ -146,6 +158,9 @@ __all__ = [
     "Producer",
     "ProducerGap",
     "ProducerState",
+    "Receipt",
+    "ReceiptAck",
+    "ReceiptTicket",
     "Record",
     "RecordBatch",
     "RecordDelivery",
@@ -153,6 +168,7 @@ __all__ = [
     "RetentionPlan",
     "Segment",
     "SegmentPlan",
+    "SegmentReport",
     "SegmentState",
     "SequenceMismatch",
     "Start",
@@ -161,6 +177,7 @@ __all__ = [
     "StreamInfo",
     "StreamMetadata",
     "StreamReader",
+    "StreamReport",
     "StreamWriter",
     "StreamWriterStatistics",
     "SweepReport",
@@ -171,6 +188,7 @@ __all__ = [
     "TrashEntry",
     "Truncated",
     "Verdict",
+    "VerifyProgress",
     "WouldBlock",
     "WriterOptions",
     "create_namespace",
@@ -225,6 +243,11 @@ _HOMES = {
     "stream.trash": "TrashEntry",
     "stream.writer": "StreamWriter",
     "trio": "WouldBlock",
+    "ledger.core.copies": "CopyFault CopyState CopyVerdict LedgerReport",
+    "stream.canary": "Canary CanaryOptions CanaryRound",
+    "stream.core.receipt": "Receipt ReceiptAck",
+    "stream.receipt": "ReceiptTicket",
+    "stream.verify": "SegmentReport StreamReport VerifyProgress",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

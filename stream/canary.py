@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ledger.core.copies import Verdict
+from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument, LedgerError
 from ledger.metastore.tasks import open_background
 from stream.core.position import LATEST, Position
@@ -70,8 +70,8 @@ class CanaryRound:
 
     number: int
     time_ms: int
-    verdict: Verdict = Verdict.WHOLE
-    alerts: list[tuple[Verdict, str]] = field(default_factory=list)
+    verdict: CopyVerdict = CopyVerdict.WHOLE
+    alerts: list[tuple[CopyVerdict, str]] = field(default_factory=list)
     position: Position | None = None
     append_ms: float | None = None
     tail_ms: float | None = None
@@ -80,7 +80,7 @@ class CanaryRound:
     not_yet: tuple[str, ...] = ()
     checked_again: Position | None = None
 
-    def alert(self, verdict: Verdict, text: str) -> None:
+    def alert(self, verdict: CopyVerdict, text: str) -> None:
         """Something is not as it should be."""
         self.verdict = max(self.verdict, verdict)
         self.alerts.append((verdict, text))
@@ -125,7 +125,7 @@ class Canary:
         self._seen: OrderedDict[Position, bytes] = OrderedDict()
         self._news = trio.Event()
         self._next_sequence = -1
-        self._found: list[tuple[Verdict, str]] = []
+        self._found: list[tuple[CopyVerdict, str]] = []
         """What the tail noticed since the last round."""
 
     async def run(
@@ -134,7 +134,7 @@ class Canary:
         *,
         rounds: int | None = None,
         stop_on_violation: bool = False,
-    ) -> Verdict:
+    ) -> CopyVerdict:
         """Goes on for ever, or for so many rounds, or until a promise was broken; then returns the
         worst verdict.
 
@@ -147,7 +147,7 @@ class Canary:
         await self._check_own()
         async with self._namespace.writer(self._stream):
             pass  # what a canary before this one left on its way is in the stream now, or never
-        worst, number, is_over = Verdict.WHOLE, 0, False
+        worst, number, is_over = CopyVerdict.WHOLE, 0, False
         async with open_background() as nursery:
             await nursery.start(self._follow)
             while not is_over:
@@ -160,7 +160,7 @@ class Canary:
                             worst = max(worst, report.verdict)
                             on_round(report)
                             is_over = number == rounds or (
-                                stop_on_violation and worst is Verdict.DAMAGE
+                                stop_on_violation and worst is CopyVerdict.DAMAGE
                             )
                             if is_over or writer.error is not None:
                                 break
@@ -170,7 +170,9 @@ class Canary:
                 except LedgerError as error:
                     if report.number > number:  # else the round that met it has told it
                         number += 1
-                        report.alert(Verdict.DOUBT, f"no writer: {type(error).__name__}: {error}")
+                        report.alert(
+                            CopyVerdict.DOUBT, f"no writer: {type(error).__name__}: {error}"
+                        )
                         worst = max(worst, report.verdict)
                         on_round(report)
                         is_over = number == rounds
@@ -202,7 +204,7 @@ class Canary:
         except TakenOver:
             raise
         except LedgerError as error:
-            report.alert(Verdict.DOUBT, f"append failed: {type(error).__name__}: {error}")
+            report.alert(CopyVerdict.DOUBT, f"append failed: {type(error).__name__}: {error}")
         await self._check_an_older_one(report)
         found, self._found = self._found, []
         for verdict, text in found:
@@ -228,7 +230,7 @@ class Canary:
             report.acks, report.not_yet = receipt.bookies, receipt.not_yet
             return receipt
         report.alert(
-            Verdict.DOUBT, f"append was not confirmed in {self._options.timeout_s:g} s: unknown"
+            CopyVerdict.DOUBT, f"append was not confirmed in {self._options.timeout_s:g} s: unknown"
         )
         return None
 
@@ -239,10 +241,12 @@ class Canary:
                 await self._news.wait()
             report.tail_ms = round((report.append_ms or 0.0) + _ms_since(began_s), 3)
             if self._seen[receipt.position] != value:
-                report.alert(Verdict.DAMAGE, f"the tail shows another record at {receipt.position}")
+                report.alert(
+                    CopyVerdict.DAMAGE, f"the tail shows another record at {receipt.position}"
+                )
             return
         report.alert(
-            Verdict.DOUBT,
+            CopyVerdict.DOUBT,
             f"the tail has not shown {receipt.position} in {self._options.timeout_s:g} s; it is "
             f"at sequence {self._next_sequence}",
         )
@@ -268,15 +272,15 @@ class Canary:
                 found = await self._namespace.verify(self._stream, receipt=receipt)
             except LedgerError as error:
                 # Truncated as well: nobody else may delete what is in this stream.
-                kind = Verdict.DOUBT if error.retry_is_safe else Verdict.DAMAGE
+                kind = CopyVerdict.DOUBT if error.retry_is_safe else CopyVerdict.DAMAGE
                 report.alert(kind, f"{receipt.position}: {type(error).__name__}: {error}")
                 return None
         if found is None:
             report.alert(
-                Verdict.DOUBT,
+                CopyVerdict.DOUBT,
                 f"{receipt.position} was not verified in {self._options.timeout_s:g} s",
             )
-        elif found.verdict is not Verdict.WHOLE:
+        elif found.verdict is not CopyVerdict.WHOLE:
             report.alert(found.verdict, f"{receipt.position}: {_told(found)}")
         return found
 
@@ -293,7 +297,7 @@ class Canary:
             except NotInTrash:
                 return
             except LedgerError as error:
-                report.alert(Verdict.DOUBT, f"not trimmed: {type(error).__name__}: {error}")
+                report.alert(CopyVerdict.DOUBT, f"not trimmed: {type(error).__name__}: {error}")
 
     # Following
 
@@ -312,7 +316,7 @@ class Canary:
                 if is_first:
                     raise
                 start = reader.position
-                self._found.append((Verdict.DOUBT, f"tail: {type(error).__name__}: {error}"))
+                self._found.append((CopyVerdict.DOUBT, f"tail: {type(error).__name__}: {error}"))
                 del self._found[:-_FAULTS_TOLD_MAX]
             await trio.sleep(_READ_AGAIN_S)
 
@@ -330,7 +334,7 @@ class Canary:
         if self._next_sequence not in (-1, record.sequence):
             self._found.append(
                 (
-                    Verdict.DAMAGE,
+                    CopyVerdict.DAMAGE,
                     f"the tail went from sequence {self._next_sequence - 1} to {record.sequence} "
                     f"at {record.position}",
                 )
@@ -339,7 +343,7 @@ class Canary:
         if record.value not in self._appended:
             self._found.append(
                 (
-                    Verdict.DAMAGE,
+                    CopyVerdict.DAMAGE,
                     f"the record at {record.position} was not appended by this canary, or is "
                     f"there twice",
                 )

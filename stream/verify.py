@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ledger.core.copies import CopyState, LedgerReport, Verdict
+from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
 from stream.core.metadata import Segment, StreamMetadata
@@ -38,10 +38,10 @@ class SegmentReport:
     problem: str = ""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CopyVerdict:
         """The worst of all its entries; DAMAGE if there is a problem."""
         if self.problem or self.ledger is None:
-            return Verdict.DAMAGE
+            return CopyVerdict.DAMAGE
         return self.ledger.verdict
 
 
@@ -57,9 +57,9 @@ class StreamReport:
     receipt: Receipt | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CopyVerdict:
         """The worst of all segments."""
-        return max((segment.verdict for segment in self.segments), default=Verdict.WHOLE)
+        return max((segment.verdict for segment in self.segments), default=CopyVerdict.WHOLE)
 
     @property
     def entries(self) -> int:

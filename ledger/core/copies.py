@@ -37,7 +37,7 @@ class CopyState(enum.Enum):
 DOUBTFUL = (CopyState.UNREADABLE, CopyState.UNREACHABLE, CopyState.UNKNOWN)
 
 
-class Verdict(enum.IntEnum):
+class CopyVerdict(enum.IntEnum):
     """Ordered: the worst of its parts is that of the whole."""
 
     WHOLE = 0
@@ -90,17 +90,17 @@ class LedgerReport:
     entries: int
     payload_bytes: int
     copies: Mapping[CopyState, int]
-    verdicts: Mapping[Verdict, int]
+    verdicts: Mapping[CopyVerdict, int]
     lost_entries: int
     faults: tuple[CopyFault, ...]
     faults_left_out: int
     doubts: tuple[str, ...] = ()
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CopyVerdict:
         """The worst of all entries."""
-        worst = max(self.verdicts, default=Verdict.WHOLE)
-        return max(worst, Verdict.DOUBT) if self.doubts else worst
+        worst = max(self.verdicts, default=CopyVerdict.WHOLE)
+        return max(worst, CopyVerdict.DOUBT) if self.doubts else worst
 
     @property
     def copies_expected(self) -> int:
@@ -110,7 +110,7 @@ class LedgerReport:
 
 def judge(
     copies: Mapping[str, Copy], ack_quorum: int, acknowledged: Collection[str] = ()
-) -> tuple[Verdict, dict[str, BadCopy]]:
+) -> tuple[CopyVerdict, dict[str, BadCopy]]:
     """The verdict on one entry, and what is wrong with which copy.
 
     Args:
@@ -128,10 +128,10 @@ def judge(
     )
     # A closed ledger may name a bookie twice: it has one copy all the same.
     if is_wrong or whole + doubtful < min(ack_quorum, len(copies)):
-        return Verdict.DAMAGE, bad
+        return CopyVerdict.DAMAGE, bad
     if doubtful:
-        return Verdict.DOUBT, bad
-    return (Verdict.REDUCED if bad else Verdict.WHOLE), bad
+        return CopyVerdict.DOUBT, bad
+    return (CopyVerdict.REDUCED if bad else CopyVerdict.WHOLE), bad
 
 
 def _odd_ones(entries: Mapping[str, Entry]) -> dict[str, BadCopy]:
@@ -172,7 +172,7 @@ class CopyTally:
         self._gap_max = gap_max
         self._acknowledged = acknowledged
         self._copies: dict[CopyState, int] = {}
-        self._verdicts: dict[Verdict, int] = {}
+        self._verdicts: dict[CopyVerdict, int] = {}
         self._lost = 0
         self._runs: dict[tuple[str, CopyState], CopyFault] = {}
         self._faults: list[CopyFault] = []
@@ -183,9 +183,9 @@ class CopyTally:
         count = len(entries)
         # Lengths are cumulative. Not in order if the writer chose the ids itself.
         nbytes = max(0, entries[-1].length - entries[0].length + len(entries[0].payload))
-        self._count(count, nbytes, Verdict.WHOLE, {CopyState.WHOLE: count * bookies})
+        self._count(count, nbytes, CopyVerdict.WHOLE, {CopyState.WHOLE: count * bookies})
 
-    def add(self, entry_id: int, copies: Mapping[str, Copy]) -> Verdict:
+    def add(self, entry_id: int, copies: Mapping[str, Copy]) -> CopyVerdict:
         """One entry with all its copies by bookie."""
         verdict, bad = judge(copies, self._ack_quorum, self._acknowledged)
         states = [copy.state for copy in bad.values()]
@@ -200,7 +200,7 @@ class CopyTally:
         return verdict
 
     def _count(
-        self, entries: int, nbytes: int, verdict: Verdict, copies: Mapping[CopyState, int]
+        self, entries: int, nbytes: int, verdict: CopyVerdict, copies: Mapping[CopyState, int]
     ) -> None:
         self.entries += entries
         self.payload_bytes += nbytes
@@ -248,7 +248,7 @@ class CopyTally:
             entries=self.entries,
             payload_bytes=self.payload_bytes,
             copies={state: self._copies[state] for state in CopyState if state in self._copies},
-            verdicts={v: self._verdicts[v] for v in Verdict if v in self._verdicts},
+            verdicts={v: self._verdicts[v] for v in CopyVerdict if v in self._verdicts},
             lost_entries=self._lost,
             faults=tuple(sorted(self._faults, key=lambda f: (f.first_entry, f.bookie))),
             faults_left_out=self._left_out,

@@ -22,9 +22,10 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_RECORDS, "read", "stream.cli.reading:read", "Read streams to their end."),
     (_RECORDS, "tail", "stream.cli.reading:tail", "Follow streams."),
     (_ADMINISTRATION, "namespace", "stream.cli.namespaces:app", "Create, list, show, set."),
-    (_ADMINISTRATION, "stream", "stream.cli.trash:app", "Create, list, show, truncate, delete."),
+    (_ADMINISTRATION, "stream", "stream.cli.verify:app", "Create, list, show, truncate, delete."),
     (_ADMINISTRATION, "retention", "stream.cli.retention:app", "Explain what goes when and why."),
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
+    (_ADMINISTRATION, "canary", "stream.cli.canary:canary", "Check promises all the time."),
     (_ADMINISTRATION, "janitor", "stream.cli.janitor:janitor", "Apply retention."),
     (_MEASURE, "bench", "stream.cli.bench:bench", "Run a benchmark."),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger.cli.output import ClusterOption, print_json, remark
-from ledger.core.copies import Verdict
+from ledger.core.copies import CopyVerdict
 from stream.canary import Canary, CanaryOptions, CanaryRound
 from stream.cli.arguments import parse_stream
 from stream.cli.verify import EXIT_CODES
@@ -11,9 +11,9 @@ from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _SEVERITY = {
-    Verdict.DAMAGE: "VIOLATION",
-    Verdict.DOUBT: "trouble",
-    Verdict.REDUCED: "fewer copies",
+    CopyVerdict.DAMAGE: "VIOLATION",
+    CopyVerdict.DOUBT: "trouble",
+    CopyVerdict.REDUCED: "fewer copies",
 }
 
 

@@ -17,7 +17,7 @@ import trio
 
 import stream.cli.trash  # noqa: F401 - it adds commands to the same app
 from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
-from ledger.core.copies import Verdict
+from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_stream
 from stream.cli.streams import app as app
@@ -27,7 +27,12 @@ from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.verify import OnProgress, StreamReport, VerifyProgress
 
-EXIT_CODES = {Verdict.WHOLE: 0, Verdict.DAMAGE: 3, Verdict.DOUBT: 4, Verdict.REDUCED: 5}
+EXIT_CODES = {
+    CopyVerdict.WHOLE: 0,
+    CopyVerdict.DAMAGE: 3,
+    CopyVerdict.DOUBT: 4,
+    CopyVerdict.REDUCED: 5,
+}
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -36,12 +41,12 @@ _FAULTS_SHOWN_MAX = 50
 _REPORTS_MAX = 1000
 _TELL_EVERY_S = 10.0
 _WORDS = {
-    Verdict.WHOLE: "whole: every copy there should be is there, and equal to the others",
-    Verdict.REDUCED: (
+    CopyVerdict.WHOLE: "whole: every copy there should be is there, and equal to the others",
+    CopyVerdict.REDUCED: (
         "fewer copies than there should be; an ack quorum holds all of it, nothing is lost"
     ),
-    Verdict.DOUBT: "in doubt: not every copy could be looked at; try again when all bookies run",
-    Verdict.DAMAGE: "DAMAGED: see the faults; copies were lost or are wrong",
+    CopyVerdict.DOUBT: "in doubt: not every copy could be looked at; try again with all bookies up",
+    CopyVerdict.DAMAGE: "DAMAGED: see the faults; copies were lost or are wrong",
 }
 
 
@@ -130,7 +135,7 @@ async def _verify_file(
     """Every receipt of the file; reports of those that are not whole are shown."""
     lines = (await trio.Path(file).read_text(encoding="utf-8")).splitlines()
     receipts = [Receipt.from_json(line) for line in lines if line.strip()]
-    counts = dict.fromkeys(Verdict, 0)
+    counts = dict.fromkeys(CopyVerdict, 0)
     truncated = 0
     reports: list[StreamReport] = []
     waiting = iter(receipts)
@@ -144,13 +149,13 @@ async def _verify_file(
                 truncated += 1
                 continue
             counts[report.verdict] += 1
-            if report.verdict is not Verdict.WHOLE and len(reports) < _REPORTS_MAX:
+            if report.verdict is not CopyVerdict.WHOLE and len(reports) < _REPORTS_MAX:
                 reports.append(report)
 
     async with trio.open_nursery() as nursery:
         for _ in range(min(_RECEIPTS_AT_ONCE, len(receipts))):
             nursery.start_soon(take_turns)
-    verdict = max((v for v, count in counts.items() if count), default=Verdict.WHOLE)
+    verdict = max((v for v, count in counts.items() if count), default=CopyVerdict.WHOLE)
     facts: dict[str, Any] = {
         "stream": str(name),
         "receipts": len(receipts),

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from ledger.client import LedgerClient
-from ledger.core.copies import CopyState, LedgerReport, Verdict
+from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import NoSuchLedger, Status, Unauthorized
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
 from ledger.wire.messages import (
@@ -93,7 +93,7 @@ async def test_a_whole_ledger(
         report = await verify_ledger(
             client, ledger_id, on_entries=lambda entries, nbytes: steps.append(entries)
         )
-    assert report.verdict is Verdict.WHOLE
+    assert report.verdict is CopyVerdict.WHOLE
     assert report.copies == {CopyState.WHOLE: 700 * write}
     assert report.faults == ()
     assert (report.first_entry, report.last_entry, report.entries) == (0, 699, 700)
@@ -107,10 +107,10 @@ async def test_what_each_answer_proves() -> None:
         ledger_id = await filled(client)
         bookies = cluster.bookies
         for status, state, verdict in [
-            (Status.NO_SUCH_ENTRY, "missing", Verdict.REDUCED),
-            (Status.UNKNOWN_LEDGER_STATE, "unknown", Verdict.DOUBT),
-            (Status.IO_ERROR, "unreadable", Verdict.DOUBT),
-            (Status.UNAUTHORIZED, "unreadable", Verdict.DOUBT),
+            (Status.NO_SUCH_ENTRY, "missing", CopyVerdict.REDUCED),
+            (Status.UNKNOWN_LEDGER_STATE, "unknown", CopyVerdict.DOUBT),
+            (Status.IO_ERROR, "unreadable", CopyVerdict.DOUBT),
+            (Status.UNAUTHORIZED, "unreadable", CopyVerdict.DOUBT),
         ]:
             cut_before(bookies["b1"], 10)
             bookies["b1"].script = refusing(status, range(10, 13))
@@ -131,7 +131,7 @@ async def test_a_bookie_that_knows_nothing_of_the_ledger() -> None:
         report = await verify_ledger(client, ledger_id)
         last = COUNT - 1
         assert faults_of(report) == [("b1", "missing", 0, last), ("b2", "missing", 0, last)]
-        assert report.verdict is Verdict.DAMAGE
+        assert report.verdict is CopyVerdict.DAMAGE
         assert report.lost_entries == 0
         cluster.bookie("b0").script = refusing(Status.NO_SUCH_LEDGER, range(COUNT))
         report = await verify_ledger(client, ledger_id)
@@ -150,8 +150,8 @@ async def test_a_wrong_byte_a_strange_entry_and_a_valid_copy_of_other_bytes() ->
             await other.append_many([b"x", b"other bytes"])
         report = await verify_ledger(client, ledger_id)
         assert faults_of(report) == [("b2", "corrupt", 5, 5), ("b2", "corrupt", 9, 9)]
-        assert report.verdict is Verdict.DAMAGE
-        assert report.verdicts == {Verdict.WHOLE: COUNT - 2, Verdict.DAMAGE: 2}
+        assert report.verdict is CopyVerdict.DAMAGE
+        assert report.verdicts == {CopyVerdict.WHOLE: COUNT - 2, CopyVerdict.DAMAGE: 2}
 
         held.clear()
         held.update(cluster.bookie("b1").entries)
@@ -174,7 +174,7 @@ async def test_a_bookie_that_hangs_up_is_out_of_reach_and_the_others_are_read() 
         cluster.bookie("b0").script = script
         report = await verify_ledger(client, ledger_id)
         assert faults_of(report) == [("b0", "unreachable", 0, COUNT - 1)]
-        assert report.verdict is Verdict.DOUBT
+        assert report.verdict is CopyVerdict.DOUBT
         assert report.copies[CopyState.WHOLE] == 2 * COUNT
 
 
@@ -191,7 +191,7 @@ async def test_an_open_ledger_is_verified_up_to_its_last_add_confirmed(tmp_path:
                 if report.last_entry == 29:
                     break
         assert (report.is_closed, report.entries) == (False, 30)
-        assert report.verdict is Verdict.WHOLE
+        assert report.verdict is CopyVerdict.WHOLE
         await writer.append(b"it was not fenced")
 
 
@@ -206,7 +206,7 @@ async def test_where_an_open_ledger_ends_may_be_in_doubt(tmp_path: Path) -> None
         for number in (0, 1):
             await cluster.stop(number)
         report = await verify_ledger(other, writer.ledger_id)
-        assert (report.entries, report.verdict) == (0, Verdict.DOUBT)
+        assert (report.entries, report.verdict) == (0, CopyVerdict.DOUBT)
         writer.abandon()
 
 
@@ -226,20 +226,20 @@ async def test_a_receipt_is_held_against_what_is_there() -> None:
 
         acked = tuple(ack.bookie for ack in receipt.acks)
         expected = ExpectedEntry(0, receipt.digest, acked)
-        assert (await verify_entry(client, writer.ledger_id, expected)).verdict is Verdict.WHOLE
+        assert (await verify_entry(client, writer.ledger_id, expected)).verdict is CopyVerdict.WHOLE
 
         forged = ExpectedEntry(0, b"\0\0\0\0", acked)
         report = await verify_entry(client, writer.ledger_id, forged)
         assert {state for _, state, _, _ in faults_of(report)} == {"differs"}
-        assert report.verdict is Verdict.DAMAGE
+        assert report.verdict is CopyVerdict.DAMAGE
 
         cluster.bookie("b1").entries.clear()  # it acknowledged, and forgot
-        assert (await verify_ledger(client, writer.ledger_id)).verdict is Verdict.REDUCED
+        assert (await verify_ledger(client, writer.ledger_id)).verdict is CopyVerdict.REDUCED
         report = await verify_entry(client, writer.ledger_id, expected)
-        assert report.verdict is Verdict.DAMAGE
+        assert report.verdict is CopyVerdict.DAMAGE
         cluster.bookie("b1").script = refusing(Status.UNKNOWN_LEDGER_STATE, range(1))
         report = await verify_entry(client, writer.ledger_id, expected)
-        assert report.verdict is Verdict.DOUBT
+        assert report.verdict is CopyVerdict.DOUBT
 
 
 async def test_a_bookie_that_does_not_acknowledge_in_time_is_not_named() -> None:
@@ -304,4 +304,4 @@ async def test_verifying_what_is_not_there_or_not_ours() -> None:
         with pytest.raises(Unauthorized):
             await verify_ledger(client, writer.ledger_id)
         report = await verify_ledger(client, writer.ledger_id, password=b"secret")
-        assert report.verdict is Verdict.WHOLE
+        assert report.verdict is CopyVerdict.WHOLE

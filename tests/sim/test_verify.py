@@ -8,7 +8,7 @@ import trio
 
 from bookie.reads import IsGone, Reads, Reply
 from bookie.testing import CrashKind, SimCluster, simulate
-from ledger.core.copies import CopyState, Verdict
+from ledger.core.copies import CopyState, CopyVerdict
 from ledger.errors import Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import ReadRequest, ReadResponse
@@ -54,11 +54,11 @@ def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> 
             await cluster.start_bookie("bookie-1")
             plain = await namespace.verify("s")
             report = await namespace.verify("s", receipt=receipt)
-            if plain.verdict is Verdict.WHOLE or "bookie-1:3181" not in receipt.bookies:
+            if plain.verdict is CopyVerdict.WHOLE or "bookie-1:3181" not in receipt.bookies:
                 return  # it was faster than the loss of power, or too slow to tell the lie
             # Without the receipt there is only a copy less than there should be.
-            assert plain.verdict is Verdict.REDUCED
-            assert report.verdict is Verdict.DAMAGE
+            assert plain.verdict is CopyVerdict.REDUCED
+            assert report.verdict is CopyVerdict.DAMAGE
             for found in (plain, report):
                 assert states_of(found) == [("bookie-1:3181", CopyState.MISSING)]
             convicted.append(1)
@@ -78,7 +78,7 @@ def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> Non
             await cluster.start_all()
             await trio.sleep(2)
             report = await namespace.verify("s", receipt=receipt)
-            assert report.verdict is Verdict.WHOLE, report
+            assert report.verdict is CopyVerdict.WHOLE, report
 
     for seed in range(5):
         simulate(story, seed)
@@ -103,7 +103,7 @@ def test_a_flipped_bit_on_a_disk_is_corrupt_and_never_missing() -> None:
             for report in (
                 await namespace.verify("s"), await namespace.verify("s", receipt=receipt)
             ):  # fmt: skip
-                assert report.verdict is Verdict.DAMAGE
+                assert report.verdict is CopyVerdict.DAMAGE
                 assert states_of(report) == [("bookie-2:3181", CopyState.CORRUPT)]
                 assert report.lost_entries == 0
 
@@ -117,7 +117,7 @@ def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -
             receipt = await one_record(namespace)
             cluster.network.partition(["auditor"], ["bookie-0", "bookie-1"])
             report = await namespace.verify("s", receipt=receipt)
-            assert report.verdict is Verdict.DOUBT
+            assert report.verdict is CopyVerdict.DOUBT
             assert states_of(report) == [
                 ("bookie-0:3181", CopyState.UNREACHABLE),
                 ("bookie-1:3181", CopyState.UNREACHABLE),
@@ -126,7 +126,7 @@ def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -
             cluster.network.heal()
             await trio.sleep(5)
             report = await namespace.verify("s", receipt=receipt)
-            assert report.verdict is Verdict.WHOLE
+            assert report.verdict is CopyVerdict.WHOLE
 
     simulate(story, 2)
 
@@ -157,7 +157,7 @@ def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
                 assert writer.statistics().repairs > 0
             for receipt in receipts:
                 report = await namespace.verify("s", receipt=receipt)
-                assert report.verdict in (Verdict.WHOLE, Verdict.REDUCED), report
+                assert report.verdict in (CopyVerdict.WHOLE, CopyVerdict.REDUCED), report
             values = [record.sequence for record in await namespace.read_last("s", 100)]
         assert values == sorted(receipt.sequence for receipt in receipts) == list(range(40))
 
@@ -182,9 +182,9 @@ def test_a_canary_is_content_with_honest_bookies_whatever_is_killed() -> None:
                     cluster.begin_bookie("bookie-0")
 
             worst = await canary.run(on_round, rounds=120)
-            assert worst < Verdict.DAMAGE, [r.alerts for r in rounds if r.alerts]
+            assert worst < CopyVerdict.DAMAGE, [r.alerts for r in rounds if r.alerts]
             assert [report.number for report in rounds] == list(range(1, 121))
-            assert rounds[-1].verdict is Verdict.WHOLE, rounds[-1]
+            assert rounds[-1].verdict is CopyVerdict.WHOLE, rounds[-1]
             assert len(rounds[-1].acks) == 3
             # It does not grow: about three times what is remembered.
             info = await namespace.info("canary")
@@ -213,13 +213,13 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
             await namespace.ensure()
             canary = Canary(namespace, "canary", CanaryOptions(interval_s=0.2, timeout_s=10))
             worst = await canary.run(rounds.append, rounds=1000, stop_on_violation=True)
-            assert worst is Verdict.DAMAGE
+            assert worst is CopyVerdict.DAMAGE
             assert 20 < len(rounds) < 1000
-            assert all(report.verdict is Verdict.WHOLE for report in rounds[:-1])
+            assert all(report.verdict is CopyVerdict.WHOLE for report in rounds[:-1])
             assert rounds[-1].checked_again is not None
             assert rounds[-1].checked_again.entry == 3
             [(verdict, text)] = rounds[-1].alerts
-            assert verdict is Verdict.DAMAGE
+            assert verdict is CopyVerdict.DAMAGE
             assert "missing at bookie-" in text
 
     with mock.patch.object(Reads, "read", read_forgetfully):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledger.core.copies import CopyState, Verdict
+from ledger.core.copies import CopyState, CopyVerdict
 from ledger.errors import InvalidArgument, NoSuchLedger
 from stream import Namespace, Position
 from stream.core.receipt import Receipt
@@ -38,11 +38,11 @@ async def test_a_receipt_names_all_replicas_and_is_found_whole(tmp_path: Path) -
             assert receipt.not_yet == ()
             # The segment is open, and stays so.
             report = await namespace.verify("s", receipt=receipt)
-            assert report.verdict is Verdict.WHOLE
+            assert report.verdict is CopyVerdict.WHOLE
             assert report.copies == {CopyState.WHOLE: 3}
             await writer.append(b"after")
         again = Receipt.from_json(receipt.to_json())
-        assert (await namespace.verify("s", receipt=again)).verdict is Verdict.WHOLE
+        assert (await namespace.verify("s", receipt=again)).verdict is CopyVerdict.WHOLE
 
 
 async def test_records_of_one_entry_share_what_is_known(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_records_of_one_entry_share_what_is_known(tmp_path: Path) -> None:
         assert all(len(digests) == 1 for digests in by_entry.values())
         assert len(by_entry) < 50
         for receipt in receipts[::10]:
-            assert (await namespace.verify("s", receipt=receipt)).verdict is Verdict.WHOLE
+            assert (await namespace.verify("s", receipt=receipt)).verdict is CopyVerdict.WHOLE
 
 
 async def test_a_receipt_is_asked_for_right_after_taking_the_record(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ async def test_a_whole_stream_is_verified_with_progress(tmp_path: Path) -> None:
                     await writer.append_many([b"%d" % n * 20 for n in range(1000)])
             steps: list[VerifyProgress] = []
             report = await namespace.verify("s", on_progress=steps.append)
-            assert report.verdict is Verdict.WHOLE
+            assert report.verdict is CopyVerdict.WHOLE
         assert len(report.segments) > 3
         assert report.copies == {CopyState.WHOLE: 3 * report.entries}
         assert report.lost_entries == 0
@@ -120,9 +120,9 @@ async def test_a_bookie_out_of_reach_is_a_doubt(tmp_path: Path) -> None:
         assert victim in receipt.bookies
         await cluster.stop(1)
         report = await namespace.verify("s")
-        assert report.verdict is Verdict.DOUBT
+        assert report.verdict is CopyVerdict.DOUBT
         assert report.copies == {CopyState.WHOLE: 2, CopyState.UNREACHABLE: 1}
-        assert (await namespace.verify("s", receipt=receipt)).verdict is Verdict.DOUBT
+        assert (await namespace.verify("s", receipt=receipt)).verdict is CopyVerdict.DOUBT
 
 
 async def test_a_ledger_that_is_gone_is_damage(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_ledger_that_is_gone_is_damage(tmp_path: Path) -> None:
         with pytest.raises(NoSuchLedger):
             await namespace.client.ledger_metadata(receipt.ledger_id)
         for report in (await namespace.verify("s"), await namespace.verify("s", receipt=receipt)):
-            assert report.verdict is Verdict.DAMAGE
+            assert report.verdict is CopyVerdict.DAMAGE
             assert "ledger" in report.segments[0].problem
 
 
@@ -144,7 +144,7 @@ async def test_receipts_of_what_was_truncated_remade_or_never_there(tmp_path: Pa
             await writer.append(b"more")
         beyond = replace(receipt, position=Position(1, 7, 0))
         report = await namespace.verify("s", receipt=beyond)
-        assert report.verdict is Verdict.DAMAGE
+        assert report.verdict is CopyVerdict.DAMAGE
         assert "not in it" in report.segments[0].problem
         moved = replace(receipt, ledger_id=receipt.ledger_id + 1000)
         report = await namespace.verify("s", receipt=moved)

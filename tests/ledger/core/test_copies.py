@@ -12,7 +12,7 @@ from ledger.core.copies import (
     Copy,
     CopyState,
     CopyTally,
-    Verdict,
+    CopyVerdict,
     judge,
 )
 from ledger.core.entry import Entry
@@ -29,24 +29,24 @@ LIMBO = BadCopy(CopyState.UNKNOWN, "may have forgotten")
 @pytest.mark.parametrize(
     ("copies", "verdict"),
     [
-        ([GOOD, GOOD, GOOD], Verdict.WHOLE),
-        ([GOOD, GOOD, ABSENT], Verdict.REDUCED),
-        ([GOOD, ABSENT, ABSENT], Verdict.DAMAGE),
-        ([ABSENT, ABSENT, ABSENT], Verdict.DAMAGE),
-        ([GOOD, GOOD, SILENT], Verdict.DOUBT),
-        ([GOOD, GOOD, FAULTY], Verdict.DOUBT),
-        ([GOOD, GOOD, LIMBO], Verdict.DOUBT),
-        ([GOOD, ABSENT, SILENT], Verdict.DOUBT),
-        ([ABSENT, ABSENT, SILENT], Verdict.DAMAGE),
-        ([SILENT, SILENT, SILENT], Verdict.DOUBT),
-        ([GOOD, GOOD, ROTTEN], Verdict.DAMAGE),
-        ([SILENT, SILENT, ROTTEN], Verdict.DAMAGE),
-        ([GOOD, GOOD, OTHER], Verdict.DAMAGE),
-        ([GOOD, OTHER, ABSENT], Verdict.DAMAGE),
+        ([GOOD, GOOD, GOOD], CopyVerdict.WHOLE),
+        ([GOOD, GOOD, ABSENT], CopyVerdict.REDUCED),
+        ([GOOD, ABSENT, ABSENT], CopyVerdict.DAMAGE),
+        ([ABSENT, ABSENT, ABSENT], CopyVerdict.DAMAGE),
+        ([GOOD, GOOD, SILENT], CopyVerdict.DOUBT),
+        ([GOOD, GOOD, FAULTY], CopyVerdict.DOUBT),
+        ([GOOD, GOOD, LIMBO], CopyVerdict.DOUBT),
+        ([GOOD, ABSENT, SILENT], CopyVerdict.DOUBT),
+        ([ABSENT, ABSENT, SILENT], CopyVerdict.DAMAGE),
+        ([SILENT, SILENT, SILENT], CopyVerdict.DOUBT),
+        ([GOOD, GOOD, ROTTEN], CopyVerdict.DAMAGE),
+        ([SILENT, SILENT, ROTTEN], CopyVerdict.DAMAGE),
+        ([GOOD, GOOD, OTHER], CopyVerdict.DAMAGE),
+        ([GOOD, OTHER, ABSENT], CopyVerdict.DAMAGE),
     ],
 )
 def test_verdicts_for_three_copies_of_which_two_are_needed(
-    copies: list[Copy], verdict: Verdict
+    copies: list[Copy], verdict: CopyVerdict
 ) -> None:
     assert judge(dict(zip("abc", copies, strict=True)), 2)[0] is verdict
 
@@ -60,13 +60,13 @@ def test_the_odd_one_differs_and_without_a_majority_all_do() -> None:
 
 def test_who_acknowledged_an_entry_may_not_be_without_it() -> None:
     copies: dict[str, Copy] = {"a": GOOD, "b": GOOD, "c": ABSENT}
-    assert judge(copies, 2, acknowledged=("a", "b"))[0] is Verdict.REDUCED
-    assert judge(copies, 2, acknowledged=("a", "c"))[0] is Verdict.DAMAGE
-    assert judge(copies | {"c": SILENT}, 2, acknowledged=("a", "c"))[0] is Verdict.DOUBT
+    assert judge(copies, 2, acknowledged=("a", "b"))[0] is CopyVerdict.REDUCED
+    assert judge(copies, 2, acknowledged=("a", "c"))[0] is CopyVerdict.DAMAGE
+    assert judge(copies | {"c": SILENT}, 2, acknowledged=("a", "c"))[0] is CopyVerdict.DOUBT
 
 
 def test_a_bookie_named_twice_has_one_copy() -> None:
-    assert judge({"a": GOOD}, 2)[0] is Verdict.WHOLE
+    assert judge({"a": GOOD}, 2)[0] is CopyVerdict.WHOLE
 
 
 @given(
@@ -89,8 +89,8 @@ def test_a_tally_is_what_counting_gives(kinds: list[list[BadCopy | None]]) -> No
             tally.add(entry_id, everything[-1])
     report = tally.report(7, is_closed=True, first_entry=0, last_entry=len(kinds) - 1)
     verdicts = [judge(copies, 2)[0] for copies in everything]
-    assert report.verdict == max(verdicts, default=Verdict.WHOLE)
-    assert report.verdicts == {v: verdicts.count(v) for v in Verdict if v in verdicts}
+    assert report.verdict == max(verdicts, default=CopyVerdict.WHOLE)
+    assert report.verdicts == {v: verdicts.count(v) for v in CopyVerdict if v in verdicts}
     states = [
         copy.state if isinstance(copy, BadCopy) else CopyState.WHOLE
         for copies in everything
@@ -120,7 +120,7 @@ def test_what_could_not_be_looked_at_is_a_doubt() -> None:
     report = CopyTally(2).report(
         7, is_closed=False, first_entry=0, last_entry=-1, doubts=["who knows where it ends"]
     )
-    assert report.verdict is Verdict.DOUBT
+    assert report.verdict is CopyVerdict.DOUBT
 
 
 def test_runs_of_faults_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +131,4 @@ def test_runs_of_faults_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     report = tally.report(7, is_closed=True, first_entry=0, last_entry=19)
     assert len(report.faults) == 3
     assert report.faults_left_out == 7
-    assert report.verdicts == {Verdict.REDUCED: 10}
+    assert report.verdicts == {CopyVerdict.REDUCED: 10}
