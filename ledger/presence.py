@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 
+import trio
+
 from ledger.errors import NoSuchNode
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.ledgers import client_path
@@ -22,20 +24,26 @@ class Presence:
         self._store = store
         self._rng = rng
         self._client_id: str | None = None
+        self._making = trio.Lock()
 
     async def announce(self) -> str:
         """The name under which everybody can see now that this client is alive.
 
         Raises MetadataUnavailable.
         """
-        if self._client_id is not None:
+        known = self._client_id
+        if known is not None:
             try:
-                await self._store.get(client_path(self._client_id))
+                await self._store.get(client_path(known))
             except NoSuchNode:
-                self._client_id = None  # the session was lost, and the node with it
+                pass  # the session was lost, and the node with it
             else:
-                return self._client_id
-        client_id = f"{self._rng.getrandbits(64):016x}"
-        await self._store.create(client_path(client_id), b"", is_ephemeral=True)
-        self._client_id = client_id
-        return client_id
+                return known
+        async with self._making:
+            if self._client_id is not None and self._client_id != known:
+                return self._client_id  # another ledger's maker came first
+            self._client_id = None
+            client_id = f"{self._rng.getrandbits(64):016x}"
+            await self._store.create(client_path(client_id), b"", is_ephemeral=True)
+            self._client_id = client_id
+            return client_id

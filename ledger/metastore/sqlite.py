@@ -1,8 +1,8 @@
 """The metadata store on one SQLite file, shared by the processes of one machine.
 
-The trio half of `sqlite_file.py`: it moves calls to a thread, one at a time, changes that came
-together as one (`sqlite_commits.py`), keeps the session alive, and turns others' commits into
-watch events. Never used in the simulator (threads).
+The trio half of `sqlite_file.py`: it moves calls to threads, many at a time (`sqlite_lane.py`),
+keeps the session alive, and turns others' commits into watch events. Never used in the simulator
+(threads).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ledger.errors import InvalidArgument, MetadataUnavailable, NodeExists, Sess
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
 from ledger.metastore.processes import identity_of
-from ledger.metastore.sqlite_commits import GroupCommits
 from ledger.metastore.sqlite_connection import BUSY_TIMEOUT_S
 from ledger.metastore.sqlite_file import SqliteFile, Watched, WatchKey, WatchValue
+from ledger.metastore.sqlite_lane import Lane, Work
 from ledger.metastore.tasks import open_background
 
 T = TypeVar("T")
@@ -90,6 +90,7 @@ async def open_sqlite(
         async with open_background() as nursery:
             nursery.start_soon(store.run_session, session_timeout_ms / 4000)
             nursery.start_soon(store.run_watches)
+            nursery.start_soon(store.reads.run)
             nursery.start_soon(store.commits.run)
             try:
                 yield store
@@ -128,7 +129,9 @@ class SqliteStore:
         self._file = file
         self._limiter = limiter
         self._session = session
-        self.commits = GroupCommits(partial(self._call, file.commit_together))
+        self.reads = Lane(self._visit_reader)
+        self.commits = Lane(partial(self._call, file.commit_together))
+        self._read_limiter = trio.CapacityLimiter(1)
         self._renewal = trio.Lock()
         self._watches: dict[_Watch, None] = {}
         self._is_watched = trio.Event()
@@ -137,12 +140,12 @@ class SqliteStore:
         self._is_closed = False
 
     async def get(self, path: str) -> Node:
-        return await self._call(self._file.get, check_path(path))
+        return await self.reads.do(partial(self._file.get, check_path(path)))
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
         await self._bury_if_due()
-        return await self._call(self._file.children, path)
+        return await self.reads.do(partial(self._file.children, path))
 
     async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
         await self.transaction([Create(path, data, is_ephemeral)])
@@ -234,7 +237,7 @@ class SqliteStore:
     async def _refresh(self, known_sequence: int) -> int:
         watches = list(self._watches)
         keys = list(dict.fromkeys(watch.key for watch in watches))
-        sequence, values = await self._call(self._file.snapshot, keys, known_sequence)
+        sequence, values = await self.reads.do(partial(self._file.snapshot, keys, known_sequence))
         if values is not None:
             by_key = dict(zip(keys, values, strict=True))
             for watch in watches:
@@ -254,7 +257,7 @@ class SqliteStore:
         self._watches[watch] = None
         self._is_watched.set()
         try:
-            sequence, values = await self._call(self._file.snapshot, [watch.key], -1)
+            sequence, values = await self.reads.do(partial(self._file.snapshot, [watch.key], -1))
             assert values is not None, "no sequence is -1"
             watch.offer(sequence, values[0])
             while True:
@@ -303,6 +306,11 @@ class SqliteStore:
         # Not abandoned when cancelled: the connection belongs to one call at a time.
         return await trio.to_thread.run_sync(
             self._checked, function, arguments, limiter=self._limiter
+        )
+
+    async def _visit_reader(self, works: Sequence[Work]) -> list[object]:
+        return await trio.to_thread.run_sync(
+            self._checked, self._file.read_together, (works,), limiter=self._read_limiter
         )
 
     def _checked(self, function: Callable[..., T], arguments: tuple[object, ...]) -> T:

@@ -1,8 +1,9 @@
 """The metadata tree in one SQLite file: the blocking half of `sqlite.py`.
 
-Called from one thread at a time. What a change committed survives loss of power (WAL with
-synchronous=FULL). Sessions are rows with a heartbeat on the machine's monotonic clock, which
-all processes share; any process may bury a dead one, in the transaction that drops its nodes.
+Called from one thread at a time for reading, and from one for the rest. What a change committed
+survives loss of power (WAL with synchronous=FULL). Sessions are rows with a heartbeat on the
+machine's monotonic clock, which all processes share; any process may bury a dead one, in the
+transaction that drops its nodes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Watched:
 
 
 class SqliteFile:
-    """One open file: a connection for work, and one that only notices others' commits."""
+    """One open file: a connection that changes it, one that reads, so that reading waits for no
+    disk, and one that only notices others' commits."""
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class SqliteFile:
             self._db = connect(path, BUSY_TIMEOUT_S)
             try:
                 self._prepare()
+                self._reader = connect(path, BUSY_TIMEOUT_S)
                 self._notice = connect(path, 0)
             except BaseException:
                 self._db.close()
@@ -98,20 +101,34 @@ class SqliteFile:
 
     def close(self) -> None:
         self._db.close()
+        self._reader.close()
         self._notice.close()
 
     # Reading.
 
+    def read_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
+        """Does these reads; what one raises is in the place of what it returns."""
+        outcomes: list[object] = []
+        for work in works:
+            try:
+                outcomes.append(work())
+            except LedgerError as error:
+                outcomes.append(error)
+        return outcomes
+
+    # These are works for `read_together`.
+
     def get(self, path: str) -> Node:
         with self._errors():
-            node = self._node(path)
+            node = _node(self._reader, path)
         if node is None:
             raise NoSuchNode(f"no metadata node {path}")
         return node
 
     def children(self, path: str) -> list[str]:
         with self._errors():
-            return self._children(path)
+            rows = self._reader.execute("SELECT path FROM nodes WHERE parent = ?", (path,))
+            return sorted(name_of(child) for (child,) in rows)
 
     def commit_counter(self) -> int:
         """Changes when another connection committed. Reads shared memory: never waits."""
@@ -123,27 +140,23 @@ class SqliteFile:
         self, keys: Sequence[WatchKey], known_sequence: int
     ) -> tuple[int, list[Watched] | None]:
         """Change sequence and the values of `keys` at it; None if it is `known_sequence`."""
-        with self._errors(), self._transaction("BEGIN"):
-            (sequence,) = self._db.execute("SELECT sequence FROM changes").fetchone()
+        with self._errors(), _transaction(self._reader, "BEGIN"):
+            (sequence,) = self._reader.execute("SELECT sequence FROM changes").fetchone()
             if sequence == known_sequence:
                 return sequence, None
             return sequence, [self._watched(path, is_children) for path, is_children in keys]
 
     def _watched(self, path: str, is_children: bool) -> Watched:
-        condition = "parent = ? ORDER BY path" if is_children else "path = ?"
-        rows = self._db.execute(f"SELECT born FROM nodes WHERE {condition}", (path,))
-        born = tuple(number for (number,) in rows)
-        return Watched(self._children(path) if is_children else self._node(path), born)
-
-    def _node(self, path: str) -> Node | None:
-        row = self._db.execute(
-            "SELECT data, version, created_ms FROM nodes WHERE path = ?", (path,)
+        if is_children:
+            rows = self._reader.execute(
+                "SELECT path, born FROM nodes WHERE parent = ? ORDER BY path", (path,)
+            ).fetchall()
+            names = sorted(name_of(child) for child, _ in rows)
+            return Watched(names, tuple(born for _, born in rows))
+        row = self._reader.execute(
+            "SELECT data, version, created_ms, born FROM nodes WHERE path = ?", (path,)
         ).fetchone()
-        return Node(*row) if row is not None else None
-
-    def _children(self, path: str) -> list[str]:
-        rows = self._db.execute("SELECT path FROM nodes WHERE parent = ?", (path,))
-        return sorted(name_of(child) for (child,) in rows)
+        return Watched(None, ()) if row is None else Watched(Node(*row[:3]), row[3:])
 
     # Changing.
 
@@ -153,7 +166,7 @@ class SqliteFile:
         One that raises a LedgerError undoes what it did alone, and the error is in its place.
         """
         outcomes: list[object] = []
-        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+        with self._errors(), _transaction(self._db, "BEGIN IMMEDIATE"):
             for work in works:
                 self._db.execute("SAVEPOINT work")
                 try:
@@ -210,7 +223,7 @@ class SqliteFile:
 
     def _create(self, change: Create, session: int) -> None:
         check_node(change.path, len(change.data))
-        if self._node(change.path) is not None:
+        if _node(self._db, change.path) is not None:
             raise NodeExists(f"metadata node {change.path} exists already")
         if change.is_ephemeral and not self._has_session(session):
             raise SessionLost(f"metadata session {session} of this process has ended")
@@ -245,7 +258,7 @@ class SqliteFile:
         """Buries dead sessions (perhaps our own predecessor's) and starts one of ours."""
         self.expire_dead()
         own = self._identity
-        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+        with self._errors(), _transaction(self._db, "BEGIN IMMEDIATE"):
             cursor = self._db.execute(
                 "INSERT INTO sessions VALUES(NULL, ?, ?, ?, ?, ?, ?)",
                 (
@@ -276,7 +289,7 @@ class SqliteFile:
             return cursor.rowcount == 1
 
     def end_session(self, session: int) -> None:
-        with self._errors(), self._transaction("BEGIN IMMEDIATE"):
+        with self._errors(), _transaction(self._db, "BEGIN IMMEDIATE"):
             self._bury(session)
 
     def expire_dead(self) -> int:
@@ -284,7 +297,7 @@ class SqliteFile:
         with self._errors():
             if not self._dead_sessions():
                 return 0
-            with self._transaction("BEGIN IMMEDIATE"):
+            with _transaction(self._db, "BEGIN IMMEDIATE"):
                 dead = self._dead_sessions()  # again: one may have beaten meanwhile
                 for session in dead:
                     self._bury(session)
@@ -319,7 +332,7 @@ class SqliteFile:
         self._is_prepared()  # before anything is written: a foreign file stays as it is
         set_wal(self._db, self.path)
         self._db.execute("PRAGMA synchronous = FULL")
-        with self._transaction("BEGIN IMMEDIATE"):
+        with _transaction(self._db, "BEGIN IMMEDIATE"):
             if not self._is_prepared():
                 for statement in _SCHEMA.split(";\n"):
                     self._db.execute(statement)
@@ -345,19 +358,27 @@ class SqliteFile:
         return True
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[None]:
-        self._db.execute(begin)
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-
-    @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
             raise mapped(self.path, error) from error
+
+
+def _node(db: sqlite3.Connection, path: str) -> Node | None:
+    row = db.execute(
+        "SELECT data, version, created_ms FROM nodes WHERE path = ?", (path,)
+    ).fetchone()
+    return Node(*row) if row is not None else None
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection, begin: str) -> Iterator[None]:
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -1,7 +1,8 @@
-"""Changes of many tasks in one commit: the disk is synced once for all that came meanwhile.
+"""Calls of many tasks in one visit of a thread: what comes while one is under way gathers for the
+next. A busy event loop starts few visits per second, and a commit syncs the disk once for all.
 
-While a commit is under way the next one gathers. Must never answer a change before it is on disk,
-nor let one that is refused spoil the others. The blocking half is `SqliteFile.commit_together`.
+Must never answer a change before it is on disk, nor let one call that is refused spoil the others.
+The blocking half are `SqliteFile.commit_together` and `read_together`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from ledger.errors import LedgerError, MetadataUnavailable
 T = TypeVar("T")
 
 TOGETHER_MAX = 256
-"""Changes in one commit. It locks the file for other processes for so long: some ms."""
+"""Calls in one visit. A commit locks the file for other processes for so long: some ms."""
 
 Work = Callable[[], object]
-Commit = Callable[[Sequence[Work]], Awaitable[list[object]]]
+Visit = Callable[[Sequence[Work]], Awaitable[list[object]]]
 
 
 class _Waiting(Generic[T]):
-    """A change that waits for its commit, then for the disk."""
+    """A call that waits for the next visit, then for its end."""
 
     __slots__ = ("done", "has_begun", "outcome", "work")
 
@@ -36,24 +37,24 @@ class _Waiting(Generic[T]):
         self.outcome: T | LedgerError | None = None
 
 
-class GroupCommits:
-    """`do` from any task; `run` is the task that commits.
+class Lane:
+    """`do` from any task; `run` is the task that visits the thread, again and again.
 
     Args:
-        commit: does all works in one transaction; gives what each returned, or the LedgerError it
-            raised. What it raises itself is the fate of them all.
+        visit: does all works; gives what each returned, or the LedgerError it raised. What it
+            raises itself is the fate of them all.
     """
 
-    def __init__(self, commit: Commit) -> None:
-        self._commit = commit
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
         self._queue: deque[_Waiting[object]] = deque()
         self._arrival = trio.Event()
         self._is_over = False
 
     async def do(self, work: Callable[[], T]) -> T:
-        """What `work` returns, after it is on disk; raises what it raises.
+        """What `work` returns; raises what it raises.
 
-        Cancelled before its commit has begun it does nothing; after that it waits for the end.
+        Cancelled before its visit has begun it does nothing; after that it waits for the end.
         """
         if self._is_over:
             raise MetadataUnavailable("this metadata store is closed")
@@ -75,27 +76,27 @@ class GroupCommits:
         return cast("T", outcome)
 
     async def run(self) -> None:
-        """Commits what comes, until it is cancelled; then nothing more is taken."""
+        """Does what comes, until it is cancelled; then nothing more is taken."""
         try:
             while True:
                 if not self._queue:
                     self._arrival = trio.Event()
                     await self._arrival.wait()
                 count = min(len(self._queue), TOGETHER_MAX)
-                await self._commit_all([self._queue.popleft() for _ in range(count)])
+                await self._visit_with([self._queue.popleft() for _ in range(count)])
         finally:
             self._is_over = True
             closed = MetadataUnavailable("this metadata store is closed")
             _finish(list(self._queue), closed)
             self._queue.clear()
 
-    async def _commit_all(self, group: list[_Waiting[object]]) -> None:
+    async def _visit_with(self, group: list[_Waiting[object]]) -> None:
         for waiting in group:
             waiting.has_begun = True
         outcomes: Sequence[object] | LedgerError
         outcomes = MetadataUnavailable("the metadata store was closed before it answered")
         try:
-            outcomes = await self._commit([waiting.work for waiting in group])
+            outcomes = await self._visit([waiting.work for waiting in group])
         except LedgerError as error:
             outcomes = error
         finally:

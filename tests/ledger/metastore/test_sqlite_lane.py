@@ -1,4 +1,4 @@
-"""Changes of many tasks share a commit, and each has its own fate."""
+"""Calls of many tasks share a visit of the thread, and each has its own fate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import trio.testing
 from ledger.errors import MetadataConflict, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore.base import Create, Put
 from ledger.metastore.sqlite import SqliteStore, open_sqlite
-from ledger.metastore.sqlite_commits import TOGETHER_MAX, GroupCommits, Work
+from ledger.metastore.sqlite_lane import TOGETHER_MAX, Lane, Work
 from ledger.metastore.tasks import open_background
 
 
 class Disk:
-    """Commits when it is let; remembers how many works came together."""
+    """Works when it is let; remembers how many works came together."""
 
     def __init__(self) -> None:
         self.groups: list[int] = []
         self.let = trio.Semaphore(0)
 
-    async def commit(self, works: Sequence[Work]) -> list[object]:
+    async def visit(self, works: Sequence[Work]) -> list[object]:
         self.groups.append(len(works))
         await self.let.acquire()
         return [_outcome(work) for work in works]
@@ -38,20 +38,20 @@ def _outcome(work: Work) -> object:
 
 
 @asynccontextmanager
-async def commits_on(disk: Disk) -> AsyncIterator[GroupCommits]:
-    commits = GroupCommits(disk.commit)
+async def lane_on(disk: Disk) -> AsyncIterator[Lane]:
+    lane = Lane(disk.visit)
     async with open_background() as nursery:
-        nursery.start_soon(commits.run)
-        yield commits
+        nursery.start_soon(lane.run)
+        yield lane
 
 
-async def test_what_comes_during_a_commit_is_one_commit() -> None:
+async def test_what_comes_during_a_visit_is_one_visit() -> None:
     disk = Disk()
     done: list[int] = []
-    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
+    async with lane_on(disk) as lane, trio.open_nursery() as nursery:
 
         async def do(number: int) -> None:
-            done.append(await commits.do(lambda: number))
+            done.append(await lane.do(lambda: number))
 
         nursery.start_soon(do, 0)
         await trio.testing.wait_all_tasks_blocked()
@@ -70,22 +70,23 @@ async def test_one_that_is_refused_spoils_no_other() -> None:
     def refuse() -> None:
         raise MetadataConflict("no")
 
-    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
-        disk.let.release()
-        nursery.start_soon(commits.do, lambda: 1)
+    async with lane_on(disk) as lane, trio.open_nursery() as nursery:
+        for _ in range(2):  # together or not, as the scheduler likes
+            disk.let.release()
+        nursery.start_soon(lane.do, lambda: 1)
         with pytest.raises(MetadataConflict):
-            await commits.do(refuse)
+            await lane.do(refuse)
 
 
 async def test_a_change_cancelled_in_time_is_not_made() -> None:
     disk = Disk()
     made: list[int] = []
-    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
-        nursery.start_soon(commits.do, lambda: made.append(1))
+    async with lane_on(disk) as lane, trio.open_nursery() as nursery:
+        nursery.start_soon(lane.do, lambda: made.append(1))
         await trio.testing.wait_all_tasks_blocked()
         with trio.CancelScope() as scope:
             scope.cancel()
-            await commits.do(lambda: made.append(2))
+            await lane.do(lambda: made.append(2))
         assert scope.cancelled_caught
         disk.let.release()
     assert made == [1]
@@ -94,12 +95,12 @@ async def test_a_change_cancelled_in_time_is_not_made() -> None:
 async def test_a_change_cancelled_too_late_is_waited_for() -> None:
     disk = Disk()
     made: list[int] = []
-    async with commits_on(disk) as commits, trio.open_nursery() as nursery:
+    async with lane_on(disk) as lane, trio.open_nursery() as nursery:
         scope = trio.CancelScope()
 
         async def do() -> None:
             with scope:
-                await commits.do(lambda: made.append(1))
+                await lane.do(lambda: made.append(1))
 
         nursery.start_soon(do)
         await trio.testing.wait_all_tasks_blocked()
@@ -113,17 +114,17 @@ async def test_a_change_cancelled_too_late_is_waited_for() -> None:
 async def test_those_who_wait_at_the_end_are_told() -> None:
     disk = Disk()
     async with trio.open_nursery() as nursery:
-        async with commits_on(disk) as commits:
+        async with lane_on(disk) as lane:
 
             async def do() -> None:
                 with pytest.raises(MetadataUnavailable):
-                    await commits.do(lambda: None)
+                    await lane.do(lambda: None)
 
             for _ in range(3):
                 nursery.start_soon(do)
             await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(MetadataUnavailable):
-            await commits.do(lambda: None)
+            await lane.do(lambda: None)
 
 
 @asynccontextmanager
@@ -181,3 +182,35 @@ async def test_exactly_one_of_those_who_put_a_version_wins(tmp_path: Path) -> No
                 nursery.start_soon(put, number)
         assert len(won) == 1
         assert (await store.get("/n")).data == b"%d" % won[0]
+
+
+async def test_many_reads_at_once_are_each_answered(tmp_path: Path) -> None:
+    async with a_store(tmp_path) as store:
+        for number in range(20):
+            await store.create(f"/n/{number}", b"%d" % number)
+        found: dict[int, bytes | None] = {}
+
+        async def get(number: int) -> None:
+            try:
+                found[number] = (await store.get(f"/n/{number}")).data
+            except NoSuchNode:
+                found[number] = None
+
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(get, number)
+        assert found == {n: b"%d" % n if n < 20 else None for n in range(40)}
+
+
+async def test_who_made_a_change_reads_it(tmp_path: Path) -> None:
+    async with a_store(tmp_path) as store, trio.open_nursery() as nursery:
+
+        async def make_and_read(number: int) -> None:
+            path = f"/n/{number}"
+            await store.create(path, b"0")
+            for version in range(10):
+                assert (await store.get(path)).version == version
+                assert await store.put(path, b"%d" % version, version) == version + 1
+
+        for number in range(10):
+            nursery.start_soon(make_and_read, number)
