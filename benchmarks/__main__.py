@@ -16,7 +16,9 @@ from benchmarks.cluster import RunningCluster, running_cluster
 from benchmarks.report import Measured, result_of, show
 from benchmarks.settings import Settings
 
-Name = Literal["ledger-add", "append", "latency", "tail", "fanout", "catchup", "start", "all"]
+Name = Literal[
+    "ledger-add", "append", "latency", "tail", "fanout", "catchup", "streams", "start", "all"
+]
 _RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000}
 
 # What `all` runs: the rows of the table in docs/performance.md.
@@ -64,6 +66,7 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         ledger-add: entries to a ledger. append: records to a stream. latency: at a fixed rate.
         tail: from writer to reader. fanout: to a hundred of them. catchup: reading what is there.
         start: until "ready".
+        streams: many streams, some of them written at once.
         all: each of them, with the settings of docs/performance.md.
     """
     chosen = settings or Settings()

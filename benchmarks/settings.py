@@ -59,6 +59,12 @@ class Settings:
     shape: Literal["batches", "records"] = "batches"
     """catchup, fanout: what a reader is given, columnar batches or record objects."""
 
+    streams: int = 10_000
+    """streams: how many there are."""
+
+    written: int = 500
+    """streams: how many of them are written at once."""
+
     dir: Path | None = None
     """Where the cluster's directory is made (removed afterwards); default: the system's."""
 
