@@ -23,6 +23,8 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_RECORDS, "tail", "stream.cli.reading:tail", "Follow streams."),
     (_ADMINISTRATION, "namespace", "stream.cli.namespaces:app", "Create, list, show, set."),
     (_ADMINISTRATION, "stream", "stream.cli.verify:app", "Create, list, show, truncate, delete."),
+    (_ADMINISTRATION, "cursor", "stream.cli.cursors:app", "List, show, set, delete."),
+    (_ADMINISTRATION, "group", "stream.cli.groups:app", "Consumer groups: list, show, delete."),
     (_ADMINISTRATION, "retention", "stream.cli.retention:app", "Explain what goes when and why."),
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
     (_ADMINISTRATION, "canary", "stream.cli.canary:canary", "Check promises all the time."),

@@ -1,0 +1,142 @@
+"""`ledgerstream cursor`: how far who has read, and setting it by hand.
+
+Of a partitioned stream the cursors of all its partitions are meant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyclopts import App
+
+from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.errors import InvalidArgument
+from stream.cli.arguments import StreamName, parse_from, parse_stream
+from stream.core.cursor_metadata import CursorMetadata
+from stream.core.position import Position
+from stream.errors import NoSuchCursor
+from stream.namespace import Namespace
+
+app = App(name="cursor", help="List, show, set, delete.")
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+
+
+async def _facts(namespace: Namespace, cursor: CursorMetadata) -> dict[str, Any]:
+    lag = await namespace.cursor_lag(cursor.stream, cursor.name)
+    return {
+        "stream": f"{namespace.name}/{cursor.stream}",
+        "cursor": cursor.name,
+        "position": str(cursor.position),
+        "lag_records": lag.records,
+        "lag_bytes": lag.bytes,
+        "lag_seconds": lag.seconds,
+        "holder": cursor.holder or None,
+        "epoch": cursor.epoch,
+        "changed": time_of(cursor.changed_ms),
+    }
+
+
+@app.command(name="list")
+async def list_cursors(
+    stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """List the cursors of a stream, those of consumer groups too, with their lag."""
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        facts = [
+            await _facts(namespace, cursor)
+            for partition in await namespace.partitions(name.stream)
+            for cursor in await namespace.cursors(partition)
+        ]
+    output.show_list(facts, title=f"cursors of {name}", none="no cursors")
+
+
+async def _found(namespace: Namespace, name: StreamName, cursor: str) -> list[dict[str, Any]]:
+    """Facts of the cursor in each partition that has it. Raises NoSuchCursor if none has."""
+    found = [
+        each
+        for partition in await namespace.partitions(name.stream)
+        for each in await namespace.cursors(partition)
+        if each.name == cursor
+    ]
+    if not found:
+        raise NoSuchCursor(
+            f"no cursor {cursor!r} on stream {name}; `ledgerstream cursor list {name}` shows all"
+        )
+    return [await _facts(namespace, each) for each in found]
+
+
+def _show(facts: list[dict[str, Any]], cursor: str, output: OutputOption) -> None:
+    if len(facts) == 1:
+        output.show(facts[0], title=f"cursor {cursor}")
+    else:
+        output.show_list(facts, title=f"cursor {cursor}", none="no cursors")
+
+
+@app.command
+async def show(
+    stream: str,
+    cursor: str,
+    /,
+    *,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Show a cursor: where it is, who has it, and its lag."""
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        _show(await _found(namespace, name, cursor), cursor, output)
+
+
+@app.command(name="set")
+async def set_cursor(
+    stream: str,
+    cursor: str,
+    to: str,
+    /,
+    *,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Set a cursor, forward or back; makes it if there is none.
+
+    Whoever uses it is told; a consumer group goes on from there by itself.
+
+    Parameters
+    ----------
+    to
+        earliest, latest, a position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME.
+    """
+    name, start = parse_stream(stream), parse_from(to)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        partitions = await namespace.partitions(name.stream)
+        if isinstance(start, Position) and partitions != [name.stream]:
+            raise InvalidArgument(
+                f"stream {name} has {len(partitions)} partitions, and a position is of one of "
+                f"them: name it, like {name.namespace}/{partitions[0]}"
+            )
+        for partition in partitions:
+            await namespace.set_cursor(partition, cursor, start)
+        _show(await _found(namespace, name, cursor), cursor, output)
+
+
+@app.command
+async def delete(
+    stream: str,
+    cursor: str,
+    /,
+    *,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Delete a cursor. Retention waits for it no more; whoever uses it is told."""
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        for facts in await _found(namespace, name, cursor):
+            await namespace.delete_cursor(parse_stream(facts["stream"]).stream, cursor)
+    if output.json:
+        print_json({"stream": str(name), "cursor": cursor, "deleted": True})
+    else:
+        remark(f"cursor {cursor} of {name} is gone")

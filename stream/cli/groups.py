@@ -1,0 +1,86 @@
+"""`ledgerstream group`: consumer groups, who handles what and how far behind."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
+from stream.cli.arguments import parse_stream
+from stream.namespace import Namespace
+
+app = App(name="group", help="List, show, delete.")
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+
+
+@app.command(name="list")
+async def list_groups(
+    stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """List the consumer groups of a stream."""
+    name = parse_stream(stream)
+    facts = []
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        for group in await namespace.groups(name.stream):
+            info = await namespace.group(name.stream, group)
+            lags = [row.lag for row in info.partitions if row.lag is not None]
+            facts.append(
+                {
+                    "group": group,
+                    "members": len(info.members),
+                    "partitions": len(info.partitions),
+                    "lag_records": sum(lag.records for lag in lags),
+                    "lag_bytes": sum(lag.bytes for lag in lags),
+                    "lag_seconds": max((lag.seconds for lag in lags), default=0.0),
+                }
+            )
+    output.show_list(facts, title=f"consumer groups of {name}", none="no consumer groups")
+
+
+@app.command
+async def show(
+    stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """Show a consumer group: its members, and for each partition who has it and its lag."""
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        info = await namespace.group(name.stream, group)
+    rows = [
+        {
+            "partition": row.partition,
+            "assigned_to": row.assigned_to or None,
+            "holder": row.holder or None,
+            "epoch": row.epoch,
+            "position": None if row.position is None else str(row.position),
+            "lag_records": None if row.lag is None else row.lag.records,
+            "lag_bytes": None if row.lag is None else row.lag.bytes,
+            "lag_seconds": None if row.lag is None else row.lag.seconds,
+        }
+        for row in info.partitions
+    ]
+    facts = {
+        "stream": str(name),
+        "group": group,
+        "generation": info.generation,
+        "members": list(info.members),
+    }
+    if output.json:
+        print_json(facts | {"partitions": rows})
+        return
+    output.show(facts, title=f"consumer group {group}")
+    output.show_list(rows, title="partitions", none="no partitions")
+
+
+@app.command
+async def delete(
+    stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """Delete a consumer group without members, and its positions."""
+    name = parse_stream(stream)
+    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        await namespace.delete_group(name.stream, group)
+    if output.json:
+        print_json({"stream": str(name), "group": group, "deleted": True})
+    else:
+        remark(f"consumer group {group} of {name} is gone")
