@@ -43,7 +43,7 @@ class Latch:
 
     def __init__(self) -> None:
         self.is_set = False
-        self.waiters: list[Callable[[], object]] = []
+        self.waiters: list[Callable[[], object]] | None = None
 
 
 Wake = Callable[[Sequence[Latch]], None]

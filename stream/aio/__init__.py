@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from trio import WouldBlock as WouldBlock
 
+from ledger.core.copies import CopyFault as CopyFault
+from ledger.core.copies import CopyState as CopyState
+from ledger.core.copies import CopyVerdict as CopyVerdict
+from ledger.core.copies import LedgerReport as LedgerReport
 from stream.aio.backward import BackwardBatches as BackwardBatches
 from stream.aio.client import LedgerClient as LedgerClient
 from stream.aio.consumer import Consumer as Consumer
@@ -23,6 +27,9 @@ from stream.aio.reader import StreamReader as StreamReader
 from stream.aio.tickets import PartitionTicket as PartitionTicket
 from stream.aio.tickets import Ticket as Ticket
 from stream.aio.writer import StreamWriter as StreamWriter
+from stream.canary import Canary as Canary
+from stream.canary import CanaryOptions as CanaryOptions
+from stream.canary import CanaryRound as CanaryRound
 from stream.consumer import Delivery as Delivery
 from stream.consumer import RecordDelivery as RecordDelivery
 from stream.core.compression import Compression as Compression
@@ -45,13 +52,19 @@ from stream.core.position import FromTime as FromTime
 from stream.core.position import Position as Position
 from stream.core.position import Start as Start
 from stream.core.position import parse_start as parse_start
+from stream.core.receipt import Receipt as Receipt
+from stream.core.receipt import ReceiptAck as ReceiptAck
 from stream.core.records import Record as Record
 from stream.core.records import RecordBatch as RecordBatch
 from stream.core.records import decode as decode
+from stream.core.retention import RetentionPlan as RetentionPlan
+from stream.core.retention import SegmentPlan as SegmentPlan
+from stream.core.retention import Verdict as Verdict
 from stream.core.routing import partition_of as partition_of
 from stream.errors import CommitOutOfOrder as CommitOutOfOrder
 from stream.errors import CompressionUnavailable as CompressionUnavailable
 from stream.errors import CursorMoved as CursorMoved
+from stream.errors import DataWouldBeDropped as DataWouldBeDropped
 from stream.errors import EpochMismatch as EpochMismatch
 from stream.errors import GroupBusy as GroupBusy
 from stream.errors import HandedOver as HandedOver
@@ -63,6 +76,7 @@ from stream.errors import NoSuchCursor as NoSuchCursor
 from stream.errors import NoSuchGroup as NoSuchGroup
 from stream.errors import NoSuchNamespace as NoSuchNamespace
 from stream.errors import NoSuchStream as NoSuchStream
+from stream.errors import NotInTrash as NotInTrash
 from stream.errors import NotPartitioned as NotPartitioned
 from stream.errors import PartitionLost as PartitionLost
 from stream.errors import PartitionsFailed as PartitionsFailed
@@ -73,6 +87,7 @@ from stream.errors import StreamBusy as StreamBusy
 from stream.errors import StreamExists as StreamExists
 from stream.errors import TakenOver as TakenOver
 from stream.errors import TooManyProducers as TooManyProducers
+from stream.errors import TooManyStreams as TooManyStreams
 from stream.errors import Truncated as Truncated
 from stream.groups import GroupInfo as GroupInfo
 from stream.groups import GroupPartition as GroupPartition
@@ -87,20 +102,33 @@ from stream.open_segment import WriterOptions as WriterOptions
 from stream.partitioned_writer import PartitionedWriterStatistics as PartitionedWriterStatistics
 from stream.partitioned_writer import PartitionPosition as PartitionPosition
 from stream.partitions import PartitionedInfo as PartitionedInfo
+from stream.policies import NamespaceSettings as NamespaceSettings
 from stream.reader import OnTruncated as OnTruncated
+from stream.receipt import ReceiptTicket as ReceiptTicket
+from stream.trash import TrashEntry as TrashEntry
+from stream.verify import SegmentReport as SegmentReport
+from stream.verify import StreamReport as StreamReport
+from stream.verify import VerifyProgress as VerifyProgress
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "BackwardBatches",
+    "Canary",
+    "CanaryOptions",
+    "CanaryRound",
     "CommitOutOfOrder",
     "Compression",
     "CompressionUnavailable",
     "Consumer",
+    "CopyFault",
+    "CopyState",
+    "CopyVerdict",
     "Cursor",
     "CursorLag",
     "CursorMetadata",
     "CursorMoved",
+    "DataWouldBeDropped",
     "Delivery",
     "Edge",
     "EpochMismatch",
@@ -116,6 +144,7 @@ __all__ = [
     "IsPartitioned",
     "Janitor",
     "LedgerClient",
+    "LedgerReport",
     "MemberExists",
     "MergedBatch",
     "MergedReader",
@@ -124,10 +153,12 @@ __all__ = [
     "NamespaceExists",
     "NamespaceMetadata",
     "NamespaceNotEmpty",
+    "NamespaceSettings",
     "NoSuchCursor",
     "NoSuchGroup",
     "NoSuchNamespace",
     "NoSuchStream",
+    "NotInTrash",
     "NotPartitioned",
     "OnTruncated",
     "OrderBy",
@@ -143,11 +174,17 @@ __all__ = [
     "Producer",
     "ProducerGap",
     "ProducerState",
+    "Receipt",
+    "ReceiptAck",
+    "ReceiptTicket",
     "Record",
     "RecordBatch",
     "RecordDelivery",
     "RecordFormatError",
+    "RetentionPlan",
     "Segment",
+    "SegmentPlan",
+    "SegmentReport",
     "SegmentState",
     "SequenceMismatch",
     "Start",
@@ -156,13 +193,18 @@ __all__ = [
     "StreamInfo",
     "StreamMetadata",
     "StreamReader",
+    "StreamReport",
     "StreamWriter",
     "StreamWriterStatistics",
     "SweepReport",
     "TakenOver",
     "Ticket",
     "TooManyProducers",
+    "TooManyStreams",
+    "TrashEntry",
     "Truncated",
+    "Verdict",
+    "VerifyProgress",
     "WouldBlock",
     "WriterOptions",
     "create_namespace",

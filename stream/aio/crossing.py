@@ -63,9 +63,13 @@ class Crossing:
             # Calls and blocks end with an error even so.
             for job in jobs:
                 owner = getattr(job, "__self__", None)
-                if isinstance(owner, Call | Held):
+                if isinstance(owner, Call):
                     owner.error = owner.error or error
-                    self._set([owner] if isinstance(owner, Call) else [owner.entered, owner.left])
+                    self._set(owner)
+                elif isinstance(owner, Held):
+                    owner.error = owner.error or error
+                    self._set(owner.entered)
+                    self._set(owner.left)
 
     def post_now(self, job: Callable[[], object]) -> None:
         """The same from any thread, also when the asyncio loop is closed already."""
@@ -75,29 +79,31 @@ class Crossing:
 
     def wake(self, latches: Sequence[Latch]) -> None:
         """Sets latches; who waits is woken in the asyncio loop, many in one hop."""
+        arrived = self._arrived
         for latch in latches:
             latch.is_set = True
-        self._arrived.extend(latches)
-        if not self._is_host_asked:
+            # Who adds itself only now sees that it is set.
+            if latch.waiters:
+                arrived.append(latch)
+        if arrived and not self._is_host_asked:
             self._is_host_asked = True
             try:
                 self._host.call_soon_threadsafe(self._receive)
             except RuntimeError:
-                self._arrived.clear()  # the asyncio loop is closed: nobody waits any more
+                arrived.clear()  # the asyncio loop is closed: nobody waits any more
 
     def _receive(self) -> None:
         self._is_host_asked = False
         arrived = self._arrived
         while arrived:
-            self._set([arrived.popleft()])
+            self._set(arrived.popleft())
 
     @staticmethod
-    def _set(latches: Sequence[Latch]) -> None:
-        for latch in latches:
-            latch.is_set = True
-            for waiter in latch.waiters:
-                waiter()
-            latch.waiters.clear()
+    def _set(latch: Latch) -> None:
+        latch.is_set = True
+        waiters, latch.waiters = latch.waiters, None
+        for waiter in waiters or ():
+            waiter()
 
     # Waiting
 
@@ -106,8 +112,13 @@ class Crossing:
         if latch.is_set:
             return
         future: asyncio.Future[None] = self._host.create_future()
-        latch.waiters.append(partial(_finish, future))
-        await future
+        waiter = partial(_finish, future)
+        if latch.waiters is None:
+            latch.waiters = [waiter]
+        else:
+            latch.waiters.append(waiter)
+        if not latch.is_set:
+            await future
 
     async def wait_out(self, latch: Latch) -> None:
         """Until it is set, cancelled or not: for the end of what was cancelled already."""

@@ -28,6 +28,8 @@ class _Deadlines(threading.local):
 
 
 _deadlines = _Deadlines()
+_joining = threading.Lock()
+"""Held while a thread joins those that wait for a latch."""
 
 
 @contextmanager
@@ -69,7 +71,7 @@ class Crossing:
         """Sets latches and wakes who waits."""
         for latch in latches:
             latch.is_set = True
-            for waiter in latch.waiters:
+            for waiter in latch.waiters or ():
                 waiter()
 
     # Waiting
@@ -87,7 +89,10 @@ class Crossing:
     def _wait(latch: Latch, timeout_s: float) -> bool:
         lock = threading.Lock()
         lock.acquire()
-        latch.waiters.append(lock.release)
+        with _joining:
+            if latch.waiters is None:
+                latch.waiters = []
+            latch.waiters.append(lock.release)
         # Who adds itself too late to be woken sees that it is set.
         return latch.is_set or lock.acquire(timeout=timeout_s)
 

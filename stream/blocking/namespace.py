@@ -32,7 +32,7 @@ from stream.core.retention import RetentionPlan
 from stream.cursor import COMMIT_INTERVAL_MS
 from stream.groups import HAND_OVER_S, GroupInfo
 from stream.lag import CursorLag
-from stream.merged_feeds import OrderBy
+from stream.merge_options import OrderBy
 from stream.namespace import Namespace as TrioNamespace
 from stream.namespace import StreamInfo
 from stream.open_segment import WriterOptions

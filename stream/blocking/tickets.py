@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import copy
 
-from stream.batch import Ticket as TrioTicket
 from stream.blocking.crossing import Crossing
 from stream.bridged.appends import Appends, PendingRecord
-from stream.bridged.writing import PartitionedAppends, RoutedRecord, StreamAppends
+from stream.bridged.writing import (
+    NumberedRecord,
+    PartitionedAppends,
+    RoutedRecord,
+    StreamAppends,
+    StreamRecord,
+)
 from stream.core.entry_encoder import Headers
 from stream.core.position import Position
-from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
 from stream.partitioned_writer import PartitionPosition
 from stream.producer import Producer as TrioProducer
 
 
-class Ticket(PendingRecord):
+class Ticket(StreamRecord):
     """A record on its way. `ticket.wait()` gives its position once it is durable."""
 
     __slots__ = ("_crossing",)
@@ -36,19 +40,13 @@ class Ticket(PendingRecord):
         headers: Headers | None,
         expected_sequence: int | None = None,
     ) -> None:
-        def take() -> TrioTicket:
-            return appends.writer.append_nowait(
-                value, key, event_time_ms, headers, expected_sequence=expected_sequence
-            )
-
-        size = record_bytes(value, key, event_time_ms, headers)
-        super().__init__(take, size + RECORD_OVERHEAD_BYTES)
+        super().__init__(appends, value, key, event_time_ms, headers, expected_sequence)
         self._crossing = crossing
 
     @property
     def is_confirmed(self) -> bool:
         """Whether `wait` would return at once."""
-        return self.position is not None
+        return self.is_set and self.error is None
 
     @property
     def sequence(self) -> int:
@@ -90,7 +88,7 @@ class PartitionTicket(RoutedRecord):
     @property
     def is_confirmed(self) -> bool:
         """Whether `wait` would return at once."""
-        return self.position is not None
+        return self.is_set and self.error is None
 
     def wait(self) -> PartitionPosition:
         """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
@@ -141,12 +139,6 @@ class Producing(Appending):
         event_time_ms: int | None,
         headers: Headers | None,
     ) -> Position | None:
-        producer = self._inner
-
-        def take() -> TrioTicket | None:
-            return producer.append_nowait(
-                value, sequence, key=key, event_time_ms=event_time_ms, headers=headers
-            )
-
-        size = record_bytes(value, key, event_time_ms, headers) + RECORD_OVERHEAD_BYTES
-        return self._append(PendingRecord(take, size))
+        return self._append(
+            NumberedRecord(self._inner, value, sequence, key, event_time_ms, headers)
+        )

@@ -18,7 +18,10 @@ import trio
 from ledger.errors import LedgerClosed, LedgerError
 from ledger.runtime.bridge import Latch, Wake
 from stream.batch import Ticket as TrioTicket
+from stream.core.entry_encoder import Headers
+from stream.core.entry_format import RECORD_BYTES_MAX
 from stream.core.position import Position
+from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
 
 T = TypeVar("T")
 Post = Callable[[Callable[[], object]], None]
@@ -27,27 +30,55 @@ Post = Callable[[Callable[[], object]], None]
 class PendingRecord(Latch):
     """A record on its way; set when it is durable, or refused, or its outcome will stay unknown.
 
-    Args:
-        take: called in the trio thread: hands the record to its writer. Its ticket; None if the
-            record is in the stream already. May raise trio.WouldBlock.
-        nbytes: what it counts while it is on its way.
-        key: records of one key keep their order on their way to several partitions.
+    One object per record, without others behind it: how many there are is what garbage collection
+    costs. `nbytes` is what it counts on its way.
     """
 
-    __slots__ = ("error", "is_withdrawn", "key", "nbytes", "position", "take", "ticket")
+    __slots__ = (
+        "error", "event_time_ms", "headers", "is_withdrawn", "key", "nbytes", "ticket", "value",
+    )  # fmt: skip
 
     def __init__(
-        self, take: Callable[[], TrioTicket | None], nbytes: int, key: bytes | None = None
+        self,
+        value: bytes,
+        key: bytes | None,
+        event_time_ms: int | None,
+        headers: Headers | None,
     ) -> None:
-        super().__init__()
-        self.take = take
-        self.nbytes = nbytes
+        """Raises InvalidArgument, TypeError for what can never be a record."""
+        # As `Latch` does it, which would be one more call per record.
+        self.is_set = False
+        self.waiters = None
+        if (
+            value.__class__ is bytes
+            and key is None
+            and event_time_ms is None
+            and headers is None
+            and len(value) <= RECORD_BYTES_MAX
+        ):
+            self.nbytes = len(value) + RECORD_OVERHEAD_BYTES
+        else:
+            size = record_bytes(value, key, event_time_ms, headers)
+            self.nbytes = size + RECORD_OVERHEAD_BYTES
+        self.value = value
         self.key = key
+        self.event_time_ms = event_time_ms
+        self.headers = headers
         self.is_withdrawn = False
         """Its caller gave up: it is dropped if no writer has it yet."""
         self.ticket: TrioTicket | None = None
-        self.position: Position | None = None
         self.error: Exception | None = None
+
+    def take(self) -> TrioTicket | None:
+        """In the trio thread: hands the record to its writer. Its ticket; None if the record is
+        in the stream already. May raise trio.WouldBlock."""
+        raise NotImplementedError
+
+    @property
+    def position(self) -> Position | None:
+        """The record's position; None until it is confirmed."""
+        ticket = self.ticket
+        return None if ticket is None else ticket.position
 
     def outcome(self) -> Position | None:
         """Its position, None if it was there before; raises what went wrong. It must be set."""
@@ -143,8 +174,7 @@ class Lane:
             while taken:
                 ticket = taken[0].ticket
                 assert ticket is not None, "taken without a ticket"
-                taken[0].position = ticket.position
-                if taken[0].position is None:
+                if not ticket.is_confirmed:
                     break
                 ended.append(taken.popleft())
             self._end(ended)
@@ -153,7 +183,6 @@ class Lane:
         """All that has not ended, with this error, or with a position if it was confirmed."""
         left = [*self.taken, *self.offered]
         for record in left:
-            record.position = None if record.ticket is None else record.ticket.position
             record.error = None if record.position is not None else error
         self.taken.clear()
         self.offered.clear()

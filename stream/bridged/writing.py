@@ -13,9 +13,9 @@ from ledger.runtime.bridge import Wake
 from stream.batch import Ticket
 from stream.bridged.appends import Appends, Lane, PendingRecord, Post
 from stream.core.entry_encoder import Headers
-from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
 from stream.errors import PartitionsFailed
 from stream.partitioned_writer import PartitionedWriter
+from stream.producer import Producer
 from stream.writer import StreamWriter
 
 
@@ -61,9 +61,10 @@ class PartitionedAppends(Appends):
         return None  # each partition has its own
 
     def lane_of(self, record: PendingRecord) -> Lane:
+        assert isinstance(record, RoutedRecord), "of another writer"
         key = record.key
-        if key is None:
-            return self.lane(record.partition if isinstance(record, RoutedRecord) else -1)
+        if key is None or record.given_partition is not None:
+            return self.lane(record.partition)
         waiting = [lane for lane in self._lanes.values() if lane.offered]
         if not waiting:
             self._partitions = self.writer.partitions
@@ -87,10 +88,66 @@ class PartitionedAppends(Appends):
         return list(self._lanes.values())
 
 
+class StreamRecord(PendingRecord):
+    """A record on its way to a stream."""
+
+    __slots__ = ("appends", "expected_sequence")
+
+    def __init__(
+        self,
+        appends: StreamAppends,
+        value: bytes,
+        key: bytes | None,
+        event_time_ms: int | None,
+        headers: Headers | None,
+        expected_sequence: int | None,
+    ) -> None:
+        super().__init__(value, key, event_time_ms, headers)
+        self.appends = appends
+        self.expected_sequence = expected_sequence
+
+    def take(self) -> Ticket:
+        return self.appends.writer.append_nowait(
+            self.value,
+            self.key,
+            self.event_time_ms,
+            self.headers,
+            expected_sequence=self.expected_sequence,
+        )
+
+
+class NumberedRecord(PendingRecord):
+    """A record of an idempotent producer."""
+
+    __slots__ = ("producer", "producer_sequence")
+
+    def __init__(
+        self,
+        producer: Producer,
+        value: bytes,
+        sequence: int,
+        key: bytes | None,
+        event_time_ms: int | None,
+        headers: Headers | None,
+    ) -> None:
+        super().__init__(value, key, event_time_ms, headers)
+        self.producer = producer
+        self.producer_sequence = sequence
+
+    def take(self) -> Ticket | None:
+        return self.producer.append_nowait(
+            self.value,
+            self.producer_sequence,
+            key=self.key,
+            event_time_ms=self.event_time_ms,
+            headers=self.headers,
+        )
+
+
 class RoutedRecord(PendingRecord):
     """A record on its way to a partition. `partition` is -1 while it has none."""
 
-    __slots__ = ("partition",)
+    __slots__ = ("appends", "given_partition", "partition")
 
     def __init__(
         self,
@@ -101,18 +158,21 @@ class RoutedRecord(PendingRecord):
         headers: Headers | None,
         partition: int | None,
     ) -> None:
-        """Raises InvalidArgument, TypeError for what can never be a record."""
-
-        def take() -> Ticket:
-            ticket = appends.writer.append_nowait(
-                value, key, event_time_ms, headers, partition=partition
-            )
-            self.partition = ticket.partition
-            return ticket._ticket
-
-        size = record_bytes(value, key, event_time_ms, headers) + RECORD_OVERHEAD_BYTES
-        super().__init__(take, size, key if partition is None else None)
+        super().__init__(value, key, event_time_ms, headers)
+        self.appends = appends
+        self.given_partition = partition
         self.partition = -1 if partition is None else partition
+
+    def take(self) -> Ticket:
+        ticket = self.appends.writer.append_nowait(
+            self.value,
+            self.key,
+            self.event_time_ms,
+            self.headers,
+            partition=self.given_partition,
+        )
+        self.partition = ticket.partition
+        return ticket._ticket
 
 
 @asynccontextmanager
