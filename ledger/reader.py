@@ -98,6 +98,8 @@ class LedgerReader:
             rng=rng,
             on_metadata=self._install,
         )
+        self.read_ahead_bytes = options.read_ahead_bytes
+        """Bytes a range read begun from now on may hold ahead of its consumer."""
         self._lac = -1
         self._length = 0
         self._poll = LacPoll(self._fetch, digest, pool, options)
@@ -211,9 +213,7 @@ class LedgerReader:
             )
 
     def _range(self, first: int, last: int) -> EntryRange:
-        return EntryRange(
-            self._fetch, self._spawn, first, last, bytes_max=self._options.read_ahead_bytes
-        )
+        return EntryRange(self._fetch, self._spawn, first, last, bytes_max=self.read_ahead_bytes)
 
     def _spawn(self, function: Callable[..., Awaitable[Any]], argument: Any) -> None:
         try:

@@ -238,9 +238,12 @@ class MergedFeeds:
         """To the end, if we do not follow; else for ever."""
         namespace, options = self._namespace, self._options
         start = feed.start if feed.position is None else feed.position
-        async with namespace.reader(
-            feed.stream, start=start, on_truncated=options.on_truncated
-        ) as reader:
+        read_ahead_bytes = namespace.client.options.read_ahead_bytes
+        async with StreamReader(
+            namespace.client, namespace.store, namespace.name, feed.stream, start,
+            options.on_truncated, namespace.tails,
+            min(read_ahead_bytes, options.buffer_bytes // len(self._feeds)),
+        ) as reader:  # fmt: skip
             feed.reader, feed.position = reader, reader.position
             end = None if options.follow else await reader.end_position()
             while True:

@@ -54,6 +54,7 @@ class StreamReader:
         start: Start = EARLIEST,
         on_truncated: OnTruncated = "error",
         tails: SharedTails | None = None,
+        read_ahead_bytes: int | None = None,
     ) -> None:
         if on_truncated not in ("error", "earliest", "latest"):
             raise InvalidArgument(
@@ -63,7 +64,7 @@ class StreamReader:
         self._client = client
         self._namespace = namespace
         self._on_truncated = on_truncated
-        self._feed = ReaderFeed(client, store, namespace, stream, tails)
+        self._feed = ReaderFeed(client, store, namespace, stream, tails, read_ahead_bytes)
         self._start = start
         self._min_sequence = start.sequence if isinstance(start, FromSequence) else 0
         self._min_time_ms = start.append_time_ms if isinstance(start, FromTime) else None

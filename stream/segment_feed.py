@@ -41,6 +41,8 @@ class SegmentFeed:
         self, client: LedgerClient, store: StreamStore, namespace: str, stream: str
     ) -> None:
         self.stream = stream
+        self.read_ahead_bytes: int | None = None
+        """In segments entered from now on; None: what the client's options say."""
         self.position: Position | None = None
         """Everything before this was handed out. Whoever opens the feed sets where it begins."""
         self._client = client
@@ -153,6 +155,8 @@ class SegmentFeed:
         first = at.entry if segment.number == at.segment else 0
         self._segment = segment
         self._ledger = await self._client.open_ledger(segment.ledger_id, recover=False)
+        if self.read_ahead_bytes is not None:
+            self._ledger.read_ahead_bytes = self.read_ahead_bytes
         if not segment.is_open:
             self._entries = self._ledger.entries(first, segment.last_entry)
         elif end is None:

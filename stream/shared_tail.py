@@ -261,6 +261,7 @@ class ReaderFeed:
         namespace: str,
         stream: str,
         tails: SharedTails | None,
+        read_ahead_bytes: int | None = None,
     ) -> None:
         self.number = 0
         """Of the batch he takes next from the tail he follows."""
@@ -270,6 +271,7 @@ class ReaderFeed:
         self._stream = stream
         self._tails = tails
         self._own = SegmentFeed(client, store, namespace, stream)
+        self._own.read_ahead_bytes = read_ahead_bytes
         self._tail: SharedTail | None = None
         self._goes_alone = tails is None
 
