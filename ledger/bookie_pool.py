@@ -200,6 +200,10 @@ class BookiePool:
                 raise OperationTimeout(f"bookie {bookie} was not found to know batch reads yet")
         return await self.call(bookie, body, timeout_s=timeout_s) if is_known else None
 
+    def knows_batches(self, bookie: str) -> bool:
+        """Whether this bookie was found to know batch reads, on the connection it has now."""
+        return self._knows_batches.get(bookie, False)
+
     async def _probe(
         self, bookie: str, body: BatchReadRequest, timeout_s: float
     ) -> ResponseBody | None:

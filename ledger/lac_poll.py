@@ -63,7 +63,7 @@ class LacPoll:
         what = f"long poll for entry {known + 1} of ledger {ledger_id}"
         read = ReplicaRead[PollAnswer](what, order, self._options.speculative_read_s, hedges_max=1)
 
-        def request() -> ReadRequest:
+        def request(_bookie: str) -> ReadRequest:
             self.count += 1
             left_s = max(began_s + poll_s - trio.current_time(), 0.001)
             return ReadRequest(

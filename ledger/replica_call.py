@@ -28,7 +28,7 @@ class ReplicaCall(Generic[Value]):
 
     Args:
         read: decides whom to ask, and when a second one.
-        request: makes the request, anew for each bookie.
+        request: makes the request to a bookie.
         take: the value of a bookie's answer; raises LedgerError if it is none.
         timeout_s: how long each bookie may take.
     """
@@ -37,7 +37,7 @@ class ReplicaCall(Generic[Value]):
         self,
         pool: BookiePool,
         read: ReplicaRead[Value],
-        request: Callable[[], RequestBody],
+        request: Callable[[str], RequestBody],
         take: Callable[[str, ResponseBody], Value],
         *,
         timeout_s: float,
@@ -96,7 +96,7 @@ class ReplicaCall(Generic[Value]):
                 self._wake()
 
         self._gives_up_at[bookie] = trio.current_time() + self._timeout_s
-        self._give_ups[bookie] = self._pool.ask(bookie, self._request(), answered)
+        self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
 
     def _events(self) -> list[Ask | Wait]:
         """Tells the core what came in, and returns what it wants done."""

@@ -38,6 +38,7 @@ from ledger.errors import (
 )
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
+from ledger.replica_call import ReplicaCall
 from ledger.runtime.drive import drive
 from ledger.wire.messages import (
     FRAME_BYTES_MAX,
@@ -46,6 +47,7 @@ from ledger.wire.messages import (
     Buffer,
     ReadRequest,
     ReadResponse,
+    RequestBody,
     ResponseBody,
 )
 
@@ -168,7 +170,42 @@ class ReplicaFetch:
         order = self.order.order(metadata, first, trio.current_time())
         what = f"entry {first} of ledger {metadata.ledger_id}"
         read = ReplicaRead[list[Entry]](what, order, self._options.speculative_read_s)
+        try:
+            if first == end or self._pool.knows_batches(order[0]):
+                entries = await self._ask_at_once(read, first, end)
+            else:
+                entries = await self._ask_in_tasks(read, first, end)
+        finally:
+            self._remember(read)
+        self._count(entries)
+        return entries
 
+    async def _ask_at_once(
+        self, read: ReplicaRead[list[Entry]], first: int, end: int
+    ) -> list[Entry]:
+        """When one request to a replica is all it takes: no task for it. Of a second replica that
+        may know no batch reads one entry is enough."""
+        ledger_id = self.metadata.ledger_id
+
+        def request(bookie: str) -> RequestBody:
+            self.counts.requests += 1
+            if first == end or not self._pool.knows_batches(bookie):
+                return ReadRequest(ledger_id, first)
+            return self._batch_request(first, end)
+
+        def take(bookie: str, response: ResponseBody) -> list[Entry]:
+            if isinstance(response, BatchReadResponse):
+                return self._taken_batch(bookie, first, end, response)
+            return self._checked(bookie, first, [_body_of(bookie, response)])
+
+        timeout_s = self._options.read_timeout_s
+        entries = await ReplicaCall(self._pool, read, request, take, timeout_s=timeout_s).run()
+        assert entries is not None, "nobody interrupts it"
+        return entries
+
+    async def _ask_in_tasks(
+        self, read: ReplicaRead[list[Entry]], first: int, end: int
+    ) -> list[Entry]:
         async def perform(action: Ask | Wait) -> Got[list[Entry]] | Failed | Passed:
             if isinstance(action, Wait):
                 await trio.sleep(action.seconds)
@@ -178,13 +215,7 @@ class ReplicaFetch:
             except LedgerError as error:
                 return Failed(action.bookie, error)
 
-        try:
-            got = await drive(read, perform)
-        finally:
-            self._remember(read)
-        entries = got.value
-        self._count(entries)
-        return entries
+        return (await drive(read, perform)).value
 
     def _remember(self, read: ReplicaRead[list[Entry]]) -> None:
         now_s = trio.current_time()
@@ -212,17 +243,23 @@ class ReplicaFetch:
 
     async def _ask_batch(self, bookie: str, first: int, end: int) -> list[Entry] | None:
         """None if there are no batch reads with this bookie."""
-        count = end - first + 1
-        # Room for twice the size expected: entries that grew must not cost a second trip.
-        size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
         response = await self._pool.read_batch(
-            bookie,
-            BatchReadRequest(self.metadata.ledger_id, first, count, size_max),
-            timeout_s=self._options.read_timeout_s,
+            bookie, self._batch_request(first, end), timeout_s=self._options.read_timeout_s
         )
         if response is None:
             return None
         self.counts.requests += 1
+        return self._taken_batch(bookie, first, end, response)
+
+    def _batch_request(self, first: int, end: int) -> BatchReadRequest:
+        # Room for twice the size expected: entries that grew must not cost a second trip.
+        size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
+        return BatchReadRequest(self.metadata.ledger_id, first, end - first + 1, size_max)
+
+    def _taken_batch(
+        self, bookie: str, first: int, end: int, response: ResponseBody
+    ) -> list[Entry]:
+        count = end - first + 1
         if response.status is not Status.OK:
             raise error_of_status(response.status, f"batch read at {bookie}")
         if not isinstance(response, BatchReadResponse) or not 0 < len(response.bodies) <= count:
@@ -254,17 +291,14 @@ class ReplicaFetch:
                 failure = error
         if failure is not None:
             raise failure
-        if response.status is not Status.OK:
-            raise error_of_status(response.status, f"read at {bookie}")
-        if not isinstance(response, ReadResponse) or response.body is None:
-            raise RemoteProtocolError(f"{bookie} answered a read without an entry: {response}")
+        body = _body_of(bookie, response)
         with trio.move_on_after(self._options.read_timeout_s):
             await others.wait()
         if others.were_too_many:
             self._singles = max(1, count // 2)
         else:
             self._singles = min(self._singles + _SINGLES_STEP, _SINGLES_MAX)
-        return [response.body, *others.prefix()]
+        return [body, *others.prefix()]
 
     def _checked(self, bookie: str, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
         """The entries in `bodies`, or those before one that is not as it was written."""
@@ -279,6 +313,14 @@ class ReplicaFetch:
             # What came before the bad one is good; that one is asked for elsewhere.
             self.order.failed(bookie, trio.current_time())
             return self._digest.decode_many(ledger_id, first, bodies[:good])
+
+
+def _body_of(bookie: str, response: ResponseBody) -> Buffer:
+    if response.status is not Status.OK:
+        raise error_of_status(response.status, f"read at {bookie}")
+    if not isinstance(response, ReadResponse) or response.body is None:
+        raise RemoteProtocolError(f"{bookie} answered a read without an entry: {response}")
+    return response.body
 
 
 class _Gathering:

@@ -182,6 +182,11 @@ class PoolDouble(BookiePool):
         answer = await self.call(bookie, body, timeout_s=timeout_s)
         return None if self.bookies[bookie].trouble.no_batches else answer
 
+    def knows_batches(self, bookie: str) -> bool:
+        double = self.bookies[bookie]
+        is_asked = any(isinstance(call, BatchReadRequest) for call in double.calls)
+        return is_asked and not double.trouble.no_batches
+
     def post(self, bookie: str, body: RequestBody, on_answer: OnAnswer) -> None:
         async def ask() -> None:
             try:
