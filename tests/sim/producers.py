@@ -245,8 +245,11 @@ class Loaders:
         while True:
             await trio.sleep(self.chance.expovariate(1 / _FAULT_S))
             await self.chance.choice(
-                (self._kill_bookie, self._doubt, self._cut_off, self._partition, self._reset)
-            )()
+                (
+                    self._kill_bookie, self._doubt, self._cut_off, self._partition, self._reset,
+                    self._change_policy, self._change_policy,
+                )
+            )()  # fmt: skip
 
     async def _kill_bookie(self) -> None:
         name = self.chance.choice(self.cluster.bookies)
@@ -278,6 +281,20 @@ class Loaders:
 
     async def _reset(self) -> None:
         self.cluster.network.reset(self.chance.choice(list(self._processes)))
+
+    async def _change_policy(self) -> None:
+        """Writers roll to ledgers of another kind, seal other batches, are throttled."""
+        async with self.cluster.client("operator") as client:
+            try:
+                await Namespace(client, "n").set_policy(
+                    ack_quorum=self.chance.randint(1, 3),
+                    batch_bytes=self.chance.choice((1, 500, 60_000)),
+                    linger_ms=self.chance.choice((0, 5)),
+                    bytes_per_s_max=self.chance.choice((None, None, 20_000)),
+                )
+            except LedgerError:
+                return
+        self.model.count("policy changes")
 
     async def _calm(self) -> None:
         self.cluster.metadata.options = MetadataOptions()
