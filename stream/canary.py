@@ -322,12 +322,16 @@ class Canary:
 
     async def _read(self, reader: StreamReader) -> None:
         async for record in reader:
-            self._look_at(record)
-            self._seen[record.position] = record.value
-            if len(self._seen) > _SEEN_MAX:
-                self._seen.popitem(last=False)
-            news, self._news = self._news, trio.Event()
-            news.set()
+            self._take(record)
+
+    def _take(self, record: Record) -> None:
+        """The tail shows this record."""
+        self._look_at(record)
+        self._seen[record.position] = record.value
+        if len(self._seen) > _SEEN_MAX:
+            self._seen.popitem(last=False)
+        news, self._news = self._news, trio.Event()
+        news.set()
 
     def _look_at(self, record: Record) -> None:
         """Each record appended once, in order, and nothing else."""
