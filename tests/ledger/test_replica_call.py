@@ -1,0 +1,136 @@
+"""Questions to replicas that no task waits for: second opinions, silence, cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError, OperationTimeout, RetryableError
+from ledger.reader import LedgerReader
+from ledger.wire.messages import ReadRequest, Request
+from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
+
+
+def silent_in_reads(cluster: ScriptedCluster, *names: str) -> None:
+    never = trio.Event()
+
+    def hold(request: Request) -> trio.Event | None:
+        return never if isinstance(request.body, ReadRequest) else None
+
+    for name in names:
+        cluster.bookie(name).hold = hold
+
+
+@asynccontextmanager
+async def closed_ledger(client: LedgerClient, entries: int) -> AsyncIterator[LedgerReader]:
+    async with client.create_ledger() as writer:
+        for number in range(entries):
+            await writer.append(b"%d" % number)
+    async with client.open_ledger(writer.ledger_id) as reader:
+        yield reader
+
+
+class Spawned(trio.abc.Instrument):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+async def test_a_silent_replica_costs_the_hedge_once_and_is_asked_last_then() -> None:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(speculative_read_s=0.1, read_timeout_s=5) as client,
+        closed_ledger(client, 20) as reader,
+    ):
+        silent_in_reads(cluster, "b0", "b1")
+        with trio.fail_after(3):
+            for number in range(20):
+                (entry,) = await reader.read(number, number)
+                assert bytes(entry.payload) == b"%d" % number
+        statistics = reader.statistics()
+        assert statistics.hedges <= 2
+        assert statistics.entries == 20
+
+
+async def test_replicas_that_are_all_silent_are_given_up_after_the_time_out() -> None:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(speculative_read_s=0.02, read_timeout_s=0.1) as client,
+        closed_ledger(client, 3) as reader,
+    ):
+        silent_in_reads(cluster, "b0", "b1", "b2")
+        before = sum(bookie.connections for bookie in cluster.bookies.values())
+        with trio.fail_after(5), pytest.raises(LedgerError) as caught:
+            await reader.read(1, 1)
+        assert caught.value.retry_is_safe, "nobody said that the entry is not there"
+        for bookie in cluster.bookies.values():
+            bookie.hold = lambda _request: None
+        with trio.fail_after(5):
+            while True:
+                try:
+                    (entry,) = await reader.read(1, 1)
+                except RetryableError:
+                    await trio.sleep(0.05)
+                else:
+                    break
+        assert bytes(entry.payload) == b"1"
+        after = sum(bookie.connections for bookie in cluster.bookies.values())
+        assert after > before, "the silent connections were kept"
+
+
+async def test_a_read_that_was_cancelled_harms_no_later_one() -> None:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(speculative_read_s=60) as client,
+        closed_ledger(client, 10) as reader,
+    ):
+        released = trio.Event()
+
+        def hold(request: Request) -> trio.Event | None:
+            return released if isinstance(request.body, ReadRequest) else None
+
+        for bookie in cluster.bookies.values():
+            bookie.hold = hold
+        with trio.move_on_after(0.05) as scope:
+            await reader.read(4, 4)
+        assert scope.cancelled_caught
+        released.set()
+        for number in range(10):
+            (entry,) = await reader.read(number, number)
+            assert bytes(entry.payload) == b"%d" % number
+
+
+async def test_single_reads_cost_no_task_each() -> None:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(speculative_read_s=60) as client,
+        closed_ledger(client, 50) as reader,
+    ):
+        await reader.read(0, 0)  # the connection is made
+        spawned = Spawned()
+        trio.lowlevel.add_instrument(spawned)
+        for number in range(50):
+            await reader.read(number, number)
+        trio.lowlevel.remove_instrument(spawned)
+        assert spawned.count <= 5, f"{spawned.count} tasks for 50 reads"
+
+
+async def test_a_time_out_names_who_was_asked_and_how_long() -> None:
+    async with (
+        scripted_cluster(1) as cluster,
+        cluster.client(speculative_read_s=60, read_timeout_s=0.05) as client,
+    ):
+        async with client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
+            await writer.append(b"x")
+        silent_in_reads(cluster, "b0")
+        async with client.open_ledger(writer.ledger_id) as reader:
+            with trio.fail_after(5), pytest.raises(LedgerError) as caught:
+                await reader.read(0, 0)
+        assert "b0" in str(caught.value)
+        assert isinstance(caught.value, OperationTimeout) or "silent" in str(caught.value)
