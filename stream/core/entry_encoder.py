@@ -100,9 +100,8 @@ def encode(
     count = len(values)
     if not 1 <= count <= RECORDS_PER_ENTRY_MAX:
         raise InvalidArgument(f"an entry holds 1 to {RECORDS_PER_ENTRY_MAX} records, not {count}")
-    flags = FLAG_SEQUENCE_IN_SEGMENT if is_sequence_in_segment else 0
-    if has_producers_before:
-        flags |= FLAG_PRODUCERS_BEFORE
+    flags = is_sequence_in_segment * FLAG_SEQUENCE_IN_SEGMENT
+    flags |= has_producers_before * FLAG_PRODUCERS_BEFORE
     event_min = event_max = -1
     columns = _Columns()
     columns.add_binary(values)
@@ -123,11 +122,11 @@ def encode(
     pieces = columns.pieces
     if compression is not Compression.NONE:
         deflated = deflate(b"".join(pieces), compression)
-        if len(deflated) < body_bytes:
-            pieces = [b"", deflated]
-            stored_bytes = len(deflated)
-        else:
-            compression = Compression.NONE
+        is_smaller = len(deflated) < body_bytes
+        compression = compression if is_smaller else Compression.NONE
+        pieces, stored_bytes = (
+            ([b"", deflated], len(deflated)) if is_smaller else (pieces, body_bytes)
+        )
     pieces[0] = HEADER.pack(
         MAGIC, VERSION, compression, flags, count, HEADER_BYTES, 0, first_sequence,
         append_time_ms, event_min, event_max, producer_id, producer_sequence, body_bytes,
