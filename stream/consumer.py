@@ -20,6 +20,7 @@ from stream.core.records import Record, RecordBatch
 from stream.errors import PartitionLost
 from stream.group_coordinator import Coordinator
 from stream.held_partition import RETRY_S, HeldPartition, HoldState, Seat
+from stream.lag import CursorLag
 from stream.membership import Membership
 
 _log = logging.getLogger(__name__)
@@ -119,7 +120,12 @@ class Consumer:
                     return RecordDelivery(delivery.partition, record, delivery.epoch)
                 self._part = None  # lost or leaving: another gets the rest
             held, delivery = await self._next()
-            self._part = (held, delivery, delivery.batch.records(), 0)
+            try:
+                records = delivery.batch.records()
+            except LedgerError as error:
+                self._error = error  # to go on behind it would leave records out
+                raise
+            self._part = (held, delivery, records, 0)
 
     def _rest_of_part(self) -> tuple[HeldPartition, Delivery] | None:
         part, self._part = self._part, None
@@ -200,6 +206,18 @@ class Consumer:
                 _log.info("partition=%s: not committed: %s", name, error)
         return committed
 
+    async def lag(self) -> dict[str, CursorLag]:
+        """How far each partition of this member is behind its end, asked of metadata and bookies.
+
+        Raises NoSuchStream, and what reading ledgers raises.
+        """
+        cursors = {name: held.cursor for name, held in self._held.items()}
+        return {
+            name: await cursor.lag()
+            for name, cursor in cursors.items()
+            if cursor is not None and cursor.error is None
+        }
+
     # Partitions that come and go. No awaits here: wishes and tasks change together.
 
     def note_group(self, group: GroupMetadata | None) -> None:
@@ -273,6 +291,9 @@ class Consumer:
         except LedgerError as error:
             self._error = error
             self._something.set()
+            # The others need not wait until somebody asks here.
+            self.note_group(None)
+            await membership.vanish()
 
     def begin(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery

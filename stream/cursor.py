@@ -59,10 +59,6 @@ class Cursor:
         token: str,
         commit_interval_ms: int = COMMIT_INTERVAL_MS,
     ) -> None:
-        if not 0 <= commit_interval_ms <= 3_600_000:
-            raise InvalidArgument(
-                f"commit_interval_ms is {commit_interval_ms}, legal is 0 to 3600000"
-            )
         self.name = stored.name
         self.stream = stored.stream
         self.position = stored.position
@@ -73,7 +69,7 @@ class Cursor:
         self._cursors = CursorStore(client.store)
         self._stored = stored
         self._version = version
-        self._interval_s = commit_interval_ms / 1000
+        self._interval_s = check_interval_ms(commit_interval_ms) / 1000
         self._putting = trio.Lock()
         self._advanced = trio.Event()
         self._error: LedgerError | None = None
@@ -241,6 +237,7 @@ async def open_cursor(
     commit_interval_ms: int = COMMIT_INTERVAL_MS,
 ) -> AsyncIterator[Cursor]:
     """The cursor of this name, made at `start` if the stream has none."""
+    check_interval_ms(commit_interval_ms)
     metadata = await living_stream(store, namespace, stream)
     cursors = CursorStore(client.store)
     while True:
@@ -275,6 +272,13 @@ async def open_cursor(
             await cursor.commit()
         finally:
             cursor.close()
+
+
+def check_interval_ms(commit_interval_ms: int) -> int:
+    """Returns it. Raises InvalidArgument."""
+    if not 0 <= commit_interval_ms <= 3_600_000:
+        raise InvalidArgument(f"commit_interval_ms is {commit_interval_ms}, legal is 0 to 3600000")
+    return commit_interval_ms
 
 
 async def lag_of(

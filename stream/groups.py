@@ -15,7 +15,7 @@ from ledger.metastore.tasks import open_background
 from stream.consumer import Consumer
 from stream.core.names import check_name, parse_partition
 from stream.core.position import Position, Start
-from stream.cursor import COMMIT_INTERVAL_MS, lag_of, living_stream
+from stream.cursor import COMMIT_INTERVAL_MS, check_interval_ms, lag_of, living_stream
 from stream.cursor_store import CursorStore
 from stream.errors import NoSuchCursor, NoSuchStream
 from stream.group_coordinator import Coordinator
@@ -74,6 +74,11 @@ async def open_consumer(
     """A member of the group, visible to the others; partitions come by themselves."""
     if not 0 <= hand_over_s <= 3600:
         raise InvalidArgument(f"hand_over_s is {hand_over_s}, legal is 0 to 3600")
+    check_interval_ms(commit_interval_ms)
+    if (partition := parse_partition(stream)) is not None:
+        raise InvalidArgument(
+            f"{stream} is one partition: a group shares all of {partition.stream!r}, consume that"
+        )
     created_ms, partitions, is_partitioned = await _look_up(client, namespace, stream)
     token = f"{client.rng.getrandbits(64):016x}"
     groups = GroupStore(client.store, namespace, stream, created_ms, group)

@@ -375,6 +375,7 @@ def test_bad_words_are_refused_and_a_stream_that_goes_is_told() -> None:
         async with a_stream(cluster) as namespace:
             for stream, group, member, seconds in (
                 ("s", "a/b", "m", 1.0), ("s", "g", "a b", 1.0), ("s", "g", "m", -1.0),
+                ("s#1", "g", "m", 1.0),
             ):  # fmt: skip
                 with pytest.raises(InvalidArgument):
                     async with namespace.consumer(
@@ -412,3 +413,68 @@ def test_cancelled_at_any_moment_asking_loses_and_repeats_nothing() -> None:
             assert sorted(seen) == sorted(sent)
 
     simulate(story)
+
+
+def test_joining_and_leaving_may_be_cancelled_at_any_moment() -> None:
+    """Nothing of a member stays behind, and nothing it did not handle is committed."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_stream(cluster, 2) as namespace:
+            sent = await write(namespace, "a", 20)
+            seen: list[bytes] = []
+            for step in range(70):
+                with trio.move_on_after(0.002 * step):
+                    async with namespace.consumer("s", "g", auto_advance=False) as consumer:
+                        for _ in range(step % 4):
+                            item = await consumer.next_record()
+                            seen.append(item.record.value)
+                            consumer.advance(item)
+                await trio.sleep(0.5)
+                assert (await namespace.group("s", "g")).members == () if seen else True
+            worker = Worker(cluster, "w")
+            await wait_for(lambda: set(seen + worker.values) == sent)
+            assert len(seen) > 5
+            assert len(seen) == len(set(seen)), "what was handled was committed at the end"
+            info = await namespace.group("s", "g")
+            assert len(info.members) == 1
+
+    simulate(story)
+
+
+def test_commits_cost_at_most_one_change_per_partition_and_interval() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_stream(cluster, 2) as namespace:
+            worker = Worker(cluster, "w", commit_interval_ms=1000)
+            await wait_for(lambda: len(worker.partitions) == 2)
+            await trio.sleep(5)
+            changes = count_calls(cluster, "w")
+            await trio.sleep(1000)
+            assert changes == [], "a member that has nothing to do asks for nothing"
+            begin_s = trio.current_time()
+            async with namespace.writer("s#0") as writer:
+                for number in range(500):
+                    await writer.append(b"%d" % number)
+                    await trio.sleep(0.02)
+            await wait_for(lambda: len(worker.values) == 500)
+            await trio.sleep(3)
+            puts = [call for call in changes if call.startswith("put")]
+            assert 8 <= len(puts) <= trio.current_time() - begin_s
+            assert {call.rpartition("/cursors/")[2] for call in puts} == {"s#0/g"}
+            assert worker.consumer is not None
+            assert (await worker.consumer.lag())["s#0"].records == 0
+
+    simulate(story)
+
+
+def count_calls(cluster: SimCluster, node: str) -> list[str]:
+    """The calls of a node's metadata store from now on, as "kind path"; watches are none."""
+    calls: list[str] = []
+    trace = cluster.simulation.trace
+
+    def note(*words: object) -> None:
+        if words[:2] == ("metadata", node):
+            calls.append(f"{words[2]} {words[3]}")
+        trace(*words)
+
+    cluster.simulation.trace = note  # type: ignore[method-assign]
+    return calls
