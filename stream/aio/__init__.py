@@ -27,7 +27,6 @@ from stream.aio.reader import StreamReader as StreamReader
 from stream.aio.tickets import PartitionTicket as PartitionTicket
 from stream.aio.tickets import Ticket as Ticket
 from stream.aio.writer import StreamWriter as StreamWriter
-from stream.canary import Canary as Canary
 from stream.canary import CanaryOptions as CanaryOptions
 from stream.canary import CanaryRound as CanaryRound
 from stream.consumer import Delivery as Delivery
@@ -104,7 +103,6 @@ from stream.partitioned_writer import PartitionPosition as PartitionPosition
 from stream.partitions import PartitionedInfo as PartitionedInfo
 from stream.policies import NamespaceSettings as NamespaceSettings
 from stream.reader import OnTruncated as OnTruncated
-from stream.receipt import ReceiptTicket as ReceiptTicket
 from stream.trash import TrashEntry as TrashEntry
 from stream.verify import SegmentReport as SegmentReport
 from stream.verify import StreamReport as StreamReport
@@ -114,7 +112,6 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "BackwardBatches",
-    "Canary",
     "CanaryOptions",
     "CanaryRound",
     "CommitOutOfOrder",
@@ -176,7 +173,6 @@ __all__ = [
     "ProducerState",
     "Receipt",
     "ReceiptAck",
-    "ReceiptTicket",
     "Record",
     "RecordBatch",
     "RecordDelivery",

@@ -154,6 +154,19 @@ class Crossing:
             self._send()  # what was posted before comes first
         return self._loop.ask(question)
 
+    def relay(self, tell: Callable[[T], None] | None) -> Callable[[T], None] | None:
+        """A function that trio calls, which has `tell` called in the asyncio loop."""
+        if tell is None:
+            return None
+
+        def relayed(what: T) -> None:
+            try:
+                self._host.call_soon_threadsafe(tell, what)
+            except RuntimeError:
+                pass  # the asyncio loop is closed: nobody wants to know any more
+
+        return relayed
+
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
         """An `async with` block here around a context manager there."""
         return Holding(self, Held(self._loop, make, self.wake))

@@ -129,6 +129,11 @@ class Crossing:
         self.check_loop()
         return self._loop.ask(question)
 
+    @staticmethod
+    def relay(tell: Callable[[T], None] | None) -> Callable[[T], None] | None:
+        """A function that trio calls: `tell` itself, in the thread of the loop."""
+        return tell
+
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
         """A `with` block here around a context manager there."""
         return Holding(self, Held(self._loop, make, self.wake))

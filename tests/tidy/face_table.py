@@ -93,6 +93,11 @@ if partitions is None:
 return await self._crossing.call(
     lambda: self._inner.create_stream(stream, partitions=partitions)
 )""",
+            "verify": """\
+told = self._crossing.relay(on_progress)
+return await self._crossing.call(
+    lambda: self._inner.verify(stream, receipt=receipt, on_progress=told)
+)""",
         },
     ),
     "StreamWriter": Face(

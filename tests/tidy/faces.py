@@ -304,7 +304,9 @@ def _package(what: str, package: str) -> str:
     native: ModuleType = importlib.import_module("stream")
     homes: dict[str, str] = dict(native._HOME)
     for name in list(homes):
-        if name in FACES:
+        if awaits(f"{homes[name]}:{name}") and name not in {*FACES, *HAND_WRITTEN}:
+            del homes[name]  # of trio only
+        elif name in FACES:
             homes[name] = f"stream.{package}.{home_of(name)}"
     for name in FUNCTIONS:
         homes[name] = f"stream.{package}.{home_of(name)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -23,7 +24,25 @@ from tests.tidy.faces import without_async
 
 FACES = ("trio", "aio", "blocking")
 TEXTS = ("writing", "reading", "namespaces")
-_SIDE = "tests.stream.faces.{}_side"
+
+
+def text_for(path: Path, face: str) -> str:
+    """A program written for asyncio, as one for this face."""
+    source = path.read_text(encoding="utf-8")
+    if face == "aio":
+        return source
+    if face == "blocking":
+        source = re.sub(r"\baclose\b", "close", without_async(source))
+        source = re.sub(r"\banext\(", "next(", source)
+    package = {"trio": "stream", "blocking": "stream.blocking"}[face]
+    source = re.sub(r"\bstream\.(aio|blocking)\b", package, source)
+    if face == "trio":
+        # There it is the ledgers' own.
+        source, found = re.subn(r"^    LedgerClient,\n", "", source, flags=re.MULTILINE)
+        if found:
+            own = "from ledger.client import LedgerClient\n"
+            source = source.replace("from ledger.options", f"{own}from ledger.options")
+    return source
 
 
 @cache
@@ -32,18 +51,12 @@ def program(text: str, face: str) -> types.ModuleType:
     if face == "aio":
         return importlib.import_module(f"tests.stream.faces.{text}")
     path = Path(__file__).with_name(f"{text}.py")
-    source = path.read_text(encoding="utf-8")
-    if face == "blocking":
-        source = re.sub(r"\baclose\b", "close", without_async(source))
-        source = re.sub(r"\banext\(", "next(", source)
-    package = {"trio": "stream", "blocking": "stream.blocking"}[face]
-    source = re.sub(r"\bstream\.(aio|blocking)\b(?! import _)", package, source)
-    source = source.replace("faces.aio_side", f"faces.{face}_side")
+    source = text_for(path, face).replace("faces.aio_side", f"faces.{face}_side")
     for other in TEXTS:
         # What one text takes from another it takes from the program of the same face.
         source = source.replace(f"from tests.stream.faces.{other} ", f"from faces_{face}_{other} ")
     module = types.ModuleType(f"faces_{face}_{text}")
-    importlib.import_module("sys").modules[module.__name__] = module
+    sys.modules[module.__name__] = module
     exec(compile(source, f"{path} for {face}", "exec"), module.__dict__)
     return module
 
