@@ -122,11 +122,10 @@ def encode(
     pieces = columns.pieces
     if compression is not Compression.NONE:
         deflated = deflate(b"".join(pieces), compression)
-        is_smaller = len(deflated) < body_bytes
-        compression = compression if is_smaller else Compression.NONE
-        pieces, stored_bytes = (
-            ([b"", deflated], len(deflated)) if is_smaller else (pieces, body_bytes)
-        )
+        if len(deflated) < body_bytes:
+            pieces, stored_bytes = [b"", deflated], len(deflated)
+        else:
+            compression = Compression.NONE
     pieces[0] = HEADER.pack(
         MAGIC, VERSION, compression, flags, count, HEADER_BYTES, 0, first_sequence,
         append_time_ms, event_min, event_max, producer_id, producer_sequence, body_bytes,
