@@ -21,8 +21,9 @@ from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
 from ledger.metastore.processes import identity_of
 from ledger.metastore.sqlite_connection import BUSY_TIMEOUT_S
-from ledger.metastore.sqlite_file import SqliteFile, Watched, WatchKey, WatchValue
+from ledger.metastore.sqlite_file import SqliteFile
 from ledger.metastore.sqlite_lane import Lane, Work
+from ledger.metastore.sqlite_snapshot import Watched, WatchKey, WatchValue
 from ledger.metastore.tasks import open_background
 
 T = TypeVar("T")
@@ -236,12 +237,13 @@ class SqliteStore:
 
     async def _refresh(self, known_sequence: int) -> int:
         watches = list(self._watches)
-        keys = list(dict.fromkeys(watch.key for watch in watches))
-        sequence, values = await self.reads.do(partial(self._file.snapshot, keys, known_sequence))
+        known: dict[WatchKey, Watched | None] = {}
+        for watch in watches:
+            known[watch.key] = watch.latest if watch.sequence >= 0 else known.get(watch.key)
+        sequence, values = await self.reads.do(partial(self._file.snapshot, known, known_sequence))
         if values is not None:
-            by_key = dict(zip(keys, values, strict=True))
             for watch in watches:
-                watch.offer(sequence, by_key[watch.key])
+                watch.offer(sequence, values[watch.key])
         return sequence
 
     # How it is done.
@@ -257,9 +259,10 @@ class SqliteStore:
         self._watches[watch] = None
         self._is_watched.set()
         try:
-            sequence, values = await self.reads.do(partial(self._file.snapshot, [watch.key], -1))
+            first = {watch.key: None}
+            sequence, values = await self.reads.do(partial(self._file.snapshot, first, -1))
             assert values is not None, "no sequence is -1"
-            watch.offer(sequence, values[0])
+            watch.offer(sequence, values[watch.key])
             while True:
                 if self._is_closed:
                     raise _closed()

@@ -9,9 +9,8 @@ transaction that drops its nodes.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ledger.errors import (
     InvalidArgument,
@@ -26,6 +25,7 @@ from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, No
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
 from ledger.metastore.processes import ProcessIdentity, is_gone
 from ledger.metastore.sqlite_connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
+from ledger.metastore.sqlite_snapshot import Watched, WatchKey, read_node, snapshot, transaction
 
 APPLICATION_ID = 0x4C535452
 """Marks the file as ours ("LSTR"); never changes."""
@@ -47,20 +47,6 @@ CREATE TABLE changes(sequence INTEGER NOT NULL);
 INSERT INTO changes VALUES(0);
 INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL, 0);
 """
-
-WatchKey = tuple[str, bool]
-"""A watched path, and whether its children are watched rather than the node."""
-
-WatchValue = Node | list[str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A value, and when the nodes it shows were born: one that was deleted and made again
-    between two looks is a change, though it may look the same."""
-
-    value: WatchValue
-    born: tuple[int, ...]
 
 
 class SqliteFile:
@@ -120,7 +106,7 @@ class SqliteFile:
 
     def get(self, path: str) -> Node:
         with self._errors():
-            node = _node(self._reader, path)
+            node = read_node(self._reader, path)
         if node is None:
             raise NoSuchNode(f"no metadata node {path}")
         return node
@@ -137,26 +123,14 @@ class SqliteFile:
         return int(row[0])
 
     def snapshot(
-        self, keys: Sequence[WatchKey], known_sequence: int
-    ) -> tuple[int, list[Watched] | None]:
-        """Change sequence and the values of `keys` at it; None if it is `known_sequence`."""
-        with self._errors(), _transaction(self._reader, "BEGIN"):
-            (sequence,) = self._reader.execute("SELECT sequence FROM changes").fetchone()
-            if sequence == known_sequence:
-                return sequence, None
-            return sequence, [self._watched(path, is_children) for path, is_children in keys]
+        self, known: Mapping[WatchKey, Watched | None], known_sequence: int
+    ) -> tuple[int, dict[WatchKey, Watched] | None]:
+        """Change sequence and the values of these keys at it; None if it is `known_sequence`.
 
-    def _watched(self, path: str, is_children: bool) -> Watched:
-        if is_children:
-            rows = self._reader.execute(
-                "SELECT path, born FROM nodes WHERE parent = ? ORDER BY path", (path,)
-            ).fetchall()
-            names = sorted(name_of(child) for child, _ in rows)
-            return Watched(names, tuple(born for _, born in rows))
-        row = self._reader.execute(
-            "SELECT data, version, created_ms, born FROM nodes WHERE path = ?", (path,)
-        ).fetchone()
-        return Watched(None, ()) if row is None else Watched(Node(*row[:3]), row[3:])
+        `known` are the values as they were last: those that have not changed are not read again.
+        """
+        with self._errors(), transaction(self._reader, "BEGIN"):
+            return snapshot(self._reader, known, known_sequence)
 
     # Changing.
 
@@ -166,7 +140,7 @@ class SqliteFile:
         One that raises a LedgerError undoes what it did alone, and the error is in its place.
         """
         outcomes: list[object] = []
-        with self._errors(), _transaction(self._db, "BEGIN IMMEDIATE"):
+        with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
             for work in works:
                 self._db.execute("SAVEPOINT work")
                 try:
@@ -223,7 +197,7 @@ class SqliteFile:
 
     def _create(self, change: Create, session: int) -> None:
         check_node(change.path, len(change.data))
-        if _node(self._db, change.path) is not None:
+        if read_node(self._db, change.path) is not None:
             raise NodeExists(f"metadata node {change.path} exists already")
         if change.is_ephemeral and not self._has_session(session):
             raise SessionLost(f"metadata session {session} of this process has ended")
@@ -258,7 +232,7 @@ class SqliteFile:
         """Buries dead sessions (perhaps our own predecessor's) and starts one of ours."""
         self.expire_dead()
         own = self._identity
-        with self._errors(), _transaction(self._db, "BEGIN IMMEDIATE"):
+        with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
             cursor = self._db.execute(
                 "INSERT INTO sessions VALUES(NULL, ?, ?, ?, ?, ?, ?)",
                 (
@@ -289,7 +263,7 @@ class SqliteFile:
             return cursor.rowcount == 1
 
     def end_session(self, session: int) -> None:
-        with self._errors(), _transaction(self._db, "BEGIN IMMEDIATE"):
+        with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
             self._bury(session)
 
     def expire_dead(self) -> int:
@@ -297,7 +271,7 @@ class SqliteFile:
         with self._errors():
             if not self._dead_sessions():
                 return 0
-            with _transaction(self._db, "BEGIN IMMEDIATE"):
+            with transaction(self._db, "BEGIN IMMEDIATE"):
                 dead = self._dead_sessions()  # again: one may have beaten meanwhile
                 for session in dead:
                     self._bury(session)
@@ -332,7 +306,7 @@ class SqliteFile:
         self._is_prepared()  # before anything is written: a foreign file stays as it is
         set_wal(self._db, self.path)
         self._db.execute("PRAGMA synchronous = FULL")
-        with _transaction(self._db, "BEGIN IMMEDIATE"):
+        with transaction(self._db, "BEGIN IMMEDIATE"):
             if not self._is_prepared():
                 for statement in _SCHEMA.split(";\n"):
                     self._db.execute(statement)
@@ -363,22 +337,3 @@ class SqliteFile:
             yield
         except sqlite3.Error as error:
             raise mapped(self.path, error) from error
-
-
-def _node(db: sqlite3.Connection, path: str) -> Node | None:
-    row = db.execute(
-        "SELECT data, version, created_ms FROM nodes WHERE path = ?", (path,)
-    ).fetchone()
-    return Node(*row) if row is not None else None
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection, begin: str) -> Iterator[None]:
-    db.execute(begin)
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise

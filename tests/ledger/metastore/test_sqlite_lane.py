@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -214,3 +214,40 @@ async def test_who_made_a_change_reads_it(tmp_path: Path) -> None:
 
         for number in range(10):
             nursery.start_soon(make_and_read, number)
+
+
+async def test_watches_of_many_nodes_see_each_change_of_theirs(tmp_path: Path) -> None:
+    async with a_store(tmp_path) as store, a_store(tmp_path) as other:
+        count = 1200  # more than are looked at together
+        arrivals = trio.lowlevel.ParkingLot()
+        seen: dict[int, list[bytes | None]] = {number: [] for number in range(count)}
+
+        async def follow(number: int) -> None:
+            async with aclosing(store.watch(f"/n/{number}")) as nodes:
+                async for node in nodes:
+                    seen[number].append(None if node is None else node.data)
+                    arrivals.unpark_all()
+
+        async def until(number: int, value: bytes | None) -> None:
+            while not seen[number] or seen[number][-1] != value:
+                await arrivals.park()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(0, count, 2):
+                await other.create(f"/n/{number}", b"old")
+            for number in range(count):
+                nursery.start_soon(follow, number)
+            with trio.fail_after(20):
+                for number in range(count):
+                    await until(number, None if number % 2 else b"old")
+                await other.put("/n/0", b"new")
+                await other.delete("/n/2")
+                await other.create("/n/1", b"made")
+                await other.delete("/n/4")
+                await other.create("/n/4", b"again")
+                await until(0, b"new")
+                await until(2, None)
+                await until(1, b"made")
+                await until(4, b"again")
+            nursery.cancel_scope.cancel()
+        assert all(len(seen[number]) == 1 for number in range(5, count))

@@ -1,0 +1,100 @@
+"""What watched nodes are at one moment, read from the metadata file.
+
+A thousand watches are looked at whenever anybody changed anything: first versions only, then the
+nodes that changed. Called by `SqliteFile`, from its reading thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ledger.metastore.base import Node
+from ledger.metastore.paths import name_of
+
+_MARKS_AT_ONCE = 500
+
+WatchKey = tuple[str, bool]
+"""A watched path, and whether its children are watched rather than the node."""
+
+WatchValue = Node | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A value, and when the nodes it shows were born: one that was deleted and made again
+    between two looks is a change, though it may look the same."""
+
+    value: WatchValue
+    born: tuple[int, ...]
+
+    @property
+    def mark(self) -> tuple[int, int] | None:
+        """What tells this value of a node from a later one; None if there was no node."""
+        return (self.value.version, self.born[0]) if isinstance(self.value, Node) else None
+
+
+def snapshot(
+    db: sqlite3.Connection, known: Mapping[WatchKey, Watched | None], known_sequence: int
+) -> tuple[int, dict[WatchKey, Watched] | None]:
+    """`SqliteFile.snapshot`, within a transaction."""
+    (sequence,) = db.execute("SELECT sequence FROM changes").fetchone()
+    if sequence == known_sequence:
+        return sequence, None
+    marks = _marks(db, [path for path, is_children in known if not is_children])
+    values: dict[WatchKey, Watched] = {}
+    for key, last in known.items():
+        path, is_children = key
+        if last is not None and not is_children and last.mark == marks.get(path):
+            values[key] = last
+        else:
+            values[key] = _children(db, path) if is_children else _watched_node(db, path)
+    return sequence, values
+
+
+def _marks(db: sqlite3.Connection, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Version and birth of the nodes there are."""
+    marks: dict[str, tuple[int, int]] = {}
+    for begin in range(0, len(paths), _MARKS_AT_ONCE):
+        some = paths[begin : begin + _MARKS_AT_ONCE]
+        places = ",".join("?" * len(some))
+        rows = db.execute(f"SELECT path, version, born FROM nodes WHERE path IN ({places})", some)
+        for path, version, born in rows:
+            marks[path] = (version, born)
+    return marks
+
+
+def _watched_node(db: sqlite3.Connection, path: str) -> Watched:
+    row = db.execute(
+        "SELECT data, version, created_ms, born FROM nodes WHERE path = ?", (path,)
+    ).fetchone()
+    return Watched(None, ()) if row is None else Watched(Node(*row[:3]), row[3:])
+
+
+def _children(db: sqlite3.Connection, path: str) -> Watched:
+    rows = db.execute(
+        "SELECT path, born FROM nodes WHERE parent = ? ORDER BY path", (path,)
+    ).fetchall()
+    return Watched(sorted(name_of(child) for child, _ in rows), tuple(born for _, born in rows))
+
+
+def read_node(db: sqlite3.Connection, path: str) -> Node | None:
+    row = db.execute(
+        "SELECT data, version, created_ms FROM nodes WHERE path = ?", (path,)
+    ).fetchone()
+    return Node(*row) if row is not None else None
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Commits at the end of the block, rolls back after an exception in it."""
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
