@@ -41,10 +41,11 @@ class CommitGroup:
     """Frames gathered for one write and one sync.
 
     The hot path appends to `views` received bytes (whole frames, unchanged until durable)
-    and counts them in `nbytes` and `entries`; `on_durable` runs in order after the sync.
+    and counts them in `nbytes` and `entries`; `on_durable` runs in order after the sync. A group
+    that was not kicked waits for one that is: what nobody waits for costs no sync.
     """
 
-    __slots__ = ("entries", "nbytes", "on_durable", "queued_at", "views")
+    __slots__ = ("entries", "is_kicked", "nbytes", "on_durable", "queued_at", "views")
 
     def __init__(self) -> None:
         self.views: list[Buffer] = []
@@ -52,6 +53,7 @@ class CommitGroup:
         self.entries = 0
         self.on_durable: list[Callable[[], None]] = []
         self.queued_at: float | None = None
+        self.is_kicked = False
 
     def add(self, frame: Buffer, on_durable: Callable[[], None] | None = None) -> None:
         """One frame, for whoever is not in a hurry."""
@@ -147,9 +149,11 @@ class Journal:
             self.kick()
 
     def kick(self) -> None:
-        """Says that `open_group` has something. Cheap; call it once per chunk."""
+        """Says that `open_group` has something that must be synced. Cheap; call it once per
+        chunk. What is added without it goes with the next group that is kicked."""
+        group = self.open_group
+        group.is_kicked = True
         if self._may_wait:
-            group = self.open_group
             if group.queued_at is None:
                 group.queued_at = trio.current_time()
             if self._is_timing and not self._policy.is_full(group.nbytes, group.entries):
@@ -224,7 +228,7 @@ class Journal:
 
     def _is_due(self) -> bool:
         group = self.open_group
-        if not group.views and not group.on_durable:
+        if not group.is_kicked:
             return False
         if not self._may_wait:
             return True
@@ -239,7 +243,7 @@ class Journal:
 
     async def _wait_due(self) -> None:
         while not self._is_due():
-            if not (self.open_group.views or self.open_group.on_durable):
+            if not self.open_group.is_kicked:
                 await self._park()
             else:
                 with trio.move_on_at(self._due_at()):

@@ -137,7 +137,8 @@ class LedgerStorage:
         self._states.changed(state)
         frame = encode_explicit_lac(state.ledger_id, state.master_key, lac, packet)
         self.journal.open_group.add(frame, on_durable)
-        self.journal.kick()
+        if on_durable is not None:
+            self.journal.kick()
 
     # --- entries
 

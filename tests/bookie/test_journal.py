@@ -103,6 +103,32 @@ async def test_all_that_gathers_in_one_tick_costs_one_sync() -> None:
         assert journal.queued_bytes == 0
 
 
+async def test_a_frame_that_nobody_waits_for_costs_no_sync() -> None:
+    """It goes with the next group that is kicked, also when it came while one was under way."""
+    disk = MemoryDisk()
+    journal = journal_on(disk, file_bytes_max=1 << 20)
+    await replayed(journal)
+    durable: list[int] = []
+    async with running(journal):
+        await commit(journal, frame(0))
+        syncs = disk.syncs
+        journal.open_group.add(frame(1), lambda: durable.append(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (disk.syncs, durable, journal.is_idle) == (syncs, [], False)
+        disk.gate = trio.Event()
+        journal.open_group.add(frame(2), lambda: durable.append(2))
+        journal.kick()
+        await trio.testing.wait_all_tasks_blocked()
+        journal.open_group.add(frame(3), lambda: durable.append(3))
+        gate, disk.gate = disk.gate, None
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (disk.syncs, durable) == (syncs + 1, [1, 2])
+        journal.when_durable(lambda: durable.append(4))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (disk.syncs, durable, journal.is_idle) == (syncs + 2, [1, 2, 3, 4], True)
+
+
 async def test_frames_gather_while_a_sync_is_under_way() -> None:
     disk = MemoryDisk()
     journal = journal_on(disk, file_bytes_max=1 << 20)
