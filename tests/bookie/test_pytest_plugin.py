@@ -93,8 +93,8 @@ def test_what_cannot_be_is_refused(ledgerstream_cluster: InProcessCluster, tmp_p
     ledgerstream_cluster.crash(up)
     with pytest.raises(InvalidArgument, match="must be 1 to 64"):
         InProcessCluster(tmp_path, bookies=0)
+    not_entered = InProcessCluster(tmp_path)
     with pytest.raises(InvalidArgument, match="`with` block"):
-        not_entered = InProcessCluster(tmp_path)
         not_entered.crash(not_entered.bookies[0])
 
 

@@ -19,6 +19,7 @@ from stream.core.position import EARLIEST, LATEST, FromSequence, Start
 from stream.janitor import Janitor
 from stream.namespace import Namespace
 from stream.open_segment import WriterOptions
+from stream.policies import NamespaceSettings
 from stream.writer import StreamWriter
 from tests.sim.stream_model import ReadingModel, StreamModel
 
@@ -37,7 +38,7 @@ class StreamWorkload:
         self.is_stopping = False
         self._writers = 0
         quorum = chance.randint(1, 3)
-        self._settings = {
+        self._settings: NamespaceSettings = {
             "ensemble_size": 3,
             "write_quorum": chance.randint(quorum, 3),
             "ack_quorum": quorum,

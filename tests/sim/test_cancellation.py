@@ -57,11 +57,16 @@ class Judge:
         assert not missing, f"acknowledged, and lost: {missing[:5]}"
 
 
-def run(story: Callable[[Namespace], Awaitable[None]], seed: int = 0, **policy: int) -> None:
+def run(
+    story: Callable[[Namespace], Awaitable[None]],
+    seed: int = 0,
+    *,
+    roll_bytes: int = 256 << 20,
+) -> None:
     async def in_cluster(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace = Namespace(client, "demo")
-            await namespace.ensure(trash_ms=0, **policy)
+            await namespace.ensure(trash_ms=0, roll_bytes=roll_bytes)
             await story(namespace)
 
     simulate(in_cluster, seed, time_limit_s=100_000)
