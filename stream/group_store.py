@@ -138,6 +138,18 @@ async def list_groups(store: MetadataStore, namespace: str, stream: str) -> list
     return await store.children(groups_path(namespace, stream))
 
 
+async def forget_groups(store: MetadataStore, namespace: str, stream: str) -> None:
+    """Removes the groups of a stream that is gone, without their members. May be repeated."""
+    folder = groups_path(namespace, stream)
+    names = await store.children(folder)
+    paths = [path for name in names for path in (f"{folder}/{name}/members", f"{folder}/{name}")]
+    for path in (*paths, folder):
+        try:
+            await store.delete(path)
+        except (NoSuchNode, InvalidArgument):
+            pass  # gone, or a member has not yet heard that the stream is gone
+
+
 def no_group(namespace: str, stream: str, group: str) -> NoSuchGroup:
     return NoSuchGroup(
         f"stream {stream!r} in namespace {namespace!r} has no consumer group {group!r}: a group "

@@ -21,6 +21,9 @@ from stream.reader import OnTruncated, StreamReader
 from stream.seek import find
 from stream.store import StreamStore
 
+_TOMBSTONE_MS = 3_600_000
+"""After so long no commit that was on its way when its cursor was deleted can still arrive."""
+
 
 class NamespaceConsuming(NamespaceReading):
     """Who has read how far in the streams of a namespace; a part of `Namespace`."""
@@ -85,7 +88,9 @@ class NamespaceConsuming(NamespaceReading):
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
         present = await living_stream(self.store, self.name, stream)
-        await CursorStore(self.client.store).delete(self.name, present, name, self.client.now_ms())
+        cursors, now_ms = CursorStore(self.client.store), self.client.now_ms()
+        await cursors.delete(self.name, present, name, now_ms)
+        await cursors.forget_deleted(self.name, present, now_ms - _TOMBSTONE_MS)
 
     def consumer(
         self,
