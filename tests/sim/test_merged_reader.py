@@ -171,3 +171,43 @@ def test_merged_records_are_all_there_once_and_in_order(seed: int) -> None:
             assert len(in_parts) > len(wanted)
 
     simulate(in_cluster, seed, time_limit_s=10_000)
+
+
+def test_a_stream_that_cannot_be_reached_is_not_taken_for_idle() -> None:
+    async def in_cluster(cluster: SimCluster) -> None:
+        async with cluster.client("writer") as client, cluster.client("reader") as other:
+            namespace = Namespace(client, "demo")
+            await namespace.ensure(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            homes: dict[str, str] = {}
+            while len(homes) < 2:
+                stream = f"s{len(await namespace.list_streams())}"
+                async with namespace.writer(stream, create=True) as writer:
+                    await writer.append(stream.encode(), event_time_ms=10 - len(homes))
+                segment = (await namespace.stream_metadata(stream)).segments[0]
+                ledger = await client.ledger_metadata(segment.ledger_id)
+                homes.setdefault(ledger.last_fragment.bookies[0].split(":")[0], stream)
+            (_, near), (far_home, far) = homes.items()
+            cluster.network.partition(["reader"], [far_home])
+            async with Namespace(other, "demo").merged_reader(
+                [near, far], idle_timeout_ms=100
+            ) as reader:
+                told = 0
+                with trio.move_on_after(60) as scope:
+                    while True:
+                        try:
+                            await reader.__anext__()
+                        except RetryableError:
+                            told += 1
+                assert scope.cancelled_caught
+                assert told, "that it cannot be read is no secret"
+                assert reader.buffered_bytes, "the other stream has been read"
+                cluster.network.heal()
+                found: list[str] = []
+                while len(found) < 2:
+                    try:
+                        found.append((await reader.__anext__()).stream)
+                    except RetryableError:
+                        await trio.sleep(0.1)
+                assert found == [far, near]
+
+    simulate(in_cluster, time_limit_s=10_000)
