@@ -21,6 +21,7 @@ REAL_SIDES = {
     "bookie/local.py": "composition root: starts processes",
     "bookie/process.py": "composition root of one bookie process",
     "bookie/supervisor.py": "starts processes",
+    "bookie/testing/in_process.py": "a real cluster inside a test: a thread of its own",
     "bookie/zookeeper_process.py": "composition root of a ZooKeeper process",
     "bookie/storage/real_disk.py": "the disk door's real side: files on threads",
     "bookie/storage/direct_read.py": "part of the same: reads around the page cache",
