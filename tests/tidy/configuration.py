@@ -9,6 +9,7 @@ import ast
 
 from bookie.config import BookieConfig
 from ledger.runtime.config import settings_table
+from stream.core.entry_format import RECORD_BYTES_MAX
 from tests.tidy.checkout import ROOT, tree_of
 
 DOCUMENT = ROOT / "docs" / "configuration.md"
@@ -38,8 +39,8 @@ Fields of `ledger.options.ClientOptions`, an argument of `LedgerClient`.
 _NAMESPACE = """
 ## A namespace
 
-The policy that streams of a namespace follow; `ledgerstream namespace set` changes it for segments
-made afterwards.
+The policy that streams of a namespace follow; `ledgerstream namespace set` changes it, and
+running writers follow.
 
 | Property | Default | What it does |
 |---|---|---|
@@ -99,7 +100,9 @@ def _product(default: str) -> str:
     """`32 * 1024 * 1024` and `256 << 20` as a number people read."""
     if all(c in "0123456789_ *<" for c in default):
         return f"{eval(default):,}"  # digits and two operators, from our own source
-    return default.strip("'")
+    if default == "RECORD_BYTES_MAX":
+        return f"{RECORD_BYTES_MAX:,}"
+    return {"()": "none", "''": "none"}.get(default, default.strip("'"))
 
 
 if __name__ == "__main__":
