@@ -18,6 +18,7 @@ from ledger.errors import (
     DigestMismatch,
     LedgerClosed,
     LedgerError,
+    OperationTimeout,
     RemoteProtocolError,
     Status,
     TooManyRequests,
@@ -48,17 +49,39 @@ _IO_ERROR = BadCopy(CopyState.UNREADABLE, "it says: io error")
 _LIMBO = BadCopy(CopyState.UNKNOWN, "it says: unknown ledger state")
 
 
+class SilentBookies:
+    """Which bookies did not answer lately, and why. Verifications that share it do not wait for
+    the same silent bookie each by itself."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[float, str]] = {}
+
+    def reason(self, bookie: str) -> str:
+        """Why it is left alone now; "" if it is not."""
+        until_s, reason = self._until.get(bookie, (0.0, ""))
+        return reason if trio.current_time() < until_s else ""
+
+    def note(self, bookie: str, reason: str) -> None:
+        """It did not answer."""
+        self._until[bookie] = trio.current_time() + _LEFT_ALONE_S, reason
+
+
 class CopyReader:
     """Reads copies of the entries of one ledger; any number of bookies at once."""
 
     def __init__(
-        self, ledger_id: int, digest: Digest, pool: BookiePool, options: ClientOptions
+        self,
+        ledger_id: int,
+        digest: Digest,
+        pool: BookiePool,
+        options: ClientOptions,
+        silent: SilentBookies,
     ) -> None:
         self._ledger_id = ledger_id
         self._digest = digest
         self._pool = pool
         self._options = options
-        self._left_alone: dict[str, tuple[float, str]] = {}
+        self._silent = silent
         self._limbo: dict[str, bool] = {}
 
     async def read(self, bookie: str, entry_ids: Sequence[int]) -> dict[int, Copy]:
@@ -67,11 +90,11 @@ class CopyReader:
         Raises LedgerClosed if the client is closed; whatever else happens is in the copies.
         """
         found: dict[int, Copy] = {}
-        until_s, reason = self._left_alone.get(bookie, (0.0, ""))
-        if trio.current_time() >= until_s:
+        reason = self._silent.reason(bookie)
+        if not reason:
             reason = await self._read_with_tries(bookie, entry_ids, found)
             if reason:
-                self._left_alone[bookie] = trio.current_time() + _LEFT_ALONE_S, reason
+                self._silent.note(bookie, reason)
         if any(copy is _IO_ERROR for copy in found.values()) and await self._is_limbo(bookie):
             found = {e: _LIMBO if copy is _IO_ERROR else copy for e, copy in found.items()}
         unreachable = BadCopy(CopyState.UNREACHABLE, reason)
@@ -96,16 +119,21 @@ class CopyReader:
         self, bookie: str, entry_ids: Sequence[int], found: dict[int, Copy]
     ) -> str:
         """Reads what is not `found` yet; why it gave up, if it did."""
-        reason = ""
-        for failures in range(_TRIES_MAX):
+        reason, failures = "", 0
+        while failures < _TRIES_MAX:
             if failures:
                 await trio.sleep(_PAUSE_S * 2 ** (failures - 1))
+            before = len(found)
             try:
                 await self._read_all(bookie, [e for e in entry_ids if e not in found], found)
             except LedgerClosed:
                 raise
             except LedgerError as error:
                 reason = f"{type(error).__name__}: {error}"
+                if isinstance(error, OperationTimeout):
+                    failures += 2  # who was silent for so long is asked once more, and no more
+                else:
+                    failures = 1 if len(found) > before else failures + 1
             else:
                 return ""
         return reason

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import trio
 
 from ledger.client import LedgerClient
-from ledger.copy_reader import CopyReader
+from ledger.copy_reader import CopyReader, SilentBookies
 from ledger.core.copies import BadCopy, Copy, CopyState, CopyTally, LedgerReport
 from ledger.core.entry import HEADER, Digest, DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
@@ -52,11 +52,13 @@ async def verify_ledger(
     password: bytes = b"",
     digest_type: DigestType | None = None,
     on_entries: OnEntries | None = None,
+    silent: SilentBookies | None = None,
 ) -> LedgerReport:
     """Reads all copies of entries `first` to `last`, by default to the end of the ledger; of an
     open one to the last add confirmed.
 
     Bad copies are no error but in the report. `digest_type` is that of a ledger too old to say.
+    `silent` is shared by verifications that follow each other: a silent bookie is waited for once.
     Raises NoSuchLedger (also if it is deleted meanwhile), Unauthorized (another password),
     InvalidArgument for a range that is none, MetadataUnavailable.
     """
@@ -66,12 +68,18 @@ async def verify_ledger(
     check_password(metadata, password)
     end, doubts = await _confirmed(client, metadata, password, digest_type)
     metadata = await client.ledger_metadata(ledger_id)  # as it is after that
-    verifying = _Verifying(client, metadata, digest_of(metadata, password, digest_type))
+    digest = digest_of(metadata, password, digest_type)
+    verifying = _Verifying(client, metadata, digest, silent or SilentBookies())
     return await verifying.run(first, end if last is None else min(last, end), on_entries, doubts)
 
 
 async def verify_entry(
-    client: LedgerClient, ledger_id: int, expected: ExpectedEntry, *, password: bytes = b""
+    client: LedgerClient,
+    ledger_id: int,
+    expected: ExpectedEntry,
+    *,
+    password: bytes = b"",
+    silent: SilentBookies | None = None,
 ) -> LedgerReport:
     """Reads all copies of one entry that was confirmed, against what its receipt says.
 
@@ -80,7 +88,8 @@ async def verify_entry(
     """
     metadata = await client.ledger_metadata(ledger_id)
     check_password(metadata, password)
-    verifying = _Verifying(client, metadata, digest_of(metadata, password), expected)
+    digest = digest_of(metadata, password)
+    verifying = _Verifying(client, metadata, digest, silent or SilentBookies(), expected)
     return await verifying.run(expected.entry_id, expected.entry_id, None, [])
 
 
@@ -110,13 +119,14 @@ class _Verifying:
         client: LedgerClient,
         metadata: LedgerMetadata,
         digest: Digest,
+        silent: SilentBookies,
         expected: ExpectedEntry | None = None,
     ) -> None:
         self._client = client
         self._metadata = metadata
         self._digest = digest
         self._expected = expected
-        self._reader = CopyReader(metadata.ledger_id, digest, client.pool, client.options)
+        self._reader = CopyReader(metadata.ledger_id, digest, client.pool, client.options, silent)
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         self._tally = CopyTally(
             metadata.ack_quorum,

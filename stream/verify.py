@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ledger.copy_reader import SilentBookies
 from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
@@ -158,20 +159,29 @@ async def verify_stream(
     *,
     receipt: Receipt | None = None,
     on_progress: OnProgress | None = None,
+    silent: SilentBookies | None = None,
 ) -> StreamReport:
-    """See `Namespace.verify`."""
+    """See `Namespace.verify`; `silent` is for many receipts in a row."""
+    silent = silent or SilentBookies()
     if receipt is not None:
-        return await _verify_receipt(namespace, stream, receipt)
+        return await _verify_receipt(namespace, stream, receipt, silent)
     segments: list[SegmentReport] = []
     for name in await namespace.partitions(stream):
-        segments += await _Verifying(namespace, name, on_progress).run()
+        segments += await _Verifying(namespace, name, on_progress, silent).run()
     return StreamReport(stream, tuple(segments))
 
 
 class _Verifying:
     """One stream that is not partitioned: some segments at a time."""
 
-    def __init__(self, namespace: Namespace, stream: str, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        stream: str,
+        on_progress: OnProgress | None,
+        silent: SilentBookies,
+    ) -> None:
+        self._silent = silent
         self._namespace = namespace
         self._stream = stream
         self._on_progress = on_progress
@@ -206,7 +216,9 @@ class _Verifying:
 
         client, ledger, problem = self._namespace.client, None, ""
         try:
-            ledger = await verify_ledger(client, segment.ledger_id, on_entries=on_entries)
+            ledger = await verify_ledger(
+                client, segment.ledger_id, on_entries=on_entries, silent=self._silent
+            )
         except NoSuchLedger as error:
             present = await self._namespace.stream_metadata(self._stream)
             if not _is_held(present, segment):
@@ -233,7 +245,9 @@ def _is_held(stream: StreamMetadata, segment: Segment) -> bool:
     return segment.ledger_id in [present.ledger_id for present in stream.live()]
 
 
-async def _verify_receipt(namespace: Namespace, stream: str, receipt: Receipt) -> StreamReport:
+async def _verify_receipt(
+    namespace: Namespace, stream: str, receipt: Receipt, silent: SilentBookies
+) -> StreamReport:
     position, ledger_id = receipt.position, receipt.ledger_id
     if (receipt.namespace, receipt.stream) != (namespace.name, stream):
         raise InvalidArgument(
@@ -246,7 +260,7 @@ async def _verify_receipt(namespace: Namespace, stream: str, receipt: Receipt) -
     if not problem:
         expected = ExpectedEntry(receipt.entry_id, receipt.digest, receipt.bookies)
         try:
-            ledger = await verify_entry(namespace.client, ledger_id, expected)
+            ledger = await verify_entry(namespace.client, ledger_id, expected, silent=silent)
         except NoSuchLedger as error:
             # Gone because it was truncated meanwhile: then this says so.
             problem = _missing_from(await namespace.stream_metadata(stream), receipt) or str(error)

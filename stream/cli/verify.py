@@ -17,6 +17,7 @@ import trio
 
 import stream.cli.trash  # noqa: F401 - it adds commands to the same app
 from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
+from ledger.copy_reader import SilentBookies
 from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_stream
@@ -25,7 +26,7 @@ from stream.core.amounts import size_text
 from stream.core.receipt import Receipt
 from stream.errors import Truncated
 from stream.namespace import Namespace
-from stream.verify import OnProgress, StreamReport, VerifyProgress
+from stream.verify import OnProgress, StreamReport, VerifyProgress, verify_stream
 
 EXIT_CODES = {
     CopyVerdict.WHOLE: 0,
@@ -136,7 +137,7 @@ async def _verify_file(
     lines = (await trio.Path(file).read_text(encoding="utf-8")).splitlines()
     receipts = [Receipt.from_json(line) for line in lines if line.strip()]
     counts = dict.fromkeys(CopyVerdict, 0)
-    truncated = 0
+    truncated, silent = 0, SilentBookies()
     reports: list[StreamReport] = []
     waiting = iter(receipts)
 
@@ -144,7 +145,7 @@ async def _verify_file(
         nonlocal truncated
         for receipt in waiting:
             try:
-                report = await namespace.verify(name.stream, receipt=receipt)
+                report = await verify_stream(namespace, name.stream, receipt=receipt, silent=silent)
             except Truncated:
                 truncated += 1
                 continue

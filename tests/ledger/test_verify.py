@@ -242,6 +242,31 @@ async def test_a_receipt_is_held_against_what_is_there() -> None:
         assert report.verdict is CopyVerdict.DOUBT
 
 
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 2, 2)])
+@pytest.mark.parametrize("wire_version", [2, 3])
+@pytest.mark.parametrize("payload_bytes", [100, 50_000], ids=["gathered", "sent"])
+async def test_the_digest_of_a_receipt_is_the_stored_one(
+    sizes: tuple[int, int, int], wire_version: int, payload_bytes: int
+) -> None:
+    ensemble, write, ack = sizes
+    async with (
+        scripted_cluster(4) as cluster,
+        cluster.client(wire_version=wire_version) as client,
+        client.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack) as writer,
+    ):
+        # Bursts of large ones are on their way before anybody can ask.
+        for number in range(10):
+            writer.append_nowait(b"%d" % number * payload_bytes)
+        watched = [writer.watch_acks(entry_id) for entry_id in (9, 0, 4)]
+        await writer.flush()
+        for acks in watched:
+            receipt = await acks.settle(5.0)
+            assert len(receipt.acks) == write
+            for ack_of in receipt.acks:
+                held = cluster.bookie(ack_of.bookie).entries[writer.ledger_id, acks.entry_id]
+                assert held[32:36] == receipt.digest
+
+
 async def test_a_bookie_that_does_not_acknowledge_in_time_is_not_named() -> None:
     async with scripted_cluster() as cluster, cluster.client() as client:
         let_go = trio.Event()
