@@ -60,6 +60,9 @@ class Outbox(BatchSender):
         """Why new records are refused, before all those taken are durable."""
         self._room_waiters: dict[trio.lowlevel.Task, None] = {}
         self._lingerer: trio.lowlevel.Task | None = None
+        self._linger = trio.CancelScope()
+        """Around the wait for the deadline of the open batch."""
+        self._linger_s = 0.0
         self._bucket: TokenBucket | None = None
         self._throttle: trio.CancelScope | None = None
         """Around the wait for the quota, if it is used up."""
@@ -86,7 +89,7 @@ class Outbox(BatchSender):
         self.record_bytes_max = policy.record_bytes_max
         self._plain_bytes_max = -1 if self._open.producer_id else policy.record_bytes_max
         self._batch_bytes = policy.batch_bytes
-        self._linger_s = policy.linger_ms / 1000
+        self._use_linger(policy.linger_ms / 1000)
         self._use_quota(policy.bytes_per_s_max)
         compression = Compression.named(policy.compression)
         require(compression)
@@ -252,6 +255,14 @@ class Outbox(BatchSender):
         if self.sealed_bytes >= self.pending_bytes_max:
             self.has_room = False
 
+    def _use_linger(self, linger_s: float) -> None:
+        """What has gathered must not wait for what no longer comes: a deadline of before, or a
+        confirmation."""
+        is_other, self._linger_s = linger_s != self._linger_s, linger_s
+        if is_other and self._open.values:
+            self._begin_linger(self._open)
+            self._linger.cancel()
+
     def _begin_linger(self, batch: Batch) -> None:
         if self._linger_s:
             batch.deadline = trio.current_time() + self._linger_s
@@ -277,7 +288,8 @@ class Outbox(BatchSender):
                 remaining_s = self._open.deadline - trio.current_time()
                 if remaining_s <= 0:
                     break
-                await trio.sleep(remaining_s)
+                with trio.CancelScope() as self._linger:
+                    await trio.sleep(remaining_s)
             if self._open.values:
                 self._seal_open()
                 self.pump()

@@ -57,6 +57,11 @@ class SegmentChanges(OwnSegments):
         """Name of the stream."""
         return self._ledgers.stream
 
+    async def take_over(self, if_epoch: int | None = None) -> None:
+        """Makes this writer the one of the stream; see `OwnSegments.take_over`."""
+        await super().take_over(if_epoch)
+        self.hand_over_asked(self._asked_epoch)  # it may have been asked for already
+
     # What the watch of the namespace tells
 
     def policy_changed(self, policy: NamespaceMetadata, version: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from itertools import count
 
 import pytest
@@ -235,6 +236,43 @@ def test_a_stream_is_taken_over_at_the_epoch_named_only() -> None:
                 assert writer.epoch == epoch + 1
 
     simulate(story, 7)
+
+
+def test_a_writer_may_be_asked_while_it_still_takes_over() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as one, cluster.client() as two:
+            await Namespace(one, "n").ensure()
+            try:
+                async with Namespace(one, "n").writer("s", create=True) as writer:
+                    await writer.append(b"old")
+                    raise ZeroDivisionError  # leaves the segment open
+            except ZeroDivisionError:
+                pass
+            is_open = trio.Event()
+
+            async def slow() -> None:
+                async with Namespace(one, "n").writer("s") as writer:
+                    is_open.set()
+                    while True:
+                        try:
+                            await writer.append(b"slow")
+                        except HandedOver:
+                            return
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(slow)
+                # Its epoch is stored, and the old segment still open.
+                async with aclosing(Namespace(two, "n").store.watch_stream("n", "s")) as versions:
+                    async for stream in versions:
+                        if stream is not None and stream.epoch == 2:
+                            break
+                assert not is_open.is_set()
+                with trio.fail_after(10):
+                    async with Namespace(two, "n").writer("s", hand_over_s=100) as writer:
+                        assert writer.epoch == 3
+            assert is_open.is_set()
+
+    simulate(story, 8)
 
 
 def test_requests_are_told_from_other_names() -> None:

@@ -10,7 +10,7 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument
 from ledger.metastore.base import MetadataStore, Node
-from stream import Namespace, StreamWriter
+from stream import Namespace, StreamWriter, Ticket
 from stream.store import namespace_path
 
 SOON_S = 5.0
@@ -33,6 +33,32 @@ def test_settings_of_batches_and_limits_apply_at_once() -> None:
                 assert writer.statistics().rolls == 0
 
     simulate(story, 1)
+
+
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(60_000, 0), (60_000, 1000), (0, 500)])
+def test_what_has_gathered_does_not_wait_for_an_old_deadline(before_ms: int, after_ms: int) -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(linger_ms=before_ms)
+            async with namespace.writer("s", create=True) as writer:
+                tickets: list[Ticket] = []
+
+                async def append() -> None:
+                    for number in range(2000):
+                        tickets.append(writer.append_nowait(b"%d" % number))
+                        await trio.sleep(0.0001)
+
+                with trio.fail_after(2 * SOON_S):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(append)
+                        await trio.sleep(0.05)
+                        await namespace.set_policy(linger_ms=after_ms)
+                    for ticket in tickets:
+                        await ticket.wait()
+                    await writer.append(b"after")
+
+    simulate(story, 7)
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
