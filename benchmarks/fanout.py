@@ -11,19 +11,21 @@ import json
 import subprocess
 import sys
 import time
-from array import array
+from collections import Counter
 
 import trio
 
 from benchmarks.append import NAMESPACE, STREAM
 from benchmarks.cluster import RunningCluster
 from benchmarks.disk import fdatasync_beside
-from benchmarks.report import Measured
+from benchmarks.report import Measured, percentiles_of
 from benchmarks.settings import Settings
 from benchmarks.tail import STAMP, append_at_rate
 from stream import EARLIEST, Namespace, StreamReader
 
 _DEFAULT_SECONDS = 10
+_STEP_MS = 0.01
+"""Latencies are counted in steps of this: to report each would cost more than to deliver."""
 
 
 async def fanout(settings: Settings, cluster: RunningCluster) -> Measured:
@@ -55,12 +57,11 @@ async def fanout(settings: Settings, cluster: RunningCluster) -> Measured:
                 await readers.wait()
                 await readers.stdout.aclose()
     seen = json.loads(said)
-    latencies_ms = array("d")
-    for latency_ms, records in seen["latencies"]:
-        latencies_ms.extend([latency_ms] * records)
+    counts = {int(step) * _STEP_MS: records for step, records in seen["latencies"].items()}
     cpu_s = phase.client_cpu_s + phase.bookies_cpu_s
     delivered = count * settings.readers
     more = {
+        **percentiles_of(counts),
         "delivered": delivered,
         "cpu_us_per_delivered": float(f"{cpu_s * 1e6 / delivered:.3g}"),
         "records_per_entry": round(count / max(entries, 1), 1),
@@ -68,11 +69,12 @@ async def fanout(settings: Settings, cluster: RunningCluster) -> Measured:
         "batches_delivered": seen["delivered"],
         **disk,
     }
-    return Measured(count, count * settings.size, phase, latencies_ms, more)
+    return Measured(count, count * settings.size, phase, more=more)
 
 
 async def _read_all(cluster: str, warmup: int, count: int, readers: int, shape: str) -> None:
-    latencies: list[tuple[float, int]] = []
+    latencies: Counter[int] = Counter()
+    steps_per_s = 1000 / _STEP_MS
     warm: list[int] = []
     done = trio.Event()
     is_done: list[int] = []
@@ -94,7 +96,7 @@ async def _read_all(cluster: str, warmup: int, count: int, readers: int, shape: 
         async for batch in reader.batches():
             if seen >= warmup:
                 stamp_s: float = STAMP.unpack_from(batch.value_column.data)[0]
-                latencies.append(((time.monotonic() - stamp_s) * 1e3, len(batch)))
+                latencies[int((time.monotonic() - stamp_s) * steps_per_s)] += len(batch)
             seen += len(batch)
             if seen <= warmup or seen >= warmup + count:
                 heard(number, seen)
@@ -107,7 +109,7 @@ async def _read_all(cluster: str, warmup: int, count: int, readers: int, shape: 
                 entry = record.position.entry
                 if seen > warmup:
                     stamp_s = STAMP.unpack_from(record.value)[0]
-                    latencies.append(((time.monotonic() - stamp_s) * 1e3, 1))
+                    latencies[int((time.monotonic() - stamp_s) * steps_per_s)] += 1
             if seen == warmup or seen == warmup + count:
                 heard(number, seen)
 
@@ -121,8 +123,7 @@ async def _read_all(cluster: str, warmup: int, count: int, readers: int, shape: 
             nursery.start_soon(open_and_follow, number)
         await done.wait()
         counts = namespace.tails.counts
-        rounded = [(round(ms, 3), records) for ms, records in latencies]
-        said = {"batches": counts.batches, "delivered": counts.delivered, "latencies": rounded}
+        said = {"batches": counts.batches, "delivered": counts.delivered, "latencies": latencies}
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
         await trio.sleep_forever()

@@ -7,9 +7,11 @@ import os
 import platform
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,17 @@ def percentiles(latencies_ms: array[float]) -> dict[str, float]:
 
     def at(share: float) -> float:
         return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 3)
+
+    return {"p50_ms": at(0.5), "p99_ms": at(0.99), "p999_ms": at(0.999)}
+
+
+def percentiles_of(counts: Mapping[float, int]) -> dict[str, float]:
+    """As `percentiles`, of latencies (ms) that came so many times each."""
+    latencies_ms = sorted(counts)
+    reached = list(accumulate(counts[each] for each in latencies_ms))
+
+    def at(share: float) -> float:
+        return round(latencies_ms[bisect_right(reached, share * (reached[-1] - 1))], 3)
 
     return {"p50_ms": at(0.5), "p99_ms": at(0.99), "p999_ms": at(0.999)}
 
