@@ -45,6 +45,11 @@ class Tail:
     def __aiter__(self) -> Tail:
         return self
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is known to be confirmed than was delivered."""
+        return self._next <= self._reader.last_add_confirmed
+
     async def __anext__(self) -> list[Entry]:
         """The next entries, at least one; StopAsyncIteration at the end of a closed ledger."""
         return await self.take(may_wait=True)

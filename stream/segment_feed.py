@@ -58,6 +58,12 @@ class SegmentFeed:
         """Lets go of the ledger. Closing twice is fine."""
         await self._leave_segment()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to hand out in this segment without waiting for a writer."""
+        entries = self._entries
+        return bool(self._fetched) or (isinstance(entries, Tail) and entries.is_behind)
+
     async def next_batch(
         self, end: Position | None, *, may_wait: bool = True
     ) -> RecordBatch | None:
@@ -76,15 +82,12 @@ class SegmentFeed:
                 if not await self._fetch(at, end, may_wait):
                     return None
                 continue
-            batch = self.next_fetched()
+            batch = self._next_fetched()
             if batch is not None:
                 return batch
 
-    def next_fetched(self) -> RecordBatch | None:
-        """The next records among what was fetched already; None if that is used up.
-
-        Raises RecordFormatError, CompressionUnavailable.
-        """
+    def _next_fetched(self) -> RecordBatch | None:
+        """The next records among what was fetched already; None if that is used up."""
         while self._fetched:
             at, segment, entry = self.position, self._segment, self._fetched[0]
             assert at is not None, "the feed has a position"

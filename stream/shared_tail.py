@@ -164,13 +164,7 @@ class SharedTail:
                     if not self._waiting:
                         await self._wait_follower()
                         continue
-                    batch = await self._feed.next_batch(None)
-                    while batch is not None:
-                        self._keep(batch)
-                        # What came with it goes with it, one wake-up for all; but not so much
-                        # that those fall out who are only being woken.
-                        has_place = 2 * self._kept_bytes <= self._bytes_max
-                        batch = self._feed.next_fetched() if has_place else None
+                    await self._fetch()
                     self._wake_all()
         except LedgerError as error:
             # Each follower meets it by himself, in a call of his own.
@@ -178,6 +172,16 @@ class SharedTail:
         finally:
             self.end()
             await self._feed.aclose()
+
+    async def _fetch(self) -> None:
+        """What is known to be confirmed by now goes together: one wake-up for all of it. But not
+        so much that those fall out who are only being woken."""
+        is_first = True
+        while is_first or (self._feed.is_behind and 2 * self._kept_bytes <= self._bytes_max):
+            batch = await self._feed.next_batch(None)
+            assert batch is not None, "without an end there is always a next batch"
+            self._keep(batch)
+            is_first = False
 
     async def _wait_follower(self) -> None:
         self._pump = trio.lowlevel.current_task()
