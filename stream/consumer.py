@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
@@ -46,6 +47,20 @@ class RecordDelivery(NamedTuple):
     epoch: int
 
 
+@dataclass(slots=True)
+class _Part:
+    """A batch of which the records before `index` were handed out."""
+
+    held: HeldPartition
+    delivery: Delivery
+    records: list[Record]
+    index: int = 0
+
+    @property
+    def is_current(self) -> bool:
+        return self.held.is_offering and self.held.epoch == self.delivery.epoch
+
+
 class Consumer:
     """Made by `Namespace.consumer`; an `async with` object, an async iterator of `Delivery`.
 
@@ -70,9 +85,10 @@ class Consumer:
         self._held: dict[str, HeldPartition] = {}
         self._offers: deque[HeldPartition] = deque()
         self._something = trio.Event()
+        self._is_asked = False
         self._in_hand: tuple[HeldPartition, Position, int] | None = None
-        self._part: tuple[HeldPartition, Delivery, list[Record], int] | None = None
-        """A batch of which only the records before this index were handed out."""
+        self._parts: deque[_Part] = deque()
+        """Batches that are handed out record by record; of several tasks, a few."""
         self._error: LedgerError | None = None
         self._nursery: trio.Nursery | None = None
         self._resets: int | None = None
@@ -110,48 +126,63 @@ class Consumer:
         """The next record of any partition; see `__anext__`."""
         self._settle()
         while True:
-            if self._part is not None:
-                held, delivery, records, index = self._part
-                if held.is_offering and held.epoch == delivery.epoch:
-                    record = records[index]
-                    more = index + 1 < len(records)
-                    self._part = (held, delivery, records, index + 1) if more else None
-                    self._hand_out(held, record.position.after, delivery.epoch)
-                    return RecordDelivery(delivery.partition, record, delivery.epoch)
-                self._part = None  # lost or leaving: another gets the rest
+            while self._parts:
+                part = self._parts[0]
+                if not part.is_current:
+                    self._parts.popleft()  # lost or leaving: another gets the rest
+                    continue
+                record = part.records[part.index]
+                part.index += 1
+                if part.index == len(part.records):
+                    self._parts.popleft()
+                self._hand_out(part.held, record.position.after, part.delivery.epoch)
+                return RecordDelivery(part.delivery.partition, record, part.delivery.epoch)
             held, delivery = await self._next()
             try:
                 records = delivery.batch.records()
             except LedgerError as error:
                 self._error = error  # to go on behind it would leave records out
                 raise
-            self._part = (held, delivery, records, 0)
+            self._parts.append(_Part(held, delivery, records))
 
     def _rest_of_part(self) -> tuple[HeldPartition, Delivery] | None:
-        part, self._part = self._part, None
-        if part is None:
-            return None
-        held, delivery, records, index = part
-        if not held.is_offering or held.epoch != delivery.epoch:
-            return None
-        rest = delivery.batch.since(records[index].position.slot)
-        return held, delivery._replace(batch=rest)
+        while self._parts:
+            part = self._parts.popleft()
+            if part.is_current:
+                rest = part.delivery.batch.since(part.records[part.index].position.slot)
+                return part.held, part.delivery._replace(batch=rest)
+        return None
 
     async def _next(self) -> tuple[HeldPartition, Delivery]:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        while True:
-            if self._error is not None:
-                raise self._error
-            while self._offers:
-                held = self._offers.popleft()
-                if held.error is not None:
-                    self._error = held.error
-                    raise held.error
-                batch = held.take()
-                if batch is not None:
-                    return held, Delivery(held.partition, batch, held.epoch)
-            self._something = trio.Event()
-            await self._something.wait()
+        if self.auto_advance and self._is_asked:
+            raise trio.BusyResourceError(
+                f"two tasks ask consumer {self.member!r} at once, but with auto_advance asking "
+                f"says that what was handed out is handled: use auto_advance=False and advance()"
+            )
+        self._is_asked = True
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if (found := self._take_offer()) is not None:
+                    return found
+                if self._something.is_set():  # else others wait for this very one
+                    self._something = trio.Event()
+                await self._something.wait()
+        finally:
+            self._is_asked = False
+
+    def _take_offer(self) -> tuple[HeldPartition, Delivery] | None:
+        while self._offers:
+            held = self._offers.popleft()
+            if held.error is not None:
+                self._error = held.error
+                raise held.error
+            batch = held.take()
+            if batch is not None:
+                return held, Delivery(held.partition, batch, held.epoch)
+        return None
 
     def _hand_out(self, held: HeldPartition, to: Position, epoch: int) -> None:
         held.handed_out(to)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 
@@ -69,9 +69,11 @@ class HoldState(enum.Enum):
 
 
 class HeldPartition:
-    """Args:
-    start: where to begin if the group has no cursor on this partition.
-    on_offer: called with a batch to `take`, or when `error` says why there will be none.
+    """Of one consumer, from the assignment until it was left.
+
+    Args:
+        start: where to begin if the group has no cursor on this partition.
+        on_offer: called with a batch to `take`, or when `error` says why there will be none.
     """
 
     def __init__(
@@ -83,7 +85,6 @@ class HeldPartition:
         self.cursor: Cursor | None = None
         self.is_suspended = False
         """Others may have taken it: nothing is handed out until it was looked at again."""
-        self.losses = 0
         self._seat = seat
         self._start = start
         self._on_offer = on_offer
@@ -174,6 +175,9 @@ class HeldPartition:
                     if patience_s > 0:
                         await self._wait_changed(stream, present, patience_s)
                         continue
+                    if not await self._is_still_assigned():
+                        await self._pause(RETRY_S)
+                        continue
                     _log.warning(
                         "group=%s partition=%s: member %s does not let go, taken by force",
                         present.name, self.partition, present.holder,
@@ -194,6 +198,11 @@ class HeldPartition:
         if not cursor.holder or cursor.token == self._seat.token:
             return False
         return await self._seat.groups.token_of(cursor.holder) == cursor.token
+
+    async def _is_still_assigned(self) -> bool:
+        """Asked before force: what a watch told may be old."""
+        group = (await self._seat.groups.read()).group
+        return group is not None and group.assignment.get(self.partition) == self._seat.member
 
     async def _take_cursor(
         self,
@@ -228,31 +237,35 @@ class HeldPartition:
     ) -> None:
         """Until the holder let go, died, or we are to leave."""
         seat = self._seat
+
+        async def wait_released() -> None:
+            watch = seat.cursors.watch(seat.namespace, stream, held.name)
+            async with aclosing(watch) as cursors:
+                async for cursor in cursors:
+                    if cursor is None or cursor.epoch != held.epoch or not cursor.holder:
+                        return
+
+        async def wait_dead() -> None:
+            path = seat.groups.member_path(held.holder)
+            async with aclosing(seat.client.store.watch(path)) as nodes:
+                async for node in nodes:
+                    if node is None or node.data != held.token.encode():
+                        return
+
         with trio.move_on_after(patience_s):
             async with open_background() as nursery:
                 done = trio.Event()
 
-                async def wait_released() -> None:
-                    watch = seat.cursors.watch(seat.namespace, stream, held.name)
-                    async with aclosing(watch) as cursors:
-                        async for cursor in cursors:
-                            if cursor is None or cursor.epoch != held.epoch or not cursor.holder:
-                                done.set()
-
-                async def wait_dead() -> None:
-                    path = seat.groups.member_path(held.holder)
-                    async with aclosing(seat.client.store.watch(path)) as nodes:
-                        async for node in nodes:
-                            if node is None or node.data != held.token.encode():
-                                done.set()
-
-                async def wait_leaving() -> None:
-                    await self._leaving.wait()
+                async def note(wait: Callable[[], Awaitable[object]]) -> None:
+                    try:
+                        await wait()
+                    except RetryableError as error:
+                        _log.info("partition=%s: looking again: %s", self.partition, error)
+                        await trio.sleep(RETRY_S)
                     done.set()
 
-                nursery.start_soon(wait_released)
-                nursery.start_soon(wait_dead)
-                nursery.start_soon(wait_leaving)
+                for wait in (wait_released, wait_dead, self._leaving.wait):
+                    nursery.start_soon(note, wait)
                 await done.wait()
 
     async def _pause(self, seconds: float) -> None:
@@ -272,27 +285,28 @@ class HeldPartition:
         async def commit() -> None:
             await cursor.run()
             self._ending.set()
+            self._drained.set()
 
         async with open_background() as nursery:
             nursery.start_soon(commit)
-            nursery.start_soon(self._feed, cursor.position)
+            feeding = trio.CancelScope()
+            nursery.start_soon(self._feed, cursor.position, feeding)
             await self._ending.wait()
-        self.state, self._offer = HoldState.LEAVING, None
-        if cursor.error is None:
-            await self._hand_over(cursor)
+            self.state, self._offer = HoldState.LEAVING, None
+            feeding.cancel()
+            if cursor.error is None and cursor.position < self._delivered:
+                self._drained = trio.Event()
+                with trio.move_on_after(self._seat.hand_over_s):
+                    await self._drained.wait()
+        await self._release(cursor)
         if isinstance(cursor.error, CursorMoved | NoSuchCursor):
-            self.losses += 1
             _log.info("partition=%s epoch=%d: lost: %s", self.partition, self.epoch, cursor.error)
         cursor.close()
         self._may_be_ours = False
         self.state = HoldState.WAITING
 
-    async def _hand_over(self, cursor: Cursor) -> None:
-        if cursor.position < self._delivered:
-            self._drained = trio.Event()
-            with trio.move_on_after(self._seat.hand_over_s):
-                await self._drained.wait()
-        while True:
+    async def _release(self, cursor: Cursor) -> None:
+        while cursor.error is None:
             try:
                 await cursor.release()
             except RetryableError as error:
@@ -300,8 +314,6 @@ class HeldPartition:
                 await trio.sleep(RETRY_S)
             except LedgerError:
                 return  # another has it already
-            else:
-                return
 
     async def _let_go(self) -> None:
         """The answer to the last try to acquire got lost, and now it is not wanted any more."""
@@ -322,22 +334,23 @@ class HeldPartition:
             else:
                 return
 
-    async def _feed(self, position: Position) -> None:
+    async def _feed(self, position: Position, scope: trio.CancelScope) -> None:
         seat = self._seat
-        while True:
-            try:
-                async with seat.open_reader(self.partition, position) as reader:
-                    while True:
-                        batch = await reader.next_batch()
-                        await self._offer_until_taken(batch)
-                        position = batch.after
-            except RetryableError as error:
-                _log.info("partition=%s: reading again: %s", self.partition, error)
-                await trio.sleep(RETRY_S)
-            except LedgerError as error:
-                self.error = error
-                self._on_offer(self)
-                await trio.sleep_forever()
+        with scope:
+            while True:
+                try:
+                    async with seat.open_reader(self.partition, position) as reader:
+                        while True:
+                            batch = await reader.next_batch()
+                            await self._offer_until_taken(batch)
+                            position = batch.after
+                except RetryableError as error:
+                    _log.info("partition=%s: reading again: %s", self.partition, error)
+                    await trio.sleep(RETRY_S)
+                except LedgerError as error:
+                    self.error = error
+                    self._on_offer(self)
+                    return
 
     async def _offer_until_taken(self, batch: RecordBatch) -> None:
         self._offer = batch

@@ -181,3 +181,45 @@ def test_commits_cost_at_most_one_change_per_partition_and_interval() -> None:
             assert (await worker.consumer.lag())["s#0"].records == 0
 
     simulate(story)
+
+
+def test_several_tasks_may_ask_if_they_say_themselves_what_is_handled() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_stream(cluster) as namespace:
+            sent = await write(namespace, "a", 30)
+            seen: list[bytes] = []
+            async with namespace.consumer("s", "g", auto_advance=False) as consumer:
+
+                async def work(seconds: float) -> None:
+                    while len(seen) < len(sent):
+                        item = await consumer.next_record()
+                        seen.append(item.record.value)
+                        await trio.sleep(seconds)
+                        consumer.advance(item)
+
+                with trio.move_on_after(20):
+                    async with trio.open_nursery() as nursery:
+                        for number in range(5):
+                            nursery.start_soon(work, 0.01 * number)
+                await consumer.commit()
+            assert sorted(seen) == sorted(sent), "each just once"
+            for partition in await namespace.partitions("s"):
+                assert (await namespace.cursor_lag(partition, "g")).records == 0
+
+    simulate(story)
+
+
+def test_with_auto_advance_only_one_task_may_ask() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with (
+            a_stream(cluster) as namespace,
+            namespace.consumer("s", "g") as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(consumer.__anext__)
+            await trio.sleep(1)
+            with pytest.raises(trio.BusyResourceError, match="auto_advance=False"):
+                await consumer.__anext__()
+            nursery.cancel_scope.cancel()
+
+    simulate(story)
