@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from unittest import mock
 
+import pytest
 import trio
 
 from bookie.reads import IsGone, Reads, Reply
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.core.copies import CopyState, CopyVerdict
-from ledger.errors import Status
+from ledger.errors import LedgerError, RetryableError, Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import ReadRequest, ReadResponse
 from stream.canary import Canary, CanaryOptions, CanaryRound
 from stream.core.receipt import Receipt
+from stream.errors import Truncated
+from stream.janitor import Janitor
 from stream.namespace import Namespace
 from stream.verify import StreamReport
 from tests.sim.bugs import bug_planted
@@ -224,3 +228,68 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
 
     with mock.patch.object(Reads, "read", read_forgetfully):
         simulate(story, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "seconds"), [(0, 8), (1, 8)])
+def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> None:
+    """Writers roll and are replaced, the janitor deletes, bookies die and come back: whatever is
+    verified meanwhile, nothing is called damaged."""
+
+    async def story(cluster: SimCluster) -> None:
+        verdicts: list[CopyVerdict] = []
+        chance = cluster.simulation.chance("story")
+        options = {"roll_bytes": 1 << 16, "retention_bytes": 1 << 17, "trash_ms": 0}
+        async with (
+            cluster.client("one", IMPATIENT) as one,
+            cluster.client("two", IMPATIENT) as two,
+            cluster.client("auditor", IMPATIENT) as auditor,
+            cluster.client("janitor", IMPATIENT) as cleaner,
+        ):
+            await Namespace(one, "demo").ensure(**options)  # type: ignore[arg-type]
+            await Namespace(one, "demo").create_stream("s")
+            kept: list[Receipt] = []
+
+            async def write() -> None:
+                while True:
+                    namespace = Namespace(chance.choice([one, two]), "demo")
+                    try:
+                        async with namespace.writer("s") as writer:
+                            for _ in range(chance.randrange(1, 40)):
+                                size = chance.randrange(6000)
+                                kept.append(await writer.append(bytes(size), receipt=True))
+                    except LedgerError:
+                        await trio.sleep(0.1)
+
+            async def sweep() -> None:
+                while True:
+                    with suppress(LedgerError):
+                        await Janitor(cleaner, "demo", orphan_age_ms=1000).sweep()
+                    await trio.sleep(chance.random())
+
+            async def disturb() -> None:
+                while True:
+                    await trio.sleep(2 * chance.random())
+                    bookie = chance.choice(cluster.bookies)
+                    await cluster.kill_bookie(bookie, chance.choice([*CrashKind]))
+                    await trio.sleep(3 * chance.random())
+                    await cluster.start_bookie(bookie)
+
+            async def audit() -> None:
+                namespace = Namespace(auditor, "demo")
+                while True:
+                    receipt = chance.choice([None, *kept[-20:]])
+                    try:
+                        report = await namespace.verify("s", receipt=receipt)
+                    except (Truncated, RetryableError):
+                        continue
+                    assert report.verdict < CopyVerdict.DAMAGE, (receipt, report.as_dict())
+                    verdicts.append(report.verdict)
+
+            with trio.move_on_after(seconds):
+                async with trio.open_nursery() as nursery:
+                    for task in (write, sweep, disturb, audit, audit):
+                        nursery.start_soon(task)
+        assert verdicts.count(CopyVerdict.WHOLE) > seconds / 3, verdicts
+
+    simulate(story, seed, bookies=4)
