@@ -26,6 +26,13 @@ class BatchSender:
         now_ms: wall clock; tells the age of a segment.
     """
 
+    # Slots: with more than 29 attributes in a dict each access to one costs more.
+    __slots__ = (
+        "_mixture", "_now_ms", "_ready", "_sent", "confirmed_sequence", "entries_confirmed",
+        "error", "is_paused", "on_segment_event", "records_confirmed", "sealed_bytes", "segment",
+        "segment_bytes_watch", "stream",
+    )  # fmt: skip
+
     def __init__(self, stream: str, now_ms: Callable[[], int]) -> None:
         self.stream = stream
         self.error: LedgerError | None = None

@@ -37,6 +37,11 @@ class Outbox(BatchSender):
         now_ms: wall clock; append times never go back even if it does.
     """
 
+    __slots__ = (
+        "_batch_bytes", "_bucket", "_closing", "_compression", "_linger", "_linger_s", "_lingerer",
+        "_next_sequence", "_open", "_plain_bytes_max", "_room_waiters", "_throttle", "has_room",
+        "last_time_ms", "nursery", "pending_bytes_max", "record_bytes_max",
+    )  # fmt: skip
     nursery: trio.Nursery
     """Of the writer's block: waits for a quota here."""
 
