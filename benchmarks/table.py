@@ -29,6 +29,7 @@ def _title(result: dict[str, Any]) -> str:
         + (f", {settings['callers']} callers" if settings["mode"] == "callers" else ""),
         "latency": f"{settings['layer']}, {settings['size']} B, {settings['rate']:,}/s",
         "tail": f"{settings['size']} B, {settings['rate']:,}/s",
+        "fanout": f"{settings['shape']}, {settings['readers']} readers, {settings['rate']:,}/s",
         "catchup": f"{settings['shape']}, {settings['size']} B",
     }
     return f"`{name}` {about.get(name, '')}".strip()
