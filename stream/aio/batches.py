@@ -7,18 +7,13 @@ once and know where to resume, whatever was cancelled.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 from ledger.errors import LedgerClosed
-from stream.aio.crossing import Crossing, Holding
-from stream.bridged.prefetch import Prefetch
-from stream.bridged.reading import BridgedReader, Source, bridged_iterator
+from stream.aio.crossing import Crossing
+from stream.bridged.reading import BridgedReader
 from stream.core.position import Position
 from stream.core.records import Record, RecordBatch
-
-T = TypeVar("T")
 
 
 class Reading:
@@ -114,62 +109,3 @@ class BatchIterator(AsyncIterator[RecordBatch]):
 
     async def aclose(self) -> None:
         """For `aclosing`; there is nothing to close."""
-
-
-class Iteration(AsyncIterator[T], Generic[T]):
-    """What an iterator of the trio side yields, fetched ahead. Use it in `async with`, close it,
-    or let it end: what is dropped half way goes on holding its bounded buffer until it is
-    collected."""
-
-    def __init__(self, crossing: Crossing, make: Source[T], *, bytes_max: int) -> None:
-        def hold() -> AbstractAsyncContextManager[Prefetch[T, None]]:
-            return bridged_iterator(make, crossing.post, crossing.wake, bytes_max=bytes_max)
-
-        self._crossing = crossing
-        self._holding: Holding[Prefetch[T, None]] = crossing.hold(hold)
-        self._prefetch: Prefetch[T, None] | None = None
-        self._has_ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        if self._has_ended:
-            raise StopAsyncIteration
-        if self._prefetch is None:
-            self._prefetch = await self._holding.__aenter__()
-        prefetch = self._prefetch
-        while True:
-            fetched = prefetch.head()
-            if fetched is None:
-                await self._crossing.wait(prefetch.want(None))
-                continue
-            prefetch.pop()
-            if fetched.item is not None:
-                return fetched.item
-            await self.aclose()
-            if fetched.error is not None:
-                raise fetched.error
-            raise StopAsyncIteration
-
-    async def aclose(self) -> None:
-        """Ends it. Closing twice is fine."""
-        if not self._has_ended:
-            self._has_ended = True
-            if self._prefetch is not None:
-                await self._holding.__aexit__(None, None, None)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        if self._prefetch is not None and not self._has_ended:
-            self._holding.drop()

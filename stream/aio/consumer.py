@@ -10,6 +10,7 @@ from stream.consumer import Consumer as TrioConsumer
 from stream.consumer import Delivery, RecordDelivery
 from stream.consumer import RecordIterator as TrioRecordIterator
 from stream.core.position import Position
+from stream.lag import CursorLag
 
 
 class Consumer:
@@ -81,6 +82,13 @@ class Consumer:
         again in the background.
         """
         return await self._crossing.call(lambda: self._inner.commit())
+
+    async def lag(self) -> dict[str, CursorLag]:
+        """How far each partition of this member is behind its end, asked of metadata and bookies.
+
+        Raises NoSuchStream, and what reading ledgers raises.
+        """
+        return await self._crossing.call(lambda: self._inner.lag())
 
 
 class RecordIterator:

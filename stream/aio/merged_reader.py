@@ -6,13 +6,14 @@ Generated from stream/merged_reader.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from stream.aio.crossing import Crossing
+from stream.aio.merging import MergedBatches, Merging
+from stream.bridged.reading import BridgedMerge
 from stream.core.position import Position
 from stream.merged_reader import MergedBatch, MergedRecord
-from stream.merged_reader import MergedBatches as TrioMergedBatches
 from stream.merged_reader import MergedReader as TrioMergedReader
 
 
-class MergedReader:
+class MergedReader(Merging):
     """Made by `Namespace.merged_reader`: an async iterator of MergedRecord, for one consumer task.
 
     A call that was cancelled, or failed with a RetryableError, loses nothing: call again.
@@ -22,21 +23,22 @@ class MergedReader:
     _inner: TrioMergedReader
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioMergedReader) -> MergedReader:
+    def _of(cls, crossing: Crossing, holder: BridgedMerge) -> MergedReader:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._crossing, made._inner = crossing, holder.reader
+        made._bridged = holder
         return made
 
     @property
     def watermark_ms(self) -> int | None:
         """What is given out from now on has this time or a later one, or is late. None while some
         stream has not said anything."""
-        return self._inner.watermark_ms
+        return self._watermark()
 
     @property
     def streams(self) -> list[str]:
         """The streams and partitions that are read now."""
-        return self._inner.streams
+        return self._streams()
 
     @property
     def buffered_bytes(self) -> int:
@@ -49,7 +51,7 @@ class MergedReader:
         Everything before was handed out. Of what is behind some was too, where lateness, or event
         times that go back, changed the order within a stream.
         """
-        return self._crossing.ask(lambda: self._inner.positions())
+        return self._positions()
 
     def __aiter__(self) -> MergedReader:
         return self
@@ -60,38 +62,22 @@ class MergedReader:
         Raises what readers of the streams raise: NoSuchStream for one that was named, Truncated,
         RecordFormatError, and retryable errors.
         """
-        return await self._crossing.call(lambda: anext(self._inner))
+        while True:
+            for record in self._records:
+                self._last_record = record
+                step = self._step
+                assert step is not None, "records of no batch"
+                return MergedRecord(step.batch.stream, record, step.batch.is_late)
+            self._is_partial, self._last_record = False, None
+            await self._begin_step()
 
     async def next_batch(self) -> MergedBatch:
         """The next records in the merged order, as many of one entry as follow each other.
 
         Raises StopAsyncIteration at the end, if there is one; else as iteration does.
         """
-        return await self._crossing.call(lambda: self._inner.next_batch())
+        return await self._next_merged()
 
     def batches(self) -> MergedBatches:
         """Batches in the merged order; columns without copies, `batch.to_arrow()`."""
-        return MergedBatches._of(self._crossing, self._inner.batches())
-
-
-class MergedBatches:
-    """Batches of a merged reader. Holds nothing: it may simply be dropped."""
-
-    _crossing: Crossing
-    _inner: TrioMergedBatches
-
-    @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioMergedBatches) -> MergedBatches:
-        made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
-        return made
-
-    def __aiter__(self) -> MergedBatches:
-        return self
-
-    async def __anext__(self) -> MergedBatch:
-        return await self._crossing.call(lambda: anext(self._inner))
-
-    async def aclose(self) -> None:
-        """For `aclosing`; there is nothing to close."""
-        await self._crossing.call(lambda: self._inner.aclose())
+        return MergedBatches(self)

@@ -9,18 +9,13 @@ Generated from stream/aio by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 from ledger.errors import LedgerClosed
-from stream.blocking.crossing import Crossing, Holding
-from stream.bridged.prefetch import Prefetch
-from stream.bridged.reading import BridgedReader, Source, bridged_iterator
+from stream.blocking.crossing import Crossing
+from stream.bridged.reading import BridgedReader
 from stream.core.position import Position
 from stream.core.records import Record, RecordBatch
-
-T = TypeVar("T")
 
 
 class Reading:
@@ -116,62 +111,3 @@ class BatchIterator(Iterator[RecordBatch]):
 
     def close(self) -> None:
         """For `closing`; there is nothing to close."""
-
-
-class Iteration(Iterator[T], Generic[T]):
-    """What an iterator of the trio side yields, fetched ahead. Use it in `async with`, close it,
-    or let it end: what is dropped half way goes on holding its bounded buffer until it is
-    collected."""
-
-    def __init__(self, crossing: Crossing, make: Source[T], *, bytes_max: int) -> None:
-        def hold() -> AbstractAsyncContextManager[Prefetch[T, None]]:
-            return bridged_iterator(make, crossing.post, crossing.wake, bytes_max=bytes_max)
-
-        self._crossing = crossing
-        self._holding: Holding[Prefetch[T, None]] = crossing.hold(hold)
-        self._prefetch: Prefetch[T, None] | None = None
-        self._has_ended = False
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        if self._has_ended:
-            raise StopIteration
-        if self._prefetch is None:
-            self._prefetch = self._holding.__enter__()
-        prefetch = self._prefetch
-        while True:
-            fetched = prefetch.head()
-            if fetched is None:
-                self._crossing.wait(prefetch.want(None))
-                continue
-            prefetch.pop()
-            if fetched.item is not None:
-                return fetched.item
-            self.close()
-            if fetched.error is not None:
-                raise fetched.error
-            raise StopIteration
-
-    def close(self) -> None:
-        """Ends it. Closing twice is fine."""
-        if not self._has_ended:
-            self._has_ended = True
-            if self._prefetch is not None:
-                self._holding.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if self._prefetch is not None and not self._has_ended:
-            self._holding.drop()

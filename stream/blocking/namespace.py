@@ -19,7 +19,7 @@ from stream.blocking.merged_reader import MergedReader
 from stream.blocking.partitioned_writer import PartitionedWriter
 from stream.blocking.reader import StreamReader
 from stream.blocking.writer import StreamWriter
-from stream.bridged.reading import bridged_reader
+from stream.bridged.reading import bridged_merge, bridged_reader
 from stream.bridged.writing import bridged_partitioned_writer, bridged_writer
 from stream.core.cursor_metadata import CursorMetadata
 from stream.core.metadata import StreamMetadata
@@ -405,15 +405,19 @@ class Namespace:
         """
         crossing = self._crossing
         with crossing.hold(
-            lambda: self._inner.merged_reader(
-                streams,
-                start=start,
-                order_by=order_by,
-                lateness_ms=lateness_ms,
-                idle_timeout_ms=idle_timeout_ms,
-                on_truncated=on_truncated,
-                follow=follow,
-                buffer_bytes=buffer_bytes,
+            lambda: bridged_merge(
+                self._inner.merged_reader(
+                    streams,
+                    start=start,
+                    order_by=order_by,
+                    lateness_ms=lateness_ms,
+                    idle_timeout_ms=idle_timeout_ms,
+                    on_truncated=on_truncated,
+                    follow=follow,
+                    buffer_bytes=buffer_bytes,
+                ),
+                crossing.post,
+                crossing.wake,
             )
         ) as inner:
             yield MergedReader._of(crossing, inner)

@@ -85,7 +85,7 @@ class Prefetch(Generic[T, Goal]):
         self._taken_bytes += fetched.nbytes
         if fetched.item is None:
             self._asked.clear()
-        if self._is_full and self._held_bytes < self._bytes_max // 2:
+        if self._is_full and self._held_bytes <= self._bytes_max // 2:
             self._is_full = False
             self._post(self._stir)
 

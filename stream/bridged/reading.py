@@ -1,27 +1,23 @@
-"""Readers and iterators of the trio thread, behind buffers for a consumer in another thread."""
+"""Readers of the trio thread, behind buffers for a consumer in another thread."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, NamedTuple
 
 from ledger.metastore.tasks import open_background
 from ledger.runtime.bridge import Wake
 from stream.bridged.prefetch import Prefetch
 from stream.core.position import Position
 from stream.core.records import RecordBatch
+from stream.merged_reader import MergedBatch, MergedReader
 from stream.reader import StreamReader
 
-T = TypeVar("T")
 Post = Callable[[Callable[[], object]], None]
-Source = Callable[[], AsyncIterator[T]]
 
 BATCH_OVERHEAD_BYTES: Final = 512
 """Counted per batch for its objects."""
-
-ITEM_BYTES: Final = 4096
-"""Counted per item of other iterators: about a thousand wait at most."""
 
 
 def _batch_bytes(batch: RecordBatch) -> int:
@@ -62,27 +58,51 @@ async def bridged_reader(
             yield BridgedReader(reader, prefetch)
 
 
+class MergedStep(NamedTuple):
+    """A batch of a merged reader, and what the reader said when it had given it out."""
+
+    batch: MergedBatch
+    watermark_ms: int | None
+    streams: list[str]
+    positions: dict[str, Position]
+
+
+class BridgedMerge:
+    """A merged reader and the buffer in front of it; how it was when it was opened."""
+
+    def __init__(self, reader: MergedReader, prefetch: Prefetch[MergedStep, None]) -> None:
+        self.reader = reader
+        self.prefetch = prefetch
+        self.streams = reader.streams
+        self.positions = reader.positions()
+
+    def live_watermark_ms(self) -> tuple[int | None] | None:
+        """In the trio thread: the watermark now, if nothing waits for the consumer."""
+        # Between giving out a batch and putting it into the buffer nothing else runs there.
+        return None if self.prefetch.head() is not None else (self.reader.watermark_ms,)
+
+
+def _step_bytes(step: MergedStep) -> int:
+    header, records = step.batch.batch.header, len(step.batch.batch)
+    return header.body_bytes * records // max(header.count, 1) + BATCH_OVERHEAD_BYTES
+
+
 @asynccontextmanager
-async def bridged_iterator(
-    make: Source[T], post: Post, wake: Wake, *, bytes_max: int
-) -> AsyncIterator[Prefetch[T, None]]:
-    """In the trio thread: what an async generator yields, fetched ahead."""
-    iterator = make()
+async def bridged_merge(
+    opening: AbstractAsyncContextManager[MergedReader], post: Post, wake: Wake
+) -> AsyncIterator[BridgedMerge]:
+    """In the trio thread: a merged reader whose batches are fetched ahead."""
+    async with opening as reader:
 
-    async def pull(_goal: None) -> T | None:
-        return await anext(iterator, None)
+        async def pull(_goal: None) -> MergedStep | None:
+            try:
+                batch = await reader.next_batch()
+            except StopAsyncIteration:
+                return None
+            return MergedStep(batch, reader.watermark_ms, reader.streams, reader.positions())
 
-    async def close() -> None:
-        aclose = getattr(iterator, "aclose", None)
-        if aclose is not None:
-            await aclose()
-
-    prefetch: Prefetch[T, None] = Prefetch(
-        pull, lambda _item: ITEM_BYTES, post, wake, bytes_max=bytes_max
-    )
-    try:
+        prefetch: Prefetch[MergedStep, None] = Prefetch(pull, _step_bytes, post, wake)
         async with open_background() as nursery:
+            merge = BridgedMerge(reader, prefetch)
             nursery.start_soon(prefetch.run)
-            yield prefetch
-    finally:
-        await close()
+            yield merge

@@ -183,11 +183,27 @@ return batch""",
         },
     ),
     "MergedReader": Face(
-        bodies={"__aiter__": "return self", "__anext__": _STEP},
+        base="stream.aio.merging:Merging",
+        holder=("stream.bridged.reading:BridgedMerge", "reader"),
+        opened={"_bridged": "holder"},
+        bodies={
+            "watermark_ms": "return self._watermark()",
+            "streams": "return self._streams()",
+            "positions": "return self._positions()",
+            "__aiter__": "return self",
+            "__anext__": """\
+while True:
+    for record in self._records:
+        self._last_record = record
+        step = self._step
+        assert step is not None, "records of no batch"
+        return MergedRecord(step.batch.stream, record, step.batch.is_late)
+    self._is_partial, self._last_record = False, None
+    await self._begin_step()""",
+            "next_batch": "return await self._next_merged()",
+            "batches": "return MergedBatches(self)",
+        },
         skipped=frozenset({"open", "close"}),
-    ),
-    "MergedBatches": Face(
-        home="merged_reader", bodies={"__aiter__": "return self", "__anext__": _STEP}
     ),
     "Consumer": Face(
         attributes={"group": "str", "member": "str", "stream": "str"},
@@ -211,6 +227,7 @@ FUNCTIONS = ["create_namespace", "list_namespaces", "delete_namespace"]
 HAND_WRITTEN = {
     "BatchIterator": "batches",
     "LedgerClient": "client",
+    "MergedBatches": "merging",
     "PartitionTicket": "tickets",
     "Ticket": "tickets",
 }

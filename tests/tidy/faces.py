@@ -32,6 +32,14 @@ from tests.tidy.face_table import FACES, FUNCTIONS, HAND_WRITTEN, Face
 
 AIO = ROOT / "stream" / "aio"
 BLOCKING = ROOT / "stream" / "blocking"
+_HELPERS = {
+    "WouldBlock": "trio:WouldBlock",
+    "open_crossing": "stream.aio.crossing:open_crossing",
+    "Ticket": "stream.aio.tickets:Ticket",
+    "PartitionTicket": "stream.aio.tickets:PartitionTicket",
+    "BatchIterator": "stream.aio.batches:BatchIterator",
+}
+"""Names that bodies of face_table.py use, and where they are from."""
 _CONTEXTS = {"AbstractAsyncContextManager", "AsyncIterator"}
 _HEAD = '"""{what}.\n\nGenerated from {source} by `make faces`. Not to be edited.\n"""\n'
 
@@ -120,7 +128,10 @@ def _held(module: Module, wanted: str, call: str) -> str:
         module.use_name(f"stream.{module.home}", wanted)
         return f"async with self._crossing.hold(lambda: {call}) as inner:\n    yield inner"
     opened = call
-    if wanted in ("StreamWriter", "PartitionedWriter"):
+    if wanted == "MergedReader":
+        module.use("stream.bridged.reading:bridged_merge")
+        opened = f"bridged_merge({call}, crossing.post, crossing.wake)"
+    elif wanted in ("StreamWriter", "PartitionedWriter"):
         bridged = "bridged_writer" if wanted == "StreamWriter" else "bridged_partitioned_writer"
         module.use(f"stream.bridged.writing:{bridged}")
         opened = (
@@ -241,16 +252,9 @@ def _write_class(module: Module, name: str) -> str:
         if method.name != "__init__" and method.name not in face.skipped:
             parts.append(_write_method(module, face, method))
     text = "\n".join(parts)
-    for used in ("WouldBlock", "open_crossing", "Ticket", "PartitionTicket", "BatchIterator"):
+    for used in _HELPERS:
         if re.search(rf"\b{used}\b", text):
-            origin = {
-                "WouldBlock": "trio:WouldBlock",
-                "open_crossing": "stream.aio.crossing:open_crossing",
-                "Ticket": "stream.aio.tickets:Ticket",
-                "PartitionTicket": "stream.aio.tickets:PartitionTicket",
-                "BatchIterator": "stream.aio.batches:BatchIterator",
-            }[used]
-            module.use(origin)
+            module.use(_HELPERS[used])
     node = class_node(home, name)
     doc = ast.get_source_segment(source_of(home), node.body[0])
     base = f"({face.base.split(':')[1]})" if face.base else ""
@@ -375,7 +379,7 @@ def blocking_of(text: str) -> str:
 def blocking_modules() -> dict[str, str]:
     """File name -> text, of the generated modules of stream/blocking."""
     texts = dict(aio_modules())
-    for hand in ("tickets", "batches", "client", "advancing"):
+    for hand in ("tickets", "batches", "merging", "client", "advancing"):
         texts[f"{hand}.py"] = (AIO / f"{hand}.py").read_text(encoding="utf-8")
     texts = {name: blocking_of(text) for name, text in texts.items()}
     texts["__init__.py"] = _ruff(_package("scripts, notebooks and threads", "blocking"))

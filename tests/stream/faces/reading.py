@@ -260,6 +260,45 @@ async def check_a_merge_is_in_the_order_of_time(namespace: Namespace) -> None:
         assert sum([len(some.batch) async for some in reader.batches()]) == 20
 
 
+async def check_a_merge_resumes_where_it_was_left(namespace: Namespace) -> None:
+    for stream, offset in (("a", 0), ("b", 1), ("c", 2)):
+        async with namespace.writer(stream, create=True) as writer:
+            times = [time + offset for time in range(0, 90, 3) if time % 9 or offset]
+            await writer.append_many([b"%d" % time for time in times], event_times=times)
+    expected: list[int] = sorted(
+        [time for time in range(90) if time % 3] + [time for time in range(0, 90, 3) if time % 9]
+    )
+    for stop in (1, 2, 3, 10, 35, 79, 80):
+        seen: list[int] = []
+        async with namespace.merged_reader("*", follow=False) as reader:
+            async for merged in reader:
+                seen.append(int(merged.record.value))
+                if len(seen) == stop:
+                    break
+            places = reader.positions()
+            watermark = reader.watermark_ms
+        async with namespace.merged_reader("*", start=places, follow=False) as reader:
+            batch = await reader.next_batch() if stop < 80 else None
+            seen += [] if batch is None else [int(value) for value in batch.batch.values()]
+            async for merged in reader:
+                seen.append(int(merged.record.value))
+        assert seen == expected
+        assert watermark is not None
+        assert watermark >= expected[stop - 1]
+
+
+async def check_a_merge_waits_and_can_be_given_up(namespace: Namespace) -> None:
+    await fill(namespace, 3)
+    async with namespace.merged_reader("s", idle_timeout_ms=50) as reader:
+        seen = [int((await anext(reader)).record.value) for _ in range(3)]
+        async with give_up_after(0.1):
+            await anext(reader)
+            raise AssertionError("nothing is there")
+        await fill(namespace, 2, begin=3)
+        seen += [int((await anext(reader)).record.value) for _ in range(2)]
+    assert seen == [0, 1, 2, 3, 4]
+
+
 async def check_much_is_read_in_order_while_it_is_slow(namespace: Namespace) -> None:
     value = bytes(100_000)
     async with namespace.writer("s", create=True) as writer:

@@ -1,0 +1,220 @@
+"""The buffers between the trio thread and its callers, against consumers and writers that do as
+they like. All in one thread here: what crosses it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.errors import LedgerClosed
+from ledger.runtime.bridge import Latch
+from stream.bridged.appends import Appends, Lane, PendingRecord
+from stream.bridged.prefetch import Fetched, Prefetch
+
+
+def wake(latches: Sequence[Latch]) -> None:
+    for latch in latches:
+        latch.is_set = True
+        for waiter in latch.waiters or ():
+            waiter()
+
+
+def post(job: Callable[[], object]) -> None:
+    job()
+
+
+class Source:
+    """Numbers up to a goal. Fails where it is told to, once."""
+
+    def __init__(self, failing: set[int]) -> None:
+        self.next = 0
+        self.failing = failing
+        self.pulled_max = 0
+
+    async def pull(self, goal: int) -> int | None:
+        await trio.lowlevel.checkpoint()
+        if self.next >= goal:
+            return None
+        if self.next in self.failing:
+            self.failing.remove(self.next)
+            raise OSError(f"at {self.next}")
+        self.next += 1
+        return self.next - 1
+
+
+async def take(prefetch: Prefetch[int, int], goal: int) -> int | None:
+    """As the faces do it."""
+    while True:
+        fetched: Fetched[int, int] | None = prefetch.head()
+        if fetched is None:
+            latch, woken = prefetch.want(goal), trio.Event()
+            latch.waiters = [woken.set]
+            if not latch.is_set:
+                await woken.wait()
+            continue
+        if fetched.item is not None:
+            if fetched.item >= goal:
+                return None
+            prefetch.pop()
+            return fetched.item
+        prefetch.pop()
+        if fetched.error is not None:
+            raise fetched.error
+        if fetched.goal == goal:
+            return None
+
+
+@given(
+    goals=st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    failing=st.sets(st.integers(0, 60), max_size=5),
+    bytes_max=st.integers(1, 200),
+    cuts=st.sets(st.integers(0, 80), max_size=10),
+)
+def test_prefetching_loses_and_repeats_nothing(
+    goals: list[int], failing: set[int], bytes_max: int, cuts: set[int]
+) -> None:
+    errors_expected = len([each for each in failing if each < max(goals)])
+
+    async def main() -> None:
+        source = Source(set(failing))
+        prefetch: Prefetch[int, int] = Prefetch(
+            source.pull, lambda _: 10, post, wake, bytes_max=bytes_max
+        )
+        seen: list[int] = []
+        errors = calls = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(prefetch.run)
+            for goal in goals:
+                while True:
+                    calls += 1
+                    got: int | None = None
+                    with trio.CancelScope() as scope:
+                        if calls in cuts:
+                            scope.cancel()
+                        try:
+                            got = await take(prefetch, goal)
+                        except OSError:
+                            errors += 1
+                            continue
+                    if scope.cancelled_caught:
+                        continue
+                    if got is None:
+                        break
+                    seen.append(got)
+                    assert source.next - len(seen) <= bytes_max // 10 + 1
+                assert seen == list(range(max(goal, len(seen))))
+            nursery.cancel_scope.cancel()
+        assert seen == list(range(max(goals)))
+        assert errors == errors_expected
+
+    trio.run(main)
+
+
+async def test_a_closed_buffer_ends_its_consumer() -> None:
+    source = Source(set())
+    prefetch: Prefetch[int, int] = Prefetch(source.pull, lambda _: 10, post, wake)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(prefetch.run)
+        assert await take(prefetch, 5) == 0
+        await trio.testing.wait_all_tasks_blocked()
+        prefetch.close()
+    assert [await take(prefetch, 5) for _ in range(5)] == [1, 2, 3, 4, None]
+    with pytest.raises(LedgerClosed):
+        await take(prefetch, 9)
+
+
+class Record(PendingRecord):
+    """Taken when its gate is open; never confirmed by itself."""
+
+    __slots__ = ("gate", "number", "order")
+
+    def __init__(self, number: int, gate: Gate, order: list[int]) -> None:
+        super().__init__(b"x", None, None, None)
+        self.number = number
+        self.gate = gate
+        self.order = order
+
+    def take(self) -> None:
+        if not self.gate.places:
+            raise trio.WouldBlock
+        self.gate.places -= 1
+        self.order.append(self.number)
+
+
+class Gate:
+    """Room of a writer, given out in portions."""
+
+    def __init__(self) -> None:
+        self.places = 0
+        self.opened = trio.Event()
+
+    def open(self, places: int) -> None:
+        self.places = places
+        self.opened.set()
+
+    async def wait(self) -> None:
+        while not self.places:
+            self.opened = trio.Event()
+            await self.opened.wait()
+
+
+class TwoLanes(Appends):
+    """Even and odd numbers, each with room of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("s", post, wake, 1 << 20)
+        self.gates = [Gate(), Gate()]
+        self.both = [Lane(gate.wait, self.end) for gate in self.gates]
+
+    @property
+    def error(self) -> None:
+        return None
+
+    def lane_of(self, record: PendingRecord) -> Lane:
+        assert isinstance(record, Record)
+        return self.both[record.number % 2]
+
+    def lanes(self) -> list[Lane]:
+        return self.both
+
+
+async def test_a_lane_that_is_stuck_does_not_stop_the_other() -> None:
+    appends = TwoLanes()
+    taken: list[int] = []
+    records = [Record(number, appends.gates[number % 2], taken) for number in range(10)]
+    async with trio.open_nursery() as nursery:
+        for lane in appends.lanes():
+            nursery.start_soon(lane.run_pushing)
+        for record in records:
+            appends.give(record)
+        assert taken == []
+        for places in (1, 2, 2):
+            appends.gates[1].open(places)
+            await trio.testing.wait_all_tasks_blocked()
+        assert taken == [1, 3, 5, 7, 9]
+        records[2].is_withdrawn = True
+        appends.gates[0].open(100)
+        await appends.in_turn(trio.lowlevel.checkpoint)
+        assert taken[5:] == [0, 4, 6, 8]
+        nursery.cancel_scope.cancel()
+    assert all(record.is_set for record in records)
+    with pytest.raises(LedgerClosed, match="withdrawn"):
+        records[2].outcome()
+
+
+async def test_what_a_closed_writer_left_is_told() -> None:
+    appends = TwoLanes()
+    record = Record(1, appends.gates[1], [])
+    appends.give(record)
+    assert not record.is_set
+    appends.close()
+    appends.end_all()
+    with pytest.raises(LedgerClosed, match="closed"):
+        record.outcome()
+    with pytest.raises(LedgerClosed, match="closed"):
+        appends.give(Record(3, appends.gates[1], []))
