@@ -158,8 +158,8 @@ class Actors:
             for rival in range(2)
         ]
         return [
-            *sinks, *writers, ("operator", self._operate), ("mover", self._move_cursors),
-            ("reader0", self._read), ("reader1", self._read),
+            *sinks, *writers, ("operator", self._operate), ("ruler", self._rule),
+            ("mover", self._move_cursors), ("reader0", self._read), ("reader1", self._read),
         ]  # fmt: skip
 
     def _pick(self, chance: random.Random) -> str:
@@ -229,16 +229,11 @@ class Actors:
         await trio.sleep(chance.expovariate(1))
         act = chance.choice(
             (self._truncate, self._truncate, self._untruncate, self._delete, self._undelete,
-             self._undelete, self._create, self._create, self._purge, self._set_policy)
+             self._undelete, self._create, self._create, self._purge)
         )  # fmt: skip
         stream = self._pick(chance)
-        life = self._model.life((self._name, stream))
-        life.meddled_ms = client.now_ms()
-        try:
-            await act(Namespace(client, self._name), stream, chance)
-            self._model.count(act.__name__.strip("_"))
-        finally:
-            life.meddled_ms = client.now_ms() + LATE_MS
+        await act(Namespace(client, self._name), stream, chance)
+        self._model.count(act.__name__.strip("_"))
 
     async def _truncate(self, namespace: Namespace, stream: str, chance: random.Random) -> None:
         present = await namespace.stream_metadata(stream)
@@ -272,10 +267,7 @@ class Actors:
         if entries:
             entry = chance.choice(entries)
             as_name = stream if chance.random() < 0.3 else None
-            back = self._model.life((self._name, as_name or entry.stream))
-            back.meddled_ms = namespace.client.now_ms() + LATE_MS
             await namespace.undelete_stream(entry.stream, as_name)
-            back.meddled_ms = namespace.client.now_ms()
 
     async def _purge(self, namespace: Namespace, stream: str, chance: random.Random) -> None:
         key = (self._name, stream)
@@ -285,14 +277,18 @@ class Actors:
         finally:
             self._model.purges[key] = namespace.client.now_ms()
 
-    async def _set_policy(self, namespace: Namespace, _: str, chance: random.Random) -> None:
+    async def _rule(self, client: MetadataClient, chance: random.Random) -> None:
+        """Changes the policy: often for a while, and then not for long."""
+        await trio.sleep(chance.choice((0.2, 1, 5, 60)))
         settings: NamespaceSettings = {
             "retention_ms": chance.choice((None, 0, 1000, 3000, 3000, 10_000)),
             "retention_bytes": chance.choice((None, None, 0, 100_000, 1_000_000)),
             "retention_cursors": chance.choice(((), (), (), CURSORS[:1], CURSORS)),
             "trash_ms": chance.choice((0, 1000, 2000, 10_000)),
         }
+        namespace = Namespace(client, self._name)
         await namespace.set_policy(allow_drop=chance.random() < 0.9, **settings)
+        self._model.count("policies set")
 
     # Cursors and readers
 

@@ -31,8 +31,6 @@ Key = tuple[str, str]
 class Life:
     """What users ask of one stream."""
 
-    meddled_ms: int = 0
-    """When somebody last changed by hand what is to be kept."""
     asked: list[tuple[Position, float]] = field(default_factory=list)
     """Truncations under way, and until when they may happen."""
 
@@ -50,11 +48,9 @@ class RetentionModel:
     orphan_age_ms: int
     counts: dict[str, int] = field(default_factory=dict)
     policies: dict[str, NamespaceMetadata] = field(default_factory=dict)
-    policy_ms: dict[str, int] = field(default_factory=dict)
     streams: dict[str, StreamMetadata] = field(default_factory=dict)
     """By path: streams, tombstones and what is in the trash."""
     cursors: dict[str, CursorMetadata] = field(default_factory=dict)
-    cursors_ms: dict[str, int] = field(default_factory=dict)
     lives: dict[Key, Life] = field(default_factory=dict)
     purges: dict[Key, int] = field(default_factory=dict)
     """When a user last asked for a purge."""
@@ -63,6 +59,9 @@ class RetentionModel:
     named: dict[int, str] = field(default_factory=dict)
     """The path of the node that needs the ledger."""
     garbage_ms: dict[int, int] = field(default_factory=dict)
+    due_ms: dict[str, int] = field(default_factory=dict)
+    """What was due at the last audit, and at all audits since then."""
+    longest_wait_ms: int = 0
     expired: dict[int, None] = field(default_factory=dict)
     """Ledgers of segments that a policy has dropped."""
 
@@ -105,7 +104,6 @@ class RetentionModel:
             if len(parts) == 1:
                 if data:
                     self.policies[parts[0]] = decode_namespace(parts[0], data)
-                    self.policy_ms[parts[0]] = now_ms
             elif parts[1] == "streams" and len(parts) == 3:
                 touched[change.path] = None if data is None else decode_stream(parts[2], data)
             elif parts[1] == "trash" and len(parts) == 3:
@@ -113,7 +111,6 @@ class RetentionModel:
                 assert parsed is not None, change.path
                 touched[change.path] = None if data is None else decode_stream(parsed[0], data)
             elif parts[1] == "cursors" and len(parts) == 4:
-                self.cursors_ms[parts[0]] = now_ms
                 if data is None:
                     self.cursors.pop(change.path, None)
                 else:
@@ -286,33 +283,28 @@ class RetentionModel:
     # What must have gone by now
 
     def audit(self, now_ms: int, bound_ms: int) -> None:
-        """Nothing that has been due for `bound_ms`, without a change of mind, is still there."""
-        then_ms = now_ms - bound_ms
-        for ledger_id, since_ms in self.garbage_ms.items():
-            if since_ms < then_ms:
-                self._violated(f"ledger {ledger_id} is garbage for {now_ms - since_ms} ms")
+        """Nothing may be due for longer than `bound_ms`; call it every few seconds."""
+        due = {f"ledger {ledger_id} as garbage" for ledger_id in self.garbage_ms}
         for path, stream in self.streams.items():
             namespace, folder, name = path.removeprefix(f"{ROOT}/").split("/")
             policy = self.policies[namespace]
-            is_calm = max(self.policy_ms[namespace], self.cursors_ms.get(namespace, 0)) < then_ms
             if folder == "trash":
-                due_ms = stream.deleted_ms + policy.trash_ms
-                if is_calm and not stream.is_purged and due_ms < then_ms:
-                    self._violated(f"{path} should have been purged {now_ms - due_ms} ms ago")
-            elif is_calm and self.life((namespace, name)).meddled_ms < then_ms:
-                self._audit_stream((namespace, name), stream, policy, then_ms)
+                if not stream.is_purged and now_ms - stream.deleted_ms >= policy.trash_ms:
+                    due.add(f"{path} as a whole")
+                continue
+            dropped, live = stream.dropped(), [s for s in stream.live() if not s.is_open]
+            if dropped and now_ms - dropped[0].dropped_ms >= policy.trash_ms:
+                first = dropped[0]
+                due.add(f"{path} segment {first.ledger_id} in the trash from {first.dropped_ms}")
+            key = (namespace, name)
+            if live and self.may_drop(key, live, live[0], stream.created_ms, policy, now_ms):
+                due.add(f"{path} segment {live[0].ledger_id} by policy")
+        self.due_ms = {what: self.due_ms.get(what, now_ms) for what in sorted(due)}
+        for what, since_ms in self.due_ms.items():
+            self.longest_wait_ms = max(self.longest_wait_ms, now_ms - since_ms)
+            if now_ms - since_ms > bound_ms:
+                self._violated(f"{what} is due for {now_ms - since_ms} ms")
         self.count("audits")
-
-    def _audit_stream(
-        self, key: Key, stream: StreamMetadata, policy: NamespaceMetadata, then_ms: int
-    ) -> None:
-        sealed = [s for s in stream.segments if not s.is_open and s.sealed_ms < then_ms]
-        live = [s for s in sealed if not stream.is_dropped(s)]
-        if live and self.may_drop(key, live, live[0], stream.created_ms, policy, then_ms):
-            self._violated(f"{key}: segment {live[0].number} should have been dropped")
-        for segment in sealed:
-            if stream.is_dropped(segment) and segment.dropped_ms + policy.trash_ms < then_ms:
-                self._violated(f"{key}: segment {segment.number} should have been purged")
 
     def _violated(self, text: str) -> None:
         raise Violation(text)

@@ -1,0 +1,112 @@
+"""Retention against everything at once, small; `python -m tests.sim.retention` runs a million.
+
+Bugs that are planted must be found: an oracle that cannot fail proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ledger.client import LedgerClient
+from ledger.metastore.base import ANY_VERSION, Check
+from stream import janitor, reclaim, trash
+from stream.core import retention
+from stream.core.metadata import Segment, StreamMetadata
+from stream.core.policy import NamespaceMetadata
+from stream.core.retention import RetentionPlan
+from stream.ledger_deletion import delete_ledgers
+from stream.store import StreamStore, namespace_path
+from tests.sim.model import Violation
+from tests.sim.retention import Options, run_retention
+
+SMALL = Options(expiries=10_000, seed=1, namespaces=2, streams=4)
+
+
+def test_what_is_kept_stays_and_what_is_due_goes() -> None:
+    counts = run_retention(SMALL).counts
+    for what in (
+        "janitor crashes", "takeovers", "rolls", "orphans deleted", "segments untruncated",
+        "segments truncated by hand", "deleted streams purged", "undelete", "policies set",
+        "audits", "segments read",
+    ):  # fmt: skip
+        assert counts.get(what, 0) > 0, f"nothing happened: {what} in {counts}"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    options = Options(expiries=200, seed=3, namespaces=1, streams=4)
+    assert run_retention(options) == run_retention(options)
+
+
+def _trash_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def eager(trash: Sequence[Segment], policy: NamespaceMetadata, now_ms: int) -> int:
+        return trash[-1].number if trash else 0
+
+    monkeypatch.setattr(retention, "purge_through", eager)
+
+
+def _nothing_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "purge_through", lambda *_: 0)
+
+
+def _cursors_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def careless(
+        client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata
+    ) -> tuple[RetentionPlan, list[Check]]:
+        blind = replace(policy, retention_cursors=())
+        return retention.explain(stream, blind, {}, client.now_ms()), []
+
+    monkeypatch.setattr(reclaim, "plan_retention", careless)
+
+
+def _policy_may_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = StreamStore.put_stream
+
+    async def careless(self: StreamStore, *args: Any, **settings: Any) -> int:
+        settings.pop("only_if", None)
+        return await put(self, *args, **settings)
+
+    monkeypatch.setattr(StreamStore, "put_stream", careless)
+
+
+def _moves_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: trash.Trash) -> Check:
+        return Check(namespace_path(self._namespace), ANY_VERSION)
+
+    monkeypatch.setattr(trash.Trash, "moves", never)
+
+
+def _ledgers_go_before_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = reclaim.apply_retention
+
+    async def hasty(client: LedgerClient, namespace: str, seen: reclaim.Seen) -> reclaim.Applied:
+        plan, _ = await reclaim.plan_retention(client, seen.policy, seen.stream)
+        await delete_ledgers(client, [segment.ledger_id for segment in plan.purged])
+        return await apply(client, namespace, seen)
+
+    monkeypatch.setattr(janitor, "apply_retention", hasty)
+
+
+FEW = Options(expiries=100_000, seed=1, namespaces=1, streams=2)
+
+
+@pytest.mark.parametrize(
+    ("plant", "options"),
+    [
+        (_trash_is_ignored, SMALL),
+        (_nothing_is_purged, FEW),
+        (_cursors_are_ignored, SMALL),
+        (_policy_may_have_changed, SMALL),
+        (_moves_are_ignored, SMALL),
+        (_ledgers_go_before_it_is_said, SMALL),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Violation):
+        run_retention(options)
