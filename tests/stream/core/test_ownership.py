@@ -24,7 +24,7 @@ from stream.core.ownership import (
     Succession,
 )
 from stream.core.trash import tombstone
-from stream.errors import NoSuchStream, TakenOver
+from stream.errors import EpochMismatch, NoSuchStream, TakenOver
 
 NEW = StreamMetadata(name="s", created_ms=0)
 OPEN = NEW.taken_over().begun(1, 70, 0)
@@ -142,6 +142,27 @@ def test_sealing_begins_nothing() -> None:
     actions = told(machine, LedgerEnded(TEN), Stored(4))
     assert actions[-1] == StoreStream(OPEN.sealed(1, TEN, 50), 3)
     assert machine.result.open_segment is None
+
+
+def test_a_takeover_at_an_epoch_does_not_go_past_it() -> None:
+    machine = Succession("s", 50, if_epoch=1)
+    janitor = OPEN.truncated(OPEN.sealed_end, 40)
+    # A change by the janitor in between is none by a writer.
+    actions = told(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(janitor, 4))
+    assert actions[-1] == StoreStream(janitor.taken_over(), 4)
+    assert machine.handle(StoreConflicted()) == (ReadStream(),)
+    assert machine.handle(StreamRead(OPEN.taken_over(), 5)) == ()
+    with pytest.raises(EpochMismatch, match="at epoch 2, it was to be taken over only at epoch 1"):
+        _ = machine.result
+
+
+def test_a_takeover_at_an_epoch_whose_outcome_is_unknown_is_not_taken_for_ours() -> None:
+    """What another stored at the same time looks the same: to go on might be to go on in twos."""
+    machine = Succession("s", 50, if_epoch=1)
+    told(machine, StreamRead(OPEN, 3), StoreUnknown())
+    assert machine.handle(StreamRead(OPEN.taken_over(), 4)) == ()
+    with pytest.raises(EpochMismatch):
+        _ = machine.result
 
 
 def test_a_deleted_stream_is_not_taken_over() -> None:
