@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from unittest import mock
 
@@ -10,6 +11,7 @@ import trio
 
 from bookie.reads import IsGone, Reads, Reply
 from bookie.testing import CrashKind, SimCluster, simulate
+from ledger.client import LedgerClient
 from ledger.core.copies import CopyState, CopyVerdict
 from ledger.errors import LedgerError, RetryableError, Status
 from ledger.options import ClientOptions
@@ -230,6 +232,22 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
         simulate(story, 0)
 
 
+async def sweep(client: LedgerClient, chance: random.Random) -> None:
+    while True:
+        with suppress(LedgerError):
+            await Janitor(client, "demo", orphan_age_ms=1000).sweep()
+        await trio.sleep(chance.random())
+
+
+async def disturb(cluster: SimCluster, chance: random.Random) -> None:
+    while True:
+        await trio.sleep(2 * chance.random())
+        bookie = chance.choice(cluster.bookies)
+        await cluster.kill_bookie(bookie, chance.choice([*CrashKind]))
+        await trio.sleep(3 * chance.random())
+        await cluster.start_bookie(bookie)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "seconds"), [(0, 8), (1, 8)])
 def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> None:
@@ -261,20 +279,6 @@ def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> Non
                     except LedgerError:
                         await trio.sleep(0.1)
 
-            async def sweep() -> None:
-                while True:
-                    with suppress(LedgerError):
-                        await Janitor(cleaner, "demo", orphan_age_ms=1000).sweep()
-                    await trio.sleep(chance.random())
-
-            async def disturb() -> None:
-                while True:
-                    await trio.sleep(2 * chance.random())
-                    bookie = chance.choice(cluster.bookies)
-                    await cluster.kill_bookie(bookie, chance.choice([*CrashKind]))
-                    await trio.sleep(3 * chance.random())
-                    await cluster.start_bookie(bookie)
-
             async def audit() -> None:
                 namespace = Namespace(auditor, "demo")
                 while True:
@@ -288,7 +292,9 @@ def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> Non
 
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
-                    for task in (write, sweep, disturb, audit, audit):
+                    nursery.start_soon(sweep, cleaner, chance)
+                    nursery.start_soon(disturb, cluster, chance)
+                    for task in (write, audit, audit):
                         nursery.start_soon(task)
         assert verdicts.count(CopyVerdict.WHOLE) > seconds / 3, verdicts
 
