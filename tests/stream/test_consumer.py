@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
+from ledger.metastore.base import Change, Put
 from stream import LATEST, Namespace
+from stream.core.group_metadata import decode_group
 from stream.errors import GroupBusy, NoSuchGroup
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, count_calls, wait_for, write
 
@@ -223,3 +227,51 @@ def test_with_auto_advance_only_one_task_may_ask() -> None:
             nursery.cancel_scope.cancel()
 
     simulate(story)
+
+
+def test_in_a_day_of_joining_and_leaving_only_what_moves_changes_hands() -> None:
+    """Each change of hands of a partition is owed to a change of its assignment, and of those
+    there are no more than a balanced group needs."""
+
+    async def story(cluster: SimCluster) -> None:
+        chance = cluster.simulation.chance("members")
+        moved = count_moves(cluster)
+        async with a_stream(cluster, 6) as namespace:
+            workers: list[Worker] = []
+            for number in range(30):
+                if workers and chance.random() < 0.5:
+                    workers.pop(chance.randrange(len(workers))).stop.set()
+                else:
+                    workers.append(Worker(cluster, f"w{number}", member=f"w{number}"))
+                await trio.sleep(chance.choice((0.05, 1.0, 5.0)))
+            while len(workers) < 2:
+                workers.append(Worker(cluster, f"x{len(workers)}"))
+            await wait_for(lambda: sum(len(worker.partitions) for worker in workers) == 6)
+            await trio.sleep(5)
+            info = await namespace.group("s", "g")
+            for row in info.partitions:
+                assert row.holder == row.assigned_to
+                assert row.epoch <= moved[row.partition]
+
+    for seed in range(5):
+        simulate(story, seed)
+
+
+def count_moves(cluster: SimCluster) -> dict[str, int]:
+    """How often each partition was assigned to another member, seen at the metadata store."""
+    moved: dict[str, int] = {}
+    before: dict[str, str] = {}
+    tree = cluster.metadata.tree
+    change_tree = tree.apply
+
+    def apply(changes: Sequence[Change], session: Any, now_ms: int) -> None:
+        change_tree(changes, session, now_ms)
+        for change in changes:
+            if isinstance(change, Put) and change.path.endswith("/groups/s/g"):
+                for partition, member in decode_group("g", change.data).assignment.items():
+                    if before.get(partition) != member:
+                        moved[partition] = moved.get(partition, 0) + 1
+                        before[partition] = member
+
+    tree.apply = apply  # type: ignore[method-assign]
+    return moved
