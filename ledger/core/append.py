@@ -135,7 +135,7 @@ class AppendCore:
             for index in members
             if self._acked[c][index] >= entry_id or entry_id in self._scattered.get((c, index), ())
         }
-        return self.ack_log.watch(entry_id, members, heard)
+        return self.ack_log.watch(entry_id, members, heard, self.last_add_confirmed)
 
     def advance(self) -> int:
         """The last add acknowledged, moved as far as the acks allow."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 WATCHED_MAX = 20_000
 """Entries watched at once. Then the oldest is given up: nobody asked for it for long."""
+_SWEEP_MIN = 64
 
 
 class WatchedEntry:
@@ -51,25 +52,41 @@ class AckLog:
     """The watched entries of one writer, by id. Callers look at `entries` first: mostly it is
     empty, and then nothing needs to be told."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("_sweep_at", "entries")
 
     def __init__(self) -> None:
         self.entries: dict[int, WatchedEntry] = {}
+        self._sweep_at = _SWEEP_MIN
 
     def watch(
-        self, entry_id: int, members: tuple[int, ...], heard: Mapping[int, tuple[str, float]]
+        self,
+        entry_id: int,
+        members: tuple[int, ...],
+        heard: Mapping[int, tuple[str, float]],
+        confirmed: int,
     ) -> WatchedEntry:
         """Begins to watch an entry that is not confirmed; again gives the same object.
 
-        `heard` are acks that came before, by index.
+        `heard` are acks that came before, by index; `confirmed` is the last add confirmed.
         """
         watched = self.entries.get(entry_id)
         if watched is None:
+            if len(self.entries) >= self._sweep_at:
+                self._sweep(confirmed)
             if len(self.entries) >= WATCHED_MAX:
                 del self.entries[next(iter(self.entries))]
             watched = self.entries[entry_id] = WatchedEntry(entry_id, members)
             watched.acks.update(heard)
         return watched
+
+    def _sweep(self, confirmed: int) -> None:
+        """Drops what there is no more to learn about, and whoever asked did not fetch."""
+        self.entries = {
+            entry_id: watched
+            for entry_id, watched in self.entries.items()
+            if entry_id > confirmed or watched.open_members(())
+        }
+        self._sweep_at = max(_SWEEP_MIN, 2 * len(self.entries))
 
     def forget(self, watched: WatchedEntry) -> None:
         """Nobody wants to know more about it."""

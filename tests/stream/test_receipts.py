@@ -174,3 +174,28 @@ async def test_all_partitions_are_verified(tmp_path: Path) -> None:
         report = await namespace.verify("p")
         assert [segment.stream for segment in report.segments] == ["p#0", "p#1", "p#2"]
         assert report.copies == {CopyState.WHOLE: 9}
+
+
+async def test_a_receipt_nobody_waits_for_any_more_does_no_harm(tmp_path: Path) -> None:
+    async with (
+        a_namespace(tmp_path) as namespace,
+        namespace.writer("s", create=True) as writer,
+    ):
+        for ticks in range(12):
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+
+                    async def append() -> None:
+                        await writer.append(b"x", receipt=True)
+
+                    nursery.start_soon(append)
+                    for _ in range(ticks):
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+        receipt = await writer.append(b"last", receipt=True)
+        assert len(receipt.acks) == 3
+        assert (await namespace.verify("s", receipt=receipt)).verdict is CopyVerdict.WHOLE
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await namespace.verify("s")
+        assert (await namespace.verify("s")).verdict is CopyVerdict.WHOLE

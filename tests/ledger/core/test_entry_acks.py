@@ -136,9 +136,9 @@ def test_nothing_is_kept_of_entries_nobody_asked_about() -> None:
 
 def test_what_is_watched_is_bounded() -> None:
     log = AckLog()
-    first = log.watch(0, (0, 1), {})
+    first = log.watch(0, (0, 1), {}, -1)
     for entry in range(1, entry_acks.WATCHED_MAX + 1):
-        log.watch(entry, (0, 1), {})
+        log.watch(entry, (0, 1), {}, -1)
     assert len(log.entries) == entry_acks.WATCHED_MAX
     assert 0 not in log.entries
     log.forget(first)  # somebody asks for the one that was given up
@@ -147,7 +147,7 @@ def test_what_is_watched_is_bounded() -> None:
 
 def test_told_when_something_changed() -> None:
     log, told = AckLog(), list[str]()
-    watched = log.watch(4, (0, 1, 2), {})
+    watched = log.watch(4, (0, 1, 2), {}, 3)
     watched.on_change = lambda: told.append(",".join(b for b, _ in watched.acks.values()))
     log.acked(1, "b", 0, 3, 1.0)
     assert told == []
@@ -156,3 +156,15 @@ def test_told_when_something_changed() -> None:
     log.ensemble_changed((1,), 3)
     log.failed()
     assert told == ["b", "", ""]
+
+
+def test_what_nobody_fetches_is_dropped_once_all_is_known() -> None:
+    log = AckLog()
+    for entry in range(1000):
+        watched = log.watch(entry, (0, 1), {}, entry - 1)
+        log.acked(0, "a", entry, entry, 1.0)
+        if entry != 500:
+            log.acked(1, "b", entry, entry, 1.0)
+        assert len(watched.acks) == 1 + (entry != 500)
+    assert len(log.entries) <= 64
+    assert 500 in log.entries
