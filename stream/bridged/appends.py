@@ -267,7 +267,7 @@ class Appends:
     def _arrive(self) -> None:
         self._is_asked = False
         if self._is_closed:
-            self.end_all()
+            self._refuse_gathered()
             return
         gathered = self._gathered
         lanes: dict[Lane, None] = {}
@@ -297,12 +297,17 @@ class Appends:
     def end_all(self) -> None:
         """What has not ended by now never will: after `close`."""
         error = self.error or self._closed()
-        ended = [record for lane in self.lanes() for record in lane.drain(error)]
+        self.end([record for lane in self.lanes() for record in lane.drain(error)])
+        self._refuse_gathered()
+
+    def _refuse_gathered(self) -> None:
+        """What came after `close`: it was never offered."""
+        refused: list[PendingRecord] = []
         while self._gathered:
             record = self._gathered.popleft()
-            record.error = error
-            ended.append(record)
-        self.end(ended)
+            record.error = self.error or self._closed()
+            refused.append(record)
+        self.end(refused)
 
     async def in_turn(self, act: Callable[[], Awaitable[T]]) -> T:
         """Does `act` when the writer has taken all records handed over before."""

@@ -207,6 +207,21 @@ async def test_a_lane_that_is_stuck_does_not_stop_the_other() -> None:
         records[2].outcome()
 
 
+async def test_what_comes_while_a_writer_closes_harms_nothing_before_it() -> None:
+    appends = TwoLanes()
+    early, late = (Record(number, appends.gates[1], []) for number in (1, 3))
+    appends.give(early)
+    jobs: list[Callable[[], object]] = []
+    appends._post = jobs.append
+    appends.give(late)
+    appends.close()
+    for job in jobs:
+        job()
+    assert (early.is_set, late.is_set) == (False, True)
+    with pytest.raises(LedgerClosed, match="closed"):
+        late.outcome()
+
+
 async def test_what_a_closed_writer_left_is_told() -> None:
     appends = TwoLanes()
     record = Record(1, appends.gates[1], [])
