@@ -53,6 +53,10 @@ _BUSY_WAIT_S = 0.05
 
 _BEGIN_TRIES_MAX = 100
 
+RECOVERIES_MAX = 32
+"""Ledgers one client recovers at the same time; others wait. When all ledgers of a client fail at
+once, their recoveries would be answered too late, each of them, and begin again for ever."""
+
 
 class Opener:
     """Opens ledgers for one client; stateless but for the nursery its readers live in.
@@ -77,6 +81,7 @@ class Opener:
         self.options = options
         self.rng = rng
         self._nursery: trio.Nursery | None = None
+        self._recoveries = trio.CapacityLimiter(RECOVERIES_MAX)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Tasks of readers (read-ahead, watching metadata) live in `nursery` from now on."""
@@ -136,7 +141,8 @@ class Opener:
         check_password(metadata, password)
         if metadata.is_closed or not recover:
             return metadata
-        return await _Recovery(self, ledger_id, password, digest_type).run()
+        async with self._recoveries:
+            return await _Recovery(self, ledger_id, password, digest_type).run()
 
 
 def check_password(metadata: LedgerMetadata, password: bytes) -> None:
