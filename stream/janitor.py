@@ -54,7 +54,8 @@ class _Sweep:
     counts: dict[str, int] = field(default_factory=dict)
     named: set[int] = field(default_factory=set)
     """Ledgers that a stream or the trash names."""
-    trash: list[tuple[str, int]] = field(default_factory=list)
+    tombstones: list[tuple[StreamMetadata, int]] = field(default_factory=list)
+    """And their versions, from before the trash was looked at."""
 
     def count(self, what: str, number: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + number
@@ -108,8 +109,7 @@ class Janitor:
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("stream=%s: not cleaned: %s", name, error)
-        sweep.trash = await self._store.list_trash(self._namespace)
-        for name, deleted_ms in sweep.trash:
+        for name, deleted_ms in await self._store.list_trash(self._namespace):
             try:
                 await self._sweep_deleted(sweep, name, deleted_ms)
             except NotInTrash:
@@ -117,6 +117,7 @@ class Janitor:
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("stream=%s: its trash is not emptied: %s", name, error)
+        await self._sweep_tombstones(sweep)
         if sweep.counts.get("failures"):
             _log.info("namespace=%s: orphans are left for another time", self._namespace)
         else:
@@ -126,7 +127,11 @@ class Janitor:
     async def _sweep_stream(self, sweep: _Sweep, name: str) -> None:
         stream, version = await self._store.read_stream(self._namespace, name)
         if stream.is_deleted:
-            await self._sweep_tombstone(sweep, stream, version)
+            if stream.ledgers():
+                # Deleted by a release that knew no trash, and stopped half way.
+                await delete(self._client.store, self._namespace, name, self._client.now_ms())
+            else:
+                sweep.tombstones.append((stream, version))
             return
         sweep.named.update(stream.ledgers())
         seen = Seen(sweep.policy, sweep.policy_version, stream, version)
@@ -149,23 +154,19 @@ class Janitor:
                 sweep.count("failures")
                 _log.warning("stream=%s: its deletion is not finished: %s", name, error)
 
-    async def _sweep_tombstone(self, sweep: _Sweep, stream: StreamMetadata, version: int) -> None:
-        """A name that is free. With something in the trash it goes when that goes."""
-        if stream.ledgers():
-            # Deleted by a release that knew no trash, and stopped half way.
-            await delete(self._client.store, self._namespace, stream.name, self._client.now_ms())
-            return
-        age_ms = self._client.now_ms() - stream.deleted_ms
-        if age_ms < max(sweep.policy.trash_ms, TOMBSTONE_MS):
-            return
-        for name, _ in await self._store.list_trash(self._namespace):
-            partition = parse_partition(name)
-            if stream.name == name or (partition and stream.name == partition.stream):
-                return
-        try:
-            await self._store.remove_stream(self._namespace, stream.name, version)
-        except MetadataConflict:
-            pass  # the name is in use again
+    async def _sweep_tombstones(self, sweep: _Sweep) -> None:
+        """Names that are free again. With something in the trash they go when that goes."""
+        trash = await self._store.list_trash(self._namespace)
+        in_trash = {name for name, _ in trash}
+        in_trash |= {partition.stream for name in in_trash if (partition := parse_partition(name))}
+        for stream, version in sweep.tombstones:
+            age_ms = self._client.now_ms() - stream.deleted_ms
+            if stream.name in in_trash or age_ms < max(sweep.policy.trash_ms, TOMBSTONE_MS):
+                continue
+            try:
+                await self._store.remove_stream(self._namespace, stream.name, version)
+            except (MetadataConflict, NoSuchStream):
+                continue  # gone with its trash, or in use again
 
     async def _sweep_deleted(self, sweep: _Sweep, name: str, deleted_ms: int) -> None:
         """Purges a deleted stream whose time has passed; before that, fences its writer."""

@@ -34,6 +34,7 @@ from stream.core.trash import (
 )
 from stream.cursor_store import CursorStore
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash, StreamExists
+from stream.group_store import forget_groups
 from stream.ledger_deletion import delete_ledgers
 from stream.store import (
     UPDATE_TRIES_MAX,
@@ -273,8 +274,9 @@ class Trash:
             _log.info("stream=%s: whatever has its name stays: %s", present.name, error)
         else:
             if there.is_deleted and there.deleted_ms == present.deleted_ms:
-                # While the name is a tombstone nobody makes cursors.
+                # While the name is a tombstone nobody makes cursors, nor joins a group.
                 await CursorStore(self._store).forget_stream(self._namespace, present.name)
+                await forget_groups(self._store, self._namespace, present.name)
                 gone.append(Delete(stream_path(self._namespace, present.name), there_version))
         try:
             await self._store.transaction(gone)

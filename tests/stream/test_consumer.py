@@ -11,7 +11,7 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.metastore.base import Change, Put
-from stream import LATEST, Namespace
+from stream import LATEST, Janitor, Namespace
 from stream.core.group_metadata import decode_group
 from stream.errors import GroupBusy, NoSuchGroup
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, count_calls, wait_for, write
@@ -275,3 +275,24 @@ def count_moves(cluster: SimCluster) -> dict[str, int]:
 
     tree.apply = apply  # type: ignore[method-assign]
     return moved
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_a_group_goes_with_its_stream(partitions: int | None) -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_stream(cluster, partitions) as namespace:
+            await namespace.set_policy(trash_ms=0)
+            worker = Worker(cluster, "w")
+            await wait_for(lambda: len(worker.partitions) == (partitions or 1))
+            worker.stop.set()
+            await worker.process.finished.wait()
+            await namespace.delete_stream("s")
+            janitor = Janitor(namespace.client, "n")
+            for _ in range(4):
+                await trio.sleep(600)
+                await janitor.sweep()
+            store, root = namespace.client.store, "/ledgerstream/namespaces/n"
+            assert await store.children(f"{root}/groups") == []
+            assert await store.children(f"{root}/cursors") == []
+
+    simulate(story)
