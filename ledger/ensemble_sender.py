@@ -32,6 +32,10 @@ from ledger.errors import (
 from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
 from ledger.write_loop import WriteLoop
 
+_LAC_ENTRIES_PENDING = 4
+"""With more entries on their way the next add comes soon, and tells the last add confirmed. With
+fewer it may be long in coming: those on their way carry an older one."""
+
 
 @dataclass(slots=True)
 class _Sent:
@@ -339,14 +343,20 @@ class EnsembleSender:
                     )
                 )
 
+    @property
+    def is_lac_due(self) -> bool:
+        """Whether the last add confirmed must be told by itself, should no add go out at once."""
+        pending = self.core.last_add_pushed - self.core.last_add_confirmed
+        return pending <= _LAC_ENTRIES_PENDING or self.is_sync_deferred
+
     def send_lac(self) -> None:
         """Tells the bookies the last add confirmed (explicit LAC), if no add has."""
         self.is_lac_queued = False
         confirmed = self.core.last_add_confirmed
         if self.error is not None or confirmed <= self.lac_carried:
             return
-        if self.core.last_add_pushed > confirmed and not self.is_sync_deferred:
-            return  # not idle: asked again when these are confirmed, unless an add tells it
+        if not self.is_lac_due:
+            return  # asked again when more is confirmed, unless an add tells it
         self.lac_carried = confirmed
         body = self.digest.encode_lac(self.ledger_id, confirmed)
         request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)

@@ -209,8 +209,7 @@ class LedgerWriter(EnsembleSender):
         """Whoever wants to know the last add confirmed is told."""
         core = self.core
         confirmed = core.last_add_confirmed
-        is_idle = confirmed == core.last_add_pushed or self.is_sync_deferred
-        if is_idle and confirmed > self.lac_carried:
+        if confirmed > self.lac_carried and self.is_lac_due:
             self._loop.queue_lac(self)
         if self.on_confirmed is not None:
             self.on_confirmed(confirmed)

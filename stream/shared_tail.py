@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 _END = itemgetter(0)
 _GAP_ENTRIES = 1000
+_MANY_FOLLOWERS = 32
 _HISTORY_BYTES = 512 << 10
 """So much is kept although all have it, for those who have almost caught up."""
 _RECORD_OBJECT_BYTES = 300
@@ -174,10 +175,15 @@ class SharedTail:
             await self._feed.aclose()
 
     async def _fetch(self) -> None:
-        """What is known to be confirmed by now goes together: one wake-up for all of it. But not
-        so much that those fall out who are only being woken."""
+        """The next batch. Where many wait, and waking them costs more than another trip to a
+        bookie, all that is known to be confirmed by now; but not so much that those fall out who
+        are only being woken."""
         is_first = True
-        while is_first or (self._feed.is_behind and 2 * self._kept_bytes <= self._bytes_max):
+        while is_first or (
+            len(self._followers) >= _MANY_FOLLOWERS
+            and self._feed.is_behind
+            and 2 * self._kept_bytes <= self._bytes_max
+        ):
             batch = await self._feed.next_batch(None)
             assert batch is not None, "without an end there is always a next batch"
             self._keep(batch)

@@ -55,3 +55,51 @@ def test_the_last_record_of_an_idle_stream_arrives_one_round_trip_after_its_ack(
 
     for seed in range(3):
         simulate(story, seed)
+
+
+def test_a_record_does_not_wait_for_an_add_when_the_next_ones_are_on_their_way() -> None:
+    """Adds on their way carry an older LAC: where records follow each other faster than they are
+    confirmed, and no faster, each is told by itself and not by the add after the next."""
+    one_way_s, interval_s, sync_max_s = 0.001, 0.020, 0.040
+
+    async def story(cluster: SimCluster) -> None:
+        options = cluster.network.options
+        options.latency_min_s = options.latency_max_s = one_way_s
+        options.spike_probability = options.split_probability = 0.0
+        for name in cluster.bookies:
+            cluster.disk(name).options.sync_max_s = sync_max_s
+        confirmed_at: dict[bytes, float] = {}
+        waits_s: list[float] = []
+        async with cluster.client("writer") as one, cluster.client("reader") as other:
+            await Namespace(one, "n").ensure()
+            async with Namespace(one, "n").writer("s", create=True) as writer:
+                await writer.append(b"first")
+                async with (
+                    Namespace(other, "n").reader("s", start=LATEST) as reader,
+                    trio.open_nursery() as nursery,
+                ):
+
+                    async def read() -> None:
+                        async for record in reader:
+                            waits_s.append(trio.current_time() - confirmed_at[record.value])
+
+                    async def append(value: bytes) -> None:
+                        await writer.append(value)
+                        confirmed_at[value] = trio.current_time()
+
+                    nursery.start_soon(read)
+                    await trio.sleep(1)
+                    for number in range(50):
+                        nursery.start_soon(append, b"%d" % number)
+                        await trio.sleep(interval_s)
+                    await trio.sleep(1)
+                    nursery.cancel_scope.cancel()
+        assert len(waits_s) == 50
+        # The way to the bookie and to the reader; two more if the one before is still on it.
+        late = [wait_s for wait_s in waits_s if wait_s > 4 * one_way_s + 0.001]
+        # When two are confirmed at once the second is read, and the first time there is no
+        # connection to read it by.
+        assert len(late) <= 2, late
+
+    for seed in range(3):
+        simulate(story, seed)
