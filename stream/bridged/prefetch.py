@@ -22,6 +22,9 @@ Goal = TypeVar("Goal")
 PREFETCH_BYTES: Final = 4 << 20
 """What may wait for a consumer; beside it at most one more item."""
 
+_STEPS: Final = 8
+"""So many items at most before other tasks get their turn, where pulling needs no waiting."""
+
 
 class Fetched(Generic[T, Goal]):
     """An item, or why there is none: an error, or (neither) that this goal was reached."""
@@ -160,6 +163,7 @@ class Prefetch(Generic[T, Goal]):
         return False
 
     async def _pull_towards(self, goal: Goal) -> None:
+        steps = 0
         while self._held_bytes < self._bytes_max:
             try:
                 item = await self._pull(goal)
@@ -170,4 +174,6 @@ class Prefetch(Generic[T, Goal]):
                 self._put(Fetched(goal, None, None))
                 return
             self._put(Fetched(goal, item, None, self._size_of(item)))
-            await trio.lowlevel.checkpoint()
+            steps += 1
+            if steps % _STEPS == 0:
+                await trio.lowlevel.checkpoint()
