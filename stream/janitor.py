@@ -18,6 +18,7 @@ from stream.core.metadata import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.policy import NamespaceMetadata
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
+from stream.group_store import forget_groups
 from stream.partitions import uncounted
 from stream.reclaim import Seen, apply_retention, delete_stream
 from stream.store import StreamStore, namespace_path
@@ -163,6 +164,8 @@ class Janitor:
             age_ms = self._client.now_ms() - stream.deleted_ms
             if stream.name in in_trash or age_ms < max(sweep.policy.trash_ms, TOMBSTONE_MS):
                 continue
+            # While the name is a tombstone nobody joins a group.
+            await forget_groups(self._client.store, self._namespace, stream.name)
             try:
                 await self._store.remove_stream(self._namespace, stream.name, version)
             except (MetadataConflict, NoSuchStream):
