@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack, cast
 
 from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument
 from stream import policies
 from stream.core.metadata import StreamMetadata
-from stream.core.names import check_name, check_new_name
+from stream.core.names import check_name, check_new_name, parse_partition
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 from stream.core.receipt import Receipt
@@ -128,6 +129,11 @@ class NamespaceKeeping:
         stream that should change its name.
         """
         new = None if as_name is None else check_new_name(as_name)
+        if new is None and (partition := parse_partition(stream)) is not None:
+            raise InvalidArgument(
+                f"{stream!r} is a partition: bring back all of {partition.stream!r}, or this one "
+                f"as a stream of its own (as_name)"
+            )
         if not await undelete_partitioned(self.client, self.name, check_name(stream), new):
             await Trash(self.client, self.name).undelete(stream, as_name=new)
 

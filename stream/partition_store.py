@@ -15,6 +15,7 @@ from stream.core.metadata import StreamMetadata
 from stream.core.metadata_format import encode_stream
 from stream.core.names import partition_name
 from stream.core.partitioned import PartitionedStream, decode_partitioned, encode_partitioned
+from stream.core.trash import remade
 from stream.errors import NoSuchStream, StreamExists
 from stream.store import UPDATE_TRIES_MAX, StreamStore, namespace_path, stream_path
 
@@ -108,16 +109,21 @@ class PartitionStore:
         self, namespace: str, stream: PartitionedStream, first: int
     ) -> list[Change]:
         """Changes that make the partitions from `first` on. Raises NoSuchNamespace."""
-        await self._streams.read_namespace(namespace)
+        policy, _ = await self._streams.read_namespace(namespace)
+        await self._streams.check_room(policy, stream.partition_names[first:])
         changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
         folder = f"{namespace_path(namespace)}/streams"
         there = set(await self._store.children(folder))  # tombstones too
         for number in range(first, stream.partitions):
             name = partition_name(stream.name, number)
             path = stream_path(namespace, name)
-            blank = encode_stream(StreamMetadata(name=name, created_ms=stream.created_ms))
+            blank = StreamMetadata(name=name, created_ms=stream.created_ms)
             version = await self._free_version(namespace, name) if name in there else -1
-            changes.append(Create(path, blank) if version < 0 else Put(path, blank, version))
+            if version >= 0:
+                present, _ = await self._streams.read_stream(namespace, name)
+                blank = remade(blank, present)
+            data = encode_stream(blank)
+            changes.append(Create(path, data) if version < 0 else Put(path, data, version))
         return changes
 
     async def _free_version(self, namespace: str, name: str) -> int:

@@ -8,9 +8,8 @@ the trash (trash.py).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Check, Create, Delete, MetadataStore, Put
@@ -23,6 +22,7 @@ from stream.core.metadata_format import (
 )
 from stream.core.names import check_name, parse_partition
 from stream.core.policy import NamespaceMetadata
+from stream.core.trash import remade
 from stream.errors import (
     IsPartitioned,
     NamespaceExists,
@@ -165,8 +165,7 @@ class StreamStore:
         create at once may overstep.
         """
         policy, _ = await self.read_namespace(namespace)
-        if policy.streams_max is not None:
-            await self._check_room(policy, stream.name)
+        await self.check_room(policy, [stream.name])
         for _ in range(UPDATE_TRIES_MAX):
             try:
                 await self._create(namespace, stream)
@@ -178,17 +177,13 @@ class StreamStore:
                 present, version = await self.read_stream(namespace, stream.name)
                 if not present.is_deleted or present.ledgers():
                     break
-                remade = replace(
-                    stream,
-                    epoch=present.epoch + 1,
-                    created_ms=max(stream.created_ms, present.created_ms + 1),
-                )
-                await self.put_stream(namespace, remade, version)
+                stored = remade(stream, present)
+                await self.put_stream(namespace, stored, version)
             except (MetadataConflict, NoSuchStream):
                 continue
             except IsPartitioned:
                 break
-            return remade
+            return stored
         raise StreamExists(f"stream {stream.name!r} exists already in namespace {namespace!r}")
 
     async def _create(self, namespace: str, stream: StreamMetadata) -> None:
@@ -203,13 +198,16 @@ class StreamStore:
         except NoSuchNode:
             raise _no_namespace(namespace) from None
 
-    async def _check_room(self, policy: NamespaceMetadata, stream: str) -> None:
-        assert policy.streams_max is not None, "no limit to check"
+    async def check_room(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
+        """Raises TooManyStreams if the namespace may not have these streams too."""
+        if policy.streams_max is None:
+            return
         streams = await self.list_streams(policy.name)
-        if len(streams) >= policy.streams_max and stream not in streams:
+        fresh = [name for name in wanted if name not in streams]
+        if fresh and len(streams) + len(fresh) > policy.streams_max:
             raise TooManyStreams(
-                f"namespace {policy.name!r} has {len(streams)} streams, streams_max is "
-                f"{policy.streams_max}; delete some, or raise it "
+                f"namespace {policy.name!r} has {len(streams)} streams, {len(fresh)} more are "
+                f"over streams_max of {policy.streams_max}; delete some, or raise it "
                 f"(ledgerstream namespace set {policy.name} --streams-max N)"
             )
 

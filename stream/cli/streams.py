@@ -17,6 +17,7 @@ from ledger.cli.output import (
 )
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_from, parse_stream
+from stream.core.amounts import duration_text
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import FromTime, Position
 from stream.errors import IsPartitioned, NoSuchStream
@@ -247,11 +248,17 @@ async def truncate(
 async def delete(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Delete a stream with all its data."""
+    """Delete a stream; it can be brought back as long as it is in the trash."""
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.delete_stream(name.stream)
+        trash_ms = (await namespace.policy()).trash_ms
     if output.json:
         print_json({"stream": str(name), "deleted": True})
-    else:
+    elif trash_ms == 0:
         remark(f"stream {name} is gone")
+    else:
+        remark(
+            f"stream {name} is deleted; it can be brought back for {duration_text(trash_ms)} "
+            f"(ledgerstream stream undelete {name})"
+        )

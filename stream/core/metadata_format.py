@@ -19,7 +19,7 @@ from stream.errors import IsPartitioned
 
 FORMAT_VERSION: Final = 1
 METADATA_BYTES_MAX: Final = 1_000_000
-"""Below the 1 MiB that a ZooKeeper node takes; about 9,000 segments."""
+"""Below the 1 MiB that a ZooKeeper node takes; about 8,000 segments."""
 
 # Segments are rows, not objects: their names would be most of the bytes.
 _SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]

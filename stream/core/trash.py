@@ -79,6 +79,17 @@ def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
     )
 
 
+def remade(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
+    """A new stream in place of a tombstone: with an epoch no writer of before holds, and a time
+    by which cursors of before are told from its own."""
+    assert dead.is_deleted, f"stream {dead.name!r} is in use"
+    return replace(
+        stream,
+        epoch=dead.epoch + 1,
+        created_ms=max(stream.created_ms, dead.created_ms + 1),
+    )
+
+
 def trashed(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
     """A deleted stream as it lies in the trash: whole."""
     return replace(stream, is_deleted=True, deleted_ms=now_ms)

@@ -236,6 +236,8 @@ def test_partitioned_streams_come_back_with_all_partitions() -> None:
         assert await namespace.list_streams() == []
         with pytest.raises(InvalidArgument, match="under its own name only"):
             await namespace.undelete_stream("p", "q")
+        with pytest.raises(InvalidArgument, match="bring back all of 'p'"):
+            await namespace.undelete_stream("p#1")
         await namespace.undelete_stream("p")
         assert await namespace.partitions("p") == ["p#0", "p#1", "p#2"]
         assert values(await read_all(namespace, "p#1")) == [b"a", b"b"]
@@ -246,6 +248,7 @@ def test_partitioned_streams_come_back_with_all_partitions() -> None:
         await sweep(namespace, streams_purged=3, ledgers_deleted=2)
         with pytest.raises(NotInTrash):
             await namespace.undelete_stream("p")
+        await trio.sleep(TOMBSTONE_MS / 1000)
         await sweep(namespace)
         assert await namespace.list_streams() == []
         assert await namespace.client.store.children("/ledgerstream/namespaces/n/streams") == []
@@ -385,11 +388,27 @@ def test_a_namespace_has_a_limit_of_streams() -> None:
         await namespace.set_policy(streams_max=2)
         await namespace.create_stream("a")
         await namespace.create_stream("b")
-        with pytest.raises(TooManyStreams, match="has 2 streams, streams_max is 2"):
+        with pytest.raises(TooManyStreams, match="has 2 streams, 1 more are over streams_max of 2"):
             await namespace.create_stream("c")
         with pytest.raises(StreamExists):
             await namespace.create_stream("a")
         await namespace.delete_stream("a")
+        with pytest.raises(TooManyStreams, match="3 more"):
+            await namespace.create_stream("p", partitions=3)
         await namespace.create_stream("c")
+
+    tell(story)
+
+
+def test_partitions_made_again_have_epochs_that_no_writer_of_before_holds() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.create_stream("p", partitions=1)
+        await write(namespace, "p#0", [b"a"])
+        before = await namespace.stream_metadata("p#0")
+        await namespace.delete_stream("p")
+        await namespace.create_stream("p", partitions=1)
+        after = await namespace.stream_metadata("p#0")
+        assert after.epoch > before.epoch
+        assert after.created_ms > before.created_ms
 
     tell(story)

@@ -1,0 +1,63 @@
+"""Settings on the command line: read in people's units, shown in both."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from ledger.errors import InvalidArgument
+from stream.cli.settings import PolicyOptions, policy_facts
+from stream.core.policy import NamespaceMetadata
+from stream.policies import NamespaceSettings, with_settings
+
+SETTINGS = {field.name for field in fields(NamespaceMetadata)} - {"name", "created_ms"}
+
+
+def test_every_setting_has_an_option_and_a_type() -> None:
+    assert {field.name for field in fields(PolicyOptions)} == SETTINGS
+    assert set(NamespaceSettings.__annotations__) == SETTINGS
+
+
+def test_units_and_words_are_understood() -> None:
+    given = PolicyOptions(
+        retention_ms="7d", retention_bytes="10GiB", trash_ms="0", retention_cursors="a, b",
+        streams_max="none", bytes_per_s_max="5MB", placement="rack1-*", record_bytes_max="1kB",
+        ack_quorum=2,
+    ).given()  # fmt: skip
+    assert given == {
+        "retention_ms": 604_800_000, "retention_bytes": 10 << 30, "trash_ms": 0,
+        "retention_cursors": ("a", "b"), "streams_max": None, "bytes_per_s_max": 5_000_000,
+        "placement": "rack1-*", "record_bytes_max": 1000, "ack_quorum": 2,
+    }  # fmt: skip
+    with_settings(NamespaceMetadata(name="n"), given)
+    lifted = PolicyOptions(
+        retention_ms="ever", retention_cursors="none", placement="none", bytes_per_s_max="none"
+    ).given()
+    assert lifted == {
+        "retention_ms": None, "retention_cursors": (), "placement": "", "bytes_per_s_max": None
+    }  # fmt: skip
+    assert PolicyOptions().given() == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [("retention_ms", "7 days"), ("roll_bytes", "ever"), ("streams_max", "-1"), ("trash_ms", "")],
+)
+def test_what_is_not_understood_is_named(option: str, word: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"--{option.replace('_', '-')}: "):
+        PolicyOptions(**{option: word}).given()  # type: ignore[arg-type]
+
+
+def test_programs_see_numbers_and_people_see_units_too() -> None:
+    policy = NamespaceMetadata(name="n", retention_ms=90_000_000, bytes_per_s_max=1 << 20)
+    raw = policy_facts(policy, is_for_people=False)
+    assert {name: raw[name] for name in SETTINGS} == {n: getattr(policy, n) for n in SETTINGS}
+    shown = policy_facts(policy, is_for_people=True)
+    assert shown["retention_ms"] == "90,000,000 (1 d 1 h)"
+    assert shown["retention_bytes"] == "ever"
+    assert shown["roll_bytes"] == "268,435,456 (256 MiB)"
+    assert shown["record_bytes_max"] == "1,048,576 (1.00 MiB)"
+    assert shown["bytes_per_s_max"] == "1,048,576 (1.00 MiB/s)"
+    assert shown["streams_max"] == "no limit"
+    assert shown["ack_quorum"] == 2
