@@ -80,7 +80,7 @@ class StreamWorkload:
         pending: list[tuple[Ticket, bytes]] = []
         try:
             async with Namespace(client, NAMESPACE).writer(
-                self.model.name, options=options
+                self.model.name, options=options, hand_over_s=chance.choice((None, None, 0.5))
             ) as writer:
                 self.model.count("takeovers")
                 try:
@@ -165,6 +165,14 @@ class StreamWorkload:
                 self.model.truncated_to = max(self.model.truncated_to, position)
                 await namespace.truncate(self.model.name, position)
                 self.model.count("stream truncations")
+            elif chance.random() < 0.3:
+                # Writers roll to ledgers of another kind, gather otherwise, are throttled.
+                await namespace.set_policy(
+                    digest_type=chance.choice(("CRC32", "CRC32C", "HMAC")),
+                    linger_ms=chance.choice((0, 5, 50)),
+                    bytes_per_s_max=chance.choice((None, 20_000)),
+                )
+                self.model.count("policy changes")
             else:
                 age_ms = chance.choice((0, 1000, 3_600_000))
                 await Janitor(client, NAMESPACE, orphan_age_ms=age_ms).sweep()
