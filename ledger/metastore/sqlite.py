@@ -8,6 +8,7 @@ keeps the session alive, and turns others' commits into watch events. Never used
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -90,6 +91,7 @@ async def open_sqlite(
         store = SqliteStore(file, limiter, session)
         async with open_background() as nursery:
             nursery.start_soon(store.run_session, session_timeout_ms / 4000)
+            nursery.start_soon(store.run_burials, session_timeout_ms / 4000)
             nursery.start_soon(store.run_watches)
             nursery.start_soon(store.reads.run)
             nursery.start_soon(store.commits.run)
@@ -139,6 +141,7 @@ class SqliteStore:
         self._has_changed = trio.Event()
         self._next_burial = 0.0
         self._is_closed = False
+        self._stop_beating = threading.Event()
 
     async def get(self, path: str) -> Node:
         return await self.reads.do(partial(self._file.get, check_path(path)))
@@ -185,6 +188,7 @@ class SqliteStore:
             await trio.lowlevel.checkpoint()
             return
         self._is_closed = True  # from here on nothing but the next call reaches the file
+        self._stop_beating.set()
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(
@@ -200,15 +204,25 @@ class SqliteStore:
 
     async def run_session(self, interval_s: float) -> None:
         """Gives heartbeats, and starts a new session when others ended ours."""
+        limiter = trio.CapacityLimiter(1)
+        while not self._is_closed:
+            session = self._session
+            beating = partial(self._file.beat_until_lost, session, interval_s, self._stop_beating)
+            await trio.to_thread.run_sync(beating, limiter=limiter)
+            try:
+                if not self._is_closed:
+                    await self._renew(session)
+            except MetadataUnavailable:
+                await trio.sleep(interval_s)
+
+    async def run_burials(self, interval_s: float) -> None:
+        """Looks for processes that are gone, though nobody lists or watches."""
         while not self._is_closed:
             await trio.sleep(interval_s)
             try:
-                session = self._session
-                if not await self._call(self._file.beat, session):
-                    await self._renew(session)
                 await self._bury_if_due()
             except MetadataUnavailable:
-                continue  # callers get this error too; here only the next try matters
+                continue
 
     async def run_watches(self) -> None:
         """Notices changes while somebody watches, and hands them to the iterators."""

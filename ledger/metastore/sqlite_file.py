@@ -1,14 +1,15 @@
 """The metadata tree in one SQLite file: the blocking half of `sqlite.py`.
 
-Called from one thread at a time for reading, and from one for the rest. What a change committed
-survives loss of power (WAL with synchronous=FULL). Sessions are rows with a heartbeat on the
-machine's monotonic clock, which all processes share; any process may bury a dead one, in the
-transaction that drops its nodes.
+Called from one thread at a time for reading, one for heartbeats, and one for the rest. What a
+change committed survives loss of power (WAL with synchronous=FULL). Sessions are rows with a
+heartbeat on the machine's monotonic clock, which all processes share; any process may bury a dead
+one, in the transaction that drops its nodes.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ from ledger.errors import (
     LedgerError,
     MetadataConflict,
     MetadataCorrupt,
+    MetadataUnavailable,
     NodeExists,
     NoSuchNode,
     SessionLost,
@@ -51,7 +53,7 @@ INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL, 0);
 
 class SqliteFile:
     """One open file: a connection that changes it, one that reads, so that reading waits for no
-    disk, and one that only notices others' commits."""
+    disk, one for heartbeats, and one that only notices others' commits."""
 
     def __init__(
         self,
@@ -80,6 +82,9 @@ class SqliteFile:
             try:
                 self._prepare()
                 self._reader = connect(path, BUSY_TIMEOUT_S)
+                self._pulse = connect(path, BUSY_TIMEOUT_S)
+                # A heartbeat need not survive loss of power, so it does not pay for a sync.
+                self._pulse.execute("PRAGMA synchronous = NORMAL")
                 self._notice = connect(path, 0)
             except BaseException:
                 self._db.close()
@@ -88,6 +93,7 @@ class SqliteFile:
     def close(self) -> None:
         self._db.close()
         self._reader.close()
+        self._pulse.close()
         self._notice.close()
 
     # Reading.
@@ -251,16 +257,21 @@ class SqliteFile:
     def beat(self, session: int) -> bool:
         """Says that the session lives; False if others have ended it."""
         with self._errors():
-            # A heartbeat need not survive loss of power, so it does not pay for a sync.
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            try:
-                cursor = self._db.execute(
-                    "UPDATE sessions SET heartbeat_ms = ? WHERE id = ?",
-                    (self._shared_clock_ms(), session),
-                )
-            finally:
-                self._db.execute("PRAGMA synchronous = FULL")
+            cursor = self._pulse.execute(
+                "UPDATE sessions SET heartbeat_ms = ? WHERE id = ?",
+                (self._shared_clock_ms(), session),
+            )
             return cursor.rowcount == 1
+
+    def beat_until_lost(self, session: int, interval_s: float, stop: threading.Event) -> None:
+        """Beats until others have ended the session, or `stop` is set. From a thread of its own:
+        a process whose event loop is busy for seconds is alive all the same."""
+        while not stop.wait(interval_s):
+            try:
+                if not self.beat(session):
+                    return
+            except MetadataUnavailable:
+                continue  # callers get this error too; here only the next try matters
 
     def end_session(self, session: int) -> None:
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -265,3 +266,15 @@ async def test_the_block_raises_what_its_body_raised(tmp_path: Path) -> None:
         async with open_store(f"sqlite://{tmp_path / 'c.db'}"):
             await trio.sleep_forever()
     assert scope.cancelled_caught
+
+
+async def test_a_busy_event_loop_loses_no_session(tmp_path: Path) -> None:
+    file = str(tmp_path / "c.db")
+    async with (
+        open_sqlite(file, session_timeout_ms=400) as store,
+        open_sqlite(file, session_timeout_ms=400) as other,
+    ):
+        await store.create("/e", b"", is_ephemeral=True)
+        time.sleep(1.5)  # noqa: ASYNC251 - the loop is at work, and does nothing else
+        await other.children("/")  # looks for the dead
+        await other.get("/e")
