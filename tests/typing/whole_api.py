@@ -113,35 +113,12 @@ from stream.aio import (
 )
 
 ERRORS: tuple[type[LedgerError], ...] = (
-    CommitOutOfOrder,
-    CompressionUnavailable,
-    CursorMoved,
-    DataWouldBeDropped,
-    EpochMismatch,
-    GroupBusy,
-    HandedOver,
-    IsPartitioned,
-    MemberExists,
-    NamespaceExists,
-    NamespaceNotEmpty,
-    NoSuchCursor,
-    NoSuchGroup,
-    NoSuchNamespace,
-    NoSuchStream,
-    NotInTrash,
-    NotPartitioned,
-    PartitionLost,
-    PartitionsFailed,
-    ProducerGap,
-    RecordFormatError,
-    SequenceMismatch,
-    StreamBusy,
-    StreamExists,
-    TakenOver,
-    TooManyProducers,
-    TooManyStreams,
-    Truncated,
-)
+    CommitOutOfOrder, CompressionUnavailable, CursorMoved, DataWouldBeDropped, EpochMismatch,
+    GroupBusy, HandedOver, IsPartitioned, MemberExists, NamespaceExists, NamespaceNotEmpty,
+    NoSuchCursor, NoSuchGroup, NoSuchNamespace, NoSuchStream, NotInTrash, NotPartitioned,
+    PartitionLost, PartitionsFailed, ProducerGap, RecordFormatError, SequenceMismatch,
+    StreamBusy, StreamExists, TakenOver, TooManyProducers, TooManyStreams, Truncated,
+)  # fmt: skip
 
 
 def use(*_what: object) -> None:
