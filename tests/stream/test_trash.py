@@ -3,15 +3,13 @@ passed; a policy is explained before it is set."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerFenced
-from ledger.metastore.base import Change
 from stream import (
     DataWouldBeDropped,
     Janitor,
@@ -300,85 +298,6 @@ def test_retention_waits_for_cursors_and_for_those_that_are_missing() -> None:
             await sweep(namespace, segments_dropped=1)
         await namespace.delete_cursor("s", "billing")
         await sweep(namespace, segments_dropped=0)
-
-    tell(story)
-
-
-class Interloper:
-    """Does something just before the next transaction."""
-
-    def __init__(self, namespace: Namespace, act: Callable[[], Awaitable[object]]) -> None:
-        self._inner = namespace.client.store
-        self._act: Callable[[], Awaitable[object]] | None = act
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    async def transaction(self, changes: Sequence[Change]) -> None:
-        act, self._act = self._act, None
-        if act is not None:
-            await act()
-        await self._inner.transaction(changes)
-
-
-@asynccontextmanager
-async def interloper(
-    namespace: Namespace, act: Callable[[], Awaitable[object]]
-) -> AsyncIterator[None]:
-    """The store of this namespace's client, with somebody else who is always a bit faster."""
-    inner = namespace.client.store
-    namespace.client.store = Interloper(namespace, act)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        namespace.client.store = inner
-
-
-def test_nothing_is_dropped_by_a_policy_that_was_just_changed_or_past_a_cursor_just_moved() -> None:
-    async def story(namespace: Namespace) -> None:
-        await namespace.set_policy(retention_ms=0, retention_cursors=("c",))
-        await write(namespace, "s", [b"a"], [b"b"])
-        async with namespace.cursor("s", "c") as cursor:
-            cursor.advance(Position(2, 0, 0))
-        await trio.sleep(1)
-        async with interloper(namespace, lambda: namespace.set_cursor("s", "c", Position(1, 0, 0))):
-            await sweep(namespace, segments_dropped=0)
-        await namespace.set_cursor("s", "c", Position(2, 0, 0))
-        async with interloper(namespace, lambda: namespace.set_policy(retention_ms=WINDOW_MS)):
-            await sweep(namespace, segments_dropped=0)
-        assert len(await read_all(namespace, "s")) == 2
-        await namespace.set_policy(retention_ms=0)
-        await sweep(namespace, segments_dropped=1)
-
-    tell(story)
-
-
-def test_an_orphan_is_left_alone_when_ledgers_moved_meanwhile() -> None:
-    """A stream comes back under another name while the janitor looks for who names its ledgers."""
-
-    async def story(namespace: Namespace) -> None:
-        await write(namespace, "s", [b"a"])
-        await namespace.delete_stream("s")
-        janitor = Janitor(namespace.client, "n", orphan_age_ms=-1)
-        lists = namespace.client.list_ledgers
-
-        async def list_late() -> list[int]:
-            await namespace.undelete_stream("s", as_name="back")
-            janitor_named.clear()
-            return await lists()
-
-        sweep_orphans = janitor._delete_orphans
-        janitor_named: set[int] = set()
-
-        async def spied(state: object) -> None:
-            nonlocal janitor_named
-            janitor_named = state.named  # type: ignore[attr-defined]
-            await sweep_orphans(state)  # type: ignore[arg-type]
-
-        janitor._delete_orphans = spied  # type: ignore[method-assign,assignment]
-        namespace.client.list_ledgers = list_late  # type: ignore[method-assign]
-        assert (await janitor.sweep()).orphans_deleted == 0
-        assert values(await read_all(namespace, "back")) == [b"a"]
 
     tell(story)
 
