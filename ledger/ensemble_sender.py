@@ -7,6 +7,7 @@ same bytes go to all bookies of the write set.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ from ledger.errors import (
 from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
 from ledger.write_loop import WriteLoop
 
+_LAC = struct.Struct(">q").unpack_from
+_LAC_OFFSET = 44
+"""In the head of an add frame, where the buffers hold it apart from the payload."""
 _LAC_ENTRIES_PENDING = 4
 """With more entries on their way the next add comes soon, and tells the last add confirmed. With
 fewer it may be long in coming: those on their way carry an older one."""
@@ -166,6 +170,7 @@ class EnsembleSender:
             if not buffer:
                 continue
             frames = b"".join(buffer)
+            lac_carried: int = _LAC(buffer[-2], _LAC_OFFSET)[0]
             bytes_held = len(frames)
             if self.wire_version == 3:
                 frames = add_frames.to_v3(buffer, is_sync_deferred=self.is_sync_deferred)
@@ -177,8 +182,8 @@ class EnsembleSender:
                 self._send(index, frames)
             if core.failed:
                 self._change.resume()
-            # Only if there was one: a burst may have been sent before, with an older LAC.
-            self.lac_carried = core.last_add_confirmed
+            # As it was when the newest entry was made: it may have moved since.
+            self.lac_carried = max(self.lac_carried, lac_carried)
 
     def _send(self, index: int, frames: bytes) -> None:
         connection = self.connections[index]
@@ -355,8 +360,8 @@ class EnsembleSender:
         confirmed = self.core.last_add_confirmed
         if self.error is not None or confirmed <= self.lac_carried:
             return
-        if not self.is_lac_due:
-            return  # asked again when more is confirmed, unless an add tells it
+        if not self.is_lac_due or (self.is_dirty and not self.is_sync_deferred):
+            return  # an add is about to tell it, or soon will
         self.lac_carried = confirmed
         body = self.digest.encode_lac(self.ledger_id, confirmed)
         request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)
