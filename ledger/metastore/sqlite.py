@@ -207,7 +207,8 @@ class SqliteStore:
         limiter = trio.CapacityLimiter(1)
         while not self._is_closed:
             session = self._session
-            beating = partial(self._file.beat_until_lost, session, interval_s, self._stop_beating)
+            pause = partial(self._stop_beating.wait, interval_s)
+            beating = partial(self._file.beat_until_lost, session, pause)
             await trio.to_thread.run_sync(beating, limiter=limiter)
             try:
                 if not self._is_closed:

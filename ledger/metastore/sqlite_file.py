@@ -9,7 +9,6 @@ one, in the transaction that drops its nodes.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -263,10 +262,11 @@ class SqliteFile:
             )
             return cursor.rowcount == 1
 
-    def beat_until_lost(self, session: int, interval_s: float, stop: threading.Event) -> None:
-        """Beats until others have ended the session, or `stop` is set. From a thread of its own:
-        a process whose event loop is busy for seconds is alive all the same."""
-        while not stop.wait(interval_s):
+    def beat_until_lost(self, session: int, pause: Callable[[], bool]) -> None:
+        """Beats until others have ended the session, or `pause`, which waits for a while, gives
+        True. From a thread of its own: a process whose event loop is busy for seconds is alive
+        all the same."""
+        while not pause():
             try:
                 if not self.beat(session):
                     return
