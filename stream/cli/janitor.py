@@ -63,20 +63,32 @@ async def _end_with_starter(scope: trio.CancelScope) -> None:
 
 
 async def _sweep_for_ever(client: LedgerClient, interval_s: float) -> None:
+    janitors: dict[str, Janitor] = {}
     while True:
         try:
-            await sweep(client)
+            await sweep(client, janitors)
         except LedgerError as error:
             _log.warning("sweep failed: %s", error)
         await trio.sleep(interval_s)
 
 
-async def sweep(client: LedgerClient) -> dict[str, SweepReport]:
-    """One sweep of every namespace there is."""
+async def sweep(
+    client: LedgerClient, janitors: dict[str, Janitor] | None = None
+) -> dict[str, SweepReport]:
+    """One sweep of every namespace there is.
+
+    `janitors` are those of the sweep before, by namespace: each knows which ledgers are none of
+    its business. It is kept up to date.
+    """
+    known = {} if janitors is None else janitors
+    names = await list_namespaces(client)
+    for gone in [name for name in known if name not in names]:
+        del known[gone]
     reports = {}
-    for name in await list_namespaces(client):
+    for name in names:
+        janitor = known.setdefault(name, Janitor(client, name))
         try:
-            reports[name] = await Janitor(client, name).sweep()
+            reports[name] = await janitor.sweep()
         except NoSuchNamespace:
             continue  # deleted since the listing
     return reports
