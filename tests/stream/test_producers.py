@@ -144,6 +144,9 @@ async def test_a_stream_remembers_so_many_producers(
         await writer.producer("b")
         with pytest.raises(TooManyProducers, match="forget_producer"):
             await writer.producer("c")
+        await namespace.forget_producer("s", "a")
+        assert (await writer.producer("c")).last_sequence == -1
+        assert set((await namespace.stream_metadata("s")).producers) == {"b", "c"}
 
 
 async def test_many_tasks_may_retry_the_same_records(tmp_path: Path) -> None:
