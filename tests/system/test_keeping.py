@@ -1,0 +1,56 @@
+"""An operator changes what is kept: looks first, is asked, and can bring back what went."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.system.cluster import StandaloneCluster
+
+pytestmark = pytest.mark.system
+
+
+def test_retention_is_explained_asked_for_and_undone(cluster: StandaloneCluster) -> None:
+    cluster.run("namespace", "create", "demo", "--trash-ms", "1h")
+    for _ in range(3):
+        cluster.run("append", "demo/lines", stdin=b"one\ntwo\n")
+    change = ("namespace", "set", "demo", "--retention-bytes", "1B")
+    tried = json.loads(cluster.run(*change, "--dry-run", "--json"))
+    (loss,) = tried["consequences"]
+    assert (loss["stream"], loss["segments_dropped"], loss["records_dropped"]) == (
+        "lines",
+        [1, 2],
+        4,
+    )
+    refused = cluster.try_run(*change)
+    assert refused.returncode == 1
+    assert b"go on with --yes" in refused.stderr
+    assert json.loads(cluster.run("namespace", "show", "demo", "--json"))["retention_bytes"] is None
+    cluster.run(*change, "--yes")
+    (plan,) = json.loads(cluster.run("retention", "explain", "demo/lines", "--json"))
+    assert [told["verdict"] for told in plan["segments"]] == ["drop", "drop", "keep"]
+    assert b"retention_bytes wants 1 B" in cluster.run("retention", "explain", "demo/lines")
+    cluster.run("janitor", "--once")
+    assert cluster.run("read", "demo/lines") == b"one\ntwo\n"
+    (entry,) = json.loads(cluster.run("stream", "trash", "demo", "--json"))
+    assert (entry["what"], entry["segments"]) == ("truncated segments", 2)
+    cluster.run("namespace", "set", "demo", "--retention-bytes", "ever")
+    cluster.run("stream", "untruncate", "demo/lines")
+    assert cluster.run("read", "demo/lines") == 3 * b"one\ntwo\n"
+
+
+def test_a_deleted_stream_is_brought_back_or_purged(cluster: StandaloneCluster) -> None:
+    cluster.run("append", "demo/lines", stdin=b"one\n")
+    cluster.run("stream", "delete", "demo/lines")
+    assert json.loads(cluster.run("stream", "list", "demo", "--json")) == []
+    cluster.run("stream", "undelete", "demo/lines", "--as-name", "back")
+    assert cluster.run("read", "demo/back") == b"one\n"
+    cluster.run("stream", "delete", "demo/back")
+    assert cluster.try_run("namespace", "delete", "demo").returncode == 1
+    assert cluster.try_run("stream", "purge", "demo/back").returncode == 1
+    purged = json.loads(cluster.run("stream", "purge", "demo/back", "--yes", "--json"))
+    assert purged["ledgers_deleted"] == 1
+    assert cluster.try_run("stream", "undelete", "demo/back").returncode == 1
+    cluster.run("namespace", "delete", "demo")
+    assert json.loads(cluster.run("ledger", "list", "--json")) == []
