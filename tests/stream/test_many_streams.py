@@ -1,0 +1,54 @@
+"""Nothing grows with the number of idle streams, and a roll asks the metadata a few times only."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import trio
+
+from benchmarks.streams import CountedStore, for_each, open_writers, roll_all
+from ledger.client import LedgerClient
+from ledger.metastore.memory import MemoryStore
+from ledger.runtime.network import TcpNetwork
+from stream import Namespace
+from tests.real_cluster import SMALL, now_ms, real_cluster
+
+ROLL_CALLS_MAX = 15  # ten, and some for what is made ahead of the roll after
+TAKEOVER_CALLS_MAX = 12
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_idle_streams_cost_no_task_and_no_watch_and_rolls_few_calls(tmp_path: Path) -> None:
+    async with (
+        real_cluster(tmp_path, **SMALL) as cluster,
+        MemoryStore(cluster.tree, now_ms) as plain,
+        LedgerClient(
+            store := CountedStore(plain), TcpNetwork(), rng=random.Random(1), now_ms=now_ms
+        ) as client,
+    ):
+        namespace = Namespace(client, "demo")
+        await namespace.ensure()
+        names = [f"s{number:03d}" for number in range(300)]
+        before = tasks()
+        await for_each(names, namespace.create_stream)
+        assert tasks() == before
+        assert store.watches == 0
+        asked = store.calls.copy()
+        assert await namespace.list_streams() == names
+        assert sum((store.calls - asked).values()) <= 4, "a listing asks about each stream"
+
+        written = names[::15]
+        asked = store.calls.copy()
+        async with open_writers(namespace, written) as (writers, _):
+            assert sum(store.per(len(written), asked).values()) <= TAKEOVER_CALLS_MAX
+            assert store.watches <= 3, "a watch per writer"
+            assert tasks() - before <= 4 * len(written) + 20
+            asked = store.calls.copy()
+            rolls = await roll_all(list(writers.values()), bytes(100), namespace)
+            assert sum(store.per(rolls, asked).values()) <= ROLL_CALLS_MAX
+        assert store.watches == 0
+        assert tasks() <= before + 30  # connections to bookies stay
