@@ -13,7 +13,8 @@ from contextlib import aclosing, asynccontextmanager
 
 import trio
 
-from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
+from ledger.client import LedgerClient
+from ledger.errors import LedgerClosed, LedgerError, NodeExists, NoSuchNode
 from ledger.metastore.base import MetadataStore
 from stream.store import namespace_path
 from stream.succession import StreamLedgers
@@ -45,38 +46,70 @@ async def hand_over(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[Non
 
     Raises NoSuchStream, MetadataUnavailable.
     """
-    store, made = ledgers.client.store, list[str]()
+    client, made = ledgers.client, list[str]()
+    lock = f"{requests_path(ledgers.namespace)}/{ledgers.stream}~"
+    name = b"%032x" % client.rng.getrandbits(128)
     try:
         with trio.move_on_after(seconds):
             # Raises NoSuchStream; a watch would wait for the stream to come into being.
             await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
-            await _wait_turn(store, f"{requests_path(ledgers.namespace)}/{ledgers.stream}~", made)
+            await _wait_turn(client.store, lock, name)
             await _wait_sealed(ledgers, made)
         yield
     finally:
         with trio.move_on_after(_WITHDRAW_S) as scope:
             scope.shield = True
             for path in reversed(made):
-                await _withdraw(store, path)
+                await _withdraw(client.store, path)
+        # Those who wait for their turn must not wait for our session to end.
+        if not await _give_way(client.store, lock, name):
+            _give_way_later(client, lock, name)
 
 
-async def _wait_turn(store: MetadataStore, path: str, made: list[str]) -> None:
+async def _wait_turn(store: MetadataStore, lock: str, name: bytes) -> None:
     """One asks at a time: two would take the stream from each other half way."""
     while True:
         try:
-            await store.create(path, b"", is_ephemeral=True)
+            await store.create(lock, name, is_ephemeral=True)
         except NodeExists:
             pass
-        except MetadataUnavailable:
-            made.append(path)  # it may be there
-            raise
         else:
-            made.append(path)
             return
-        async with aclosing(store.watch(path)) as nodes:
+        async with aclosing(store.watch(lock)) as nodes:
             async for node in nodes:
                 if node is None:
                     break
+
+
+async def _give_way(store: MetadataStore, lock: str, name: bytes) -> bool:
+    """The next one's turn; also if it is not known whether it ever was ours. False if the store
+    did not answer."""
+    with trio.move_on_after(_WITHDRAW_S) as scope:
+        scope.shield = True
+        try:
+            node = await store.get(lock)
+            if node.data == name:
+                await store.delete(lock, node.version)
+        except NoSuchNode:
+            pass
+        except LedgerError as error:
+            _log.info("lock %s stays for now: %s", lock, error)
+            return False
+        return True
+    return False
+
+
+def _give_way_later(client: LedgerClient, lock: str, name: bytes) -> None:
+    async def give_way() -> None:
+        is_over = False
+        while not is_over:
+            await trio.sleep(_WITHDRAW_S)
+            is_over = await _give_way(client.store, lock, name)
+
+    try:
+        client.start_background(give_way)
+    except LedgerClosed:
+        pass  # it goes with the session
 
 
 async def _wait_sealed(ledgers: StreamLedgers, made: list[str]) -> None:

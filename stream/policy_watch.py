@@ -88,7 +88,8 @@ class PolicyWatch:
         path = requests_path(self._namespace)
         async with aclosing(self._store.watch_children(path)) as folders:
             async for names in folders:
-                asked = dict(request for name in names if (request := parse_request(name)))
+                # An old request may lie beside a new one: the newest counts, in numbers.
+                asked = dict(sorted(request for name in names if (request := parse_request(name))))
                 for follower in list(self._followers):
                     if follower.stream in asked:
                         follower.hand_over_asked(asked[follower.stream])

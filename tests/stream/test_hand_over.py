@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
-from ledger.errors import LedgerClosed
+from ledger.errors import LedgerClosed, MetadataUnavailable
 from stream import (
     EpochMismatch,
     HandedOver,
@@ -273,6 +273,69 @@ def test_a_writer_may_be_asked_while_it_still_takes_over() -> None:
             assert is_open.is_set()
 
     simulate(story, 8)
+
+
+def test_a_request_that_was_left_over_hides_no_newer_one() -> None:
+    """Of epoch 9 beside one of epoch 10: as names they are in another order than as numbers."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as one, cluster.client() as two:
+            namespace = Namespace(one, "n")
+            await namespace.ensure()
+            for _ in range(9):
+                async with namespace.writer("s", create=True):
+                    pass
+            left_over = f"{requests_path('n')}/{request_name('s', 9)}"
+            await two.store.create(left_over, b"", is_ephemeral=True)
+            async with namespace.writer("s") as writer:
+                assert writer.epoch == 10
+                await writer.append(b"1")
+                with trio.fail_after(10):
+                    async with Namespace(two, "n").writer("s", hand_over_s=100):
+                        assert isinstance(writer.error, HandedOver)
+
+    simulate(story, 9)
+
+
+def test_who_was_cut_while_asking_for_his_turn_leaves_it_to_others() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as one, cluster.client() as two:
+            namespace = Namespace(one, "n")
+            await namespace.ensure()
+            await namespace.ensure_stream("s")
+            for milliseconds in range(1, 30):
+                with trio.move_on_after(milliseconds / 1000):
+                    async with namespace.writer("s", hand_over_s=100):
+                        pass
+                await trio.sleep(1)
+                assert await two.store.children(requests_path("n")) == []
+
+    simulate(story, 10)
+
+
+def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("asks") as one, cluster.client() as two:
+            await Namespace(two, "n").ensure()
+
+            async def ask() -> None:
+                with pytest.raises(MetadataUnavailable):
+                    async with Namespace(one, "n").writer("s", hand_over_s=100):
+                        pass
+
+            async with Namespace(two, "n").writer("s", create=True):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask)
+                    async with aclosing(two.store.watch_children(requests_path("n"))) as folders:
+                        async for names in folders:
+                            if names:
+                                break
+                    cluster.metadata.cut_off("asks")
+                cluster.metadata.heal()
+                await trio.sleep(5)
+                assert "s~" not in await two.store.children(requests_path("n"))
+
+    simulate(story, 11)
 
 
 def test_requests_are_told_from_other_names() -> None:
