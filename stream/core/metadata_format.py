@@ -5,21 +5,17 @@ Unknown fields are refused rather than lost: a rewrite by an older release would
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields
 from operator import attrgetter
 from typing import Any, Final
 
-from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt
+from ledger.errors import LedgerError, MetadataCorrupt
+from stream.core.documents import dump_document, read_document, whole, word
 from stream.core.metadata import ProducerState, Segment, SegmentState, StreamMetadata
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 from stream.errors import IsPartitioned
-
-FORMAT_VERSION: Final = 1
-METADATA_BYTES_MAX: Final = 1_000_000
-"""Below the 1 MiB that a ZooKeeper node takes; about 8,000 segments."""
 
 # Segments are rows, not objects: their names would be most of the bytes.
 _SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]
@@ -34,43 +30,14 @@ _STATES: Final = {state.value: state for state in SegmentState}
 _NUMBER_END: Final = 1 << 63
 
 
-def dump_document(document: dict[str, Any], what: str) -> bytes:
-    """JSON bytes of a node. Raises InvalidArgument if they are too many."""
-    data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
-    if len(data) > METADATA_BYTES_MAX:
-        raise InvalidArgument(
-            f"metadata of {what} would be {len(data)} bytes, limit {METADATA_BYTES_MAX}: "
-            f"truncate, set a retention, or roll later (roll_bytes, roll_ms)"
-        )
-    return data
-
-
-def load_document(data: bytes, what: str) -> dict[str, Any]:
-    """The object in a node of ours, of whatever kind. Raises MetadataCorrupt."""
-    if len(data) > METADATA_BYTES_MAX:
-        raise MetadataCorrupt(f"metadata of {what}: {len(data)} bytes, limit {METADATA_BYTES_MAX}")
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise MetadataCorrupt(f"metadata of {what} is not JSON: {error}") from None
-    if not isinstance(document, dict) or "kind" not in document:
-        raise MetadataCorrupt(f"metadata of {what} is not ours")
-    if document.get("version") != FORMAT_VERSION:
-        raise MetadataCorrupt(
-            f"metadata of {what} has version {document.get('version')!r}, "
-            f"this release reads {FORMAT_VERSION}"
-        )
-    return document
-
-
 def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
-    document = load_document(data, what)
-    if document["kind"] != kind:
-        if kind != "stream" or document["kind"] != "partitioned":
-            raise MetadataCorrupt(f"metadata of {what} is not that of a {kind}")
+    found, document = read_document(what, data)
+    if found != kind:
+        if kind != "stream" or found != "partitioned":
+            raise MetadataCorrupt(f"{what} is not that of a {kind}")
         if document.get("is_deleted") is not True:
             raise IsPartitioned(str(document.get("name")), document.get("partitions"))
-    return {name: value for name, value in document.items() if name not in ("kind", "version")}
+    return document
 
 
 def encode_stream(stream: StreamMetadata) -> bytes:
@@ -79,8 +46,6 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         field.name: getattr(stream, field.name) for field in fields(StreamMetadata)
     }
     document |= {
-        "kind": "stream",
-        "version": FORMAT_VERSION,
         "truncated_to": str(stream.truncated_to),
         "commits": dict(stream.commits),
         "producers": {
@@ -90,12 +55,13 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         "segment_columns": _SEGMENT_COLUMNS,
         "segments": [_row(segment) for segment in stream.segments],
     }
-    return dump_document(document, f"stream {stream.name!r}")
+    cure = "truncate, set a retention, or roll later (roll_bytes, roll_ms)"
+    return dump_document("stream", _what("stream", stream.name), document, cure=cure)
 
 
 def decode_stream(name: str, data: bytes) -> StreamMetadata:
     """The stream in these bytes. Raises MetadataCorrupt; IsPartitioned."""
-    what = f"stream {name!r}"
+    what = _what("stream", name)
     document = _load(data, "stream", what)
     if document.get("partitions") is not None:
         return _tombstone(name, document)
@@ -103,7 +69,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         columns = document.pop("segment_columns")
         document["segments"] = tuple(_segments(columns, document["segments"]))
         document["producers"] = {
-            _word(producer): ProducerState(*map(_whole, row))
+            word(producer): ProducerState(*map(_whole, row))
             for producer, row in document.get("producers", {}).items()
         }
         _whole(document.get("deleted_ms", -1))
@@ -124,7 +90,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
     except MetadataCorrupt:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, LedgerError) as error:
-        raise MetadataCorrupt(f"metadata of {what}: {type(error).__name__}: {error}") from None
+        raise MetadataCorrupt(f"{what}: {type(error).__name__}: {error}") from None
 
 
 def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:
@@ -135,19 +101,12 @@ def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:
             is_deleted=True, deleted_ms=_whole(document["deleted_ms"]),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
-        raise MetadataCorrupt(f"metadata of stream {name!r}: {error}") from None
+        raise MetadataCorrupt(f"{_what('stream', name)}: {error}") from None
 
 
 def _whole(value: object) -> int:
-    if type(value) is not int or not -1 <= value < 1 << 63:
-        raise ValueError(f"{value!r} is not a whole number of 64 bits")
-    return value
-
-
-def _word(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a word")
-    return value
+    """-1 is "none" and "unknown"."""
+    return whole(value, -1)
 
 
 def _segments(columns: list[str], rows: list[list[Any]]) -> Iterator[Segment]:
@@ -176,15 +135,19 @@ def _row(segment: Segment) -> list[int | str]:
     return row
 
 
+def _what(kind: str, name: str) -> str:
+    return f"metadata of {kind} {name!r}"
+
+
 def encode_namespace(namespace: NamespaceMetadata) -> bytes:
     """JSON of a namespace."""
-    document = asdict(namespace) | {"kind": "namespace", "version": FORMAT_VERSION}
-    return dump_document(document, f"namespace {namespace.name!r}")
+    return dump_document("namespace", _what("namespace", namespace.name), asdict(namespace))
 
 
 def decode_namespace(name: str, data: bytes) -> NamespaceMetadata:
     """The namespace in these bytes. Raises MetadataCorrupt."""
-    document = _load(data, "namespace", f"namespace {name!r}")
+    what = _what("namespace", name)
+    document = _load(data, "namespace", what)
     try:
         if document["name"] != name:
             raise ValueError(f"it is the metadata of {document['name']!r}")
@@ -192,4 +155,4 @@ def decode_namespace(name: str, data: bytes) -> NamespaceMetadata:
             document["retention_cursors"] = tuple(document["retention_cursors"])
         return NamespaceMetadata(**document)
     except (KeyError, TypeError, ValueError, LedgerError) as error:
-        raise MetadataCorrupt(f"metadata of namespace {name!r}: {error}") from None
+        raise MetadataCorrupt(f"{what}: {error}") from None

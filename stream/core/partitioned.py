@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataCorrupt
-from stream.core.metadata_format import FORMAT_VERSION, dump_document, load_document
+from stream.core.documents import dump_document, read_document
 from stream.core.names import PARTITIONS_MAX, check_new_name, partition_name
 
 KIND = "partitioned"
@@ -73,8 +73,7 @@ class PartitionedStream:
 
 def encode_partitioned(stream: PartitionedStream) -> bytes:
     """JSON of a partitioned stream."""
-    document = asdict(stream) | {"kind": KIND, "version": FORMAT_VERSION}
-    return dump_document(document, f"stream {stream.name!r}")
+    return dump_document(KIND, _what(stream.name), asdict(stream))
 
 
 def decode_partitioned(name: str, data: bytes) -> PartitionedStream | None:
@@ -82,11 +81,9 @@ def decode_partitioned(name: str, data: bytes) -> PartitionedStream | None:
 
     Raises MetadataCorrupt.
     """
-    what = f"stream {name!r}"
-    document = load_document(data, what)
-    if document.pop("kind") != KIND:
+    kind, document = read_document(_what(name), data)
+    if kind != KIND:
         return None
-    del document["version"]
     try:
         if document["name"] != name:
             raise ValueError(f"it is the metadata of {document['name']!r}")
@@ -97,4 +94,8 @@ def decode_partitioned(name: str, data: bytes) -> PartitionedStream | None:
             raise ValueError(f"is_deleted is {document['is_deleted']!r}")
         return PartitionedStream(**document)
     except (KeyError, TypeError, ValueError, LedgerError) as error:
-        raise MetadataCorrupt(f"metadata of {what}: {type(error).__name__}: {error}") from None
+        raise MetadataCorrupt(f"{_what(name)}: {type(error).__name__}: {error}") from None
+
+
+def _what(name: str) -> str:
+    return f"metadata of stream {name!r}"

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
+from stream.core.documents import whole
 from stream.core.names import check_name
 from stream.core.position import Position
 
@@ -113,9 +114,9 @@ class Receipt:
             namespace=check_name(namespace, "namespace"),
             stream=check_name(stream),
             position=position,
-            sequence=_whole(fields["sequence"]),
-            ledger_id=_whole(fields["ledger_id"]),
-            append_time_ms=_whole(fields["append_time_ms"]),
+            sequence=whole(fields["sequence"]),
+            ledger_id=whole(fields["ledger_id"]),
+            append_time_ms=whole(fields["append_time_ms"]),
             digest_type=str(fields["digest_type"]),
             digest=None if digest is None else bytes.fromhex(digest),
             acks=tuple(
@@ -124,9 +125,3 @@ class Receipt:
             not_yet=tuple(str(bookie) for bookie in fields["not_yet"]),
             is_recovered=bool(fields.get("is_recovered", False)),
         )
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r} is not a whole number from 0 to 2^63-1")
-    return value

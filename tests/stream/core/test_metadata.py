@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataCorrupt
+from stream.core.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.metadata_format import (
-    METADATA_BYTES_MAX,
     decode_namespace,
     decode_stream,
     encode_namespace,
@@ -199,7 +199,7 @@ def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
     for changes in damages:
         with pytest.raises(MetadataCorrupt):
             decode_stream("s", json.dumps({**good, **changes}).encode())
-    for raw in (b"", b"[]", b"{", b"[" * 100_000, b"\xff", bytes(METADATA_BYTES_MAX + 1)):
+    for raw in (b"", b"[]", b"{", b"[" * 100_000, b"\xff", bytes(DOCUMENT_BYTES_MAX + 1)):
         with pytest.raises(MetadataCorrupt):
             decode_stream("s", raw)
 
