@@ -86,10 +86,10 @@ class StreamWriter:
         """Takes a record and returns at once; `await ticket.wait()` gives its position.
 
         `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
-        if it gets this sequence number. Raises trio.WouldBlock when too much is unconfirmed or
-        the quota is used up (then `await wait_room()`), SequenceMismatch, InvalidArgument if the
-        record is too large (1 MiB, or `record_bytes_max` of the namespace), and the writer's
-        error if it failed.
+        if it gets this sequence number (what has it instead may not be durable yet). Raises
+        trio.WouldBlock when too much is unconfirmed or the quota is used up (then
+        `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
+        or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
         if expected_sequence is not None:
             self._outbox.check_sequence(expected_sequence)
@@ -147,7 +147,7 @@ class StreamWriter:
         while not outbox.has_room:
             await outbox.wait_room()
         if expected_sequence is not None:
-            outbox.check_sequence(expected_sequence)
+            await self._expect(expected_sequence)
         ticket = outbox.take(value, key, event_time_ms, headers)
         if receipt:
             return await self.receipt_of(ticket).receipt()
@@ -180,7 +180,7 @@ class StreamWriter:
                 )
             while not outbox.has_room:
                 await outbox.wait_room()
-            outbox.check_sequence(expected_sequence)
+            await self._expect(expected_sequence)
         first: Ticket | None = None
         begin = 0
         while begin < len(sizes):
@@ -199,6 +199,12 @@ class StreamWriter:
         assert first is not None, "at least one record was taken"
         end = await last.wait()
         return await first.wait(), end
+
+    async def _expect(self, sequence: int) -> None:
+        """Raises SequenceMismatch once what has it is durable: it may be the caller's own."""
+        if sequence < self._outbox.next_sequence:
+            await self._outbox.flush()
+        self._outbox.check_sequence(sequence)
 
     async def producer(self, name: str) -> Producer:
         """The idempotent producer of this name, which the stream remembers from now on.
@@ -285,9 +291,10 @@ async def open_writer(
             nursery.start_soon(changes.run)
             try:
                 yield writer
+                await writer.close()
             except BaseException:
+                # Also if closing was cancelled: whoever waits elsewhere must not wait for ever.
                 outbox.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
                 raise
-            await writer.close()
         finally:
             watch.leave(changes)

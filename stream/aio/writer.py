@@ -79,10 +79,10 @@ class StreamWriter(Appending):
         """Takes a record and returns at once; `await ticket.wait()` gives its position.
 
         `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
-        if it gets this sequence number. Raises WouldBlock when too much is unconfirmed or
-        the quota is used up (then `await wait_room()`), SequenceMismatch, InvalidArgument if the
-        record is too large (1 MiB, or `record_bytes_max` of the namespace), and the writer's
-        error if it failed.
+        if it gets this sequence number (what has it instead may not be durable yet). Raises
+        WouldBlock when too much is unconfirmed or the quota is used up (then
+        `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
+        or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
         if not self._appends.has_room:
             raise WouldBlock

@@ -10,7 +10,7 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.errors import LedgerClosed
-from stream import Namespace, StreamWriter, WriterOptions
+from stream import Namespace, StreamWriter, Ticket, WriterOptions
 from tests.cancelling import at_every_step, is_cancelled_at
 
 STEPS_MAX = 2000
@@ -149,6 +149,30 @@ def test_closing_that_is_cancelled_can_be_repeated() -> None:
         return simulate(story, 3)
 
     assert at_every_step(run, most=STEPS_MAX) >= 2
+
+
+def test_who_waits_elsewhere_is_told_when_the_end_of_the_block_was_cancelled() -> None:
+    async def story(cluster: SimCluster) -> None:
+        told: list[LedgerClosed] = []
+
+        async def wait(ticket: Ticket) -> None:
+            with pytest.raises(LedgerClosed, match="abandoned") as error:
+                await ticket.wait()
+            told.append(error.value)
+
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(linger_ms=60_000)
+            with trio.fail_after(50):
+                async with trio.open_nursery() as nursery:
+                    with trio.move_on_after(10):
+                        async with namespace.writer("s", create=True) as writer:
+                            for bookie in cluster.bookies:
+                                await cluster.kill_bookie(bookie)
+                            nursery.start_soon(wait, writer.append_nowait(b"1"))
+            assert len(told) == 1
+
+    simulate(story, 5)
 
 
 @STRIDES

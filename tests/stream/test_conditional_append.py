@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.testing import SimCluster, simulate
+from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.errors import InvalidArgument
-from stream import Namespace, SequenceMismatch, TakenOver, WriterOptions
+from stream import Namespace, SequenceMismatch, StreamWriter, TakenOver, WriterOptions
 from tests.stream.real_namespace import a_namespace, read_all, values
 
 
@@ -78,6 +78,38 @@ async def test_conditional_ones_follow_each_other_whatever_others_do(tmp_path: P
         assert found[begin : begin + 2000] == ours
         with pytest.raises(InvalidArgument, match="too many for one conditional append"):
             await writer.append_many([bytes(1000)] * 200, expected_sequence=writer.next_sequence)
+
+
+@pytest.mark.parametrize("is_many", [False, True])
+def test_a_mismatch_tells_only_of_what_is_durable(is_many: bool) -> None:
+    """Whoever was cut and tries again must not take his record for stored before it is."""
+
+    async def append(writer: StreamWriter) -> None:
+        if is_many:
+            await writer.append_many([b"1"], expected_sequence=1)
+        else:
+            await writer.append(b"1", expected_sequence=1)
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"0")
+                for bookie in cluster.bookies:
+                    await cluster.kill_bookie(bookie, CrashKind.POWER_LOST_ALL)
+                for _ in range(2):
+                    with trio.move_on_after(1) as scope:
+                        await append(writer)
+                    assert scope.cancelled_caught
+                with pytest.raises(SequenceMismatch):
+                    await writer.append(b"never", expected_sequence=7)
+                await cluster.start_all()
+                with pytest.raises(SequenceMismatch, match="the next one is 2"):
+                    await append(writer)
+                assert writer.statistics().records == 2
+
+    simulate(story, 3)
 
 
 async def test_a_writer_that_was_replaced_learns_that_first(tmp_path: Path) -> None:
