@@ -11,7 +11,14 @@ import logging
 
 import trio
 
-from ledger.errors import LedgerError, MetadataConflict, MetadataUnavailable, RetryableError
+from ledger.errors import (
+    LedgerError,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    RetryableError,
+)
 from ledger.writer import LedgerWriter
 from stream.core.metadata import ProducerState, SegmentEnd, StreamMetadata
 from stream.core.ownership import EndLedger, MakeLedger, Succession
@@ -20,7 +27,7 @@ from stream.errors import CompressionUnavailable, NoSuchStream, TakenOver
 from stream.open_segment import OpenSegment, WriterOptions
 from stream.outbox import Outbox
 from stream.reclaim import reclaim_stream
-from stream.succession import StreamLedgers
+from stream.succession import StreamLedgers, makes_alike
 
 _log = logging.getLogger(__name__)
 
@@ -96,8 +103,7 @@ class OwnSegments:
 
         async def make(_action: MakeLedger) -> int:
             if not fresh:
-                self._made_for = self._policy
-                fresh.append(await self._ledgers.make(self._policy))
+                fresh.append(await self._make())
             return fresh[0].ledger_id
 
         async def end(action: EndLedger) -> SegmentEnd:
@@ -116,6 +122,19 @@ class OwnSegments:
                 await self._ledgers.discard(fresh[0])
             raise
         return fresh[0] if fresh else None
+
+    async def _make(self) -> LedgerWriter:
+        """A ledger as the policy wants it. A writer that works gets one as before if there are
+        too few bookies for that: a policy that cannot be followed must not end it."""
+        policy = self._policy
+        try:
+            ledger = await self._ledgers.make(policy)
+        except NotEnoughBookies:
+            if not self._segments or makes_alike(policy, self._made_for):
+                raise
+            return await self._ledgers.make(self._made_for)
+        self._made_for = policy
+        return ledger
 
     def _use(self, ledger: LedgerWriter | None) -> None:
         """Sends to the open segment of the metadata from now on."""
@@ -147,7 +166,10 @@ class OwnSegments:
             _log.warning("stream=%s: compression stays: %s", self._ledgers.stream, error)
 
     async def _fresh_policy(self) -> NamespaceMetadata:
-        self._use_policy(*await self._ledgers.store.read_namespace(self._ledgers.namespace))
+        try:
+            self._use_policy(*await self._ledgers.store.read_namespace(self._ledgers.namespace))
+        except MetadataCorrupt as error:
+            _log.warning("stream=%s: the policy stays: %s", self._ledgers.stream, error)
         return self._policy
 
     async def producer_state(self, name: str) -> ProducerState:

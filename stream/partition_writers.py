@@ -130,9 +130,9 @@ class PartitionWriters:
         """Another writer for a partition whose writer failed. Raises why there is none."""
         writer = self.open.get(number)
         if writer is not None and writer.error is not None:
-            opening = self._openings[number]
-            opening.closing.set()
-            await opening.ended.wait()
+            if (opening := self._openings.get(number)) is not None:  # else it has just ended
+                opening.closing.set()
+                await opening.ended.wait()
             if self.open.get(number) is writer:
                 del self.open[number]
                 self._close_errors.pop(number, None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from ledger.errors import InvalidArgument, LedgerError, RetryableError
+from ledger.errors import InvalidArgument, LedgerError
 from ledger.metastore.tasks import open_background
 from stream import partitions as partitioning
 from stream.batch import Ticket
@@ -236,10 +236,9 @@ class PartitionedWriter:
         Raises PartitionsFailed: what was for the other partitions is durable.
         """
         await trio.lowlevel.checkpoint()
-        await self._for_each(list(self._writers.open), self._flush_one)
-
-    async def _flush_one(self, number: int) -> None:
-        await self._writers.open[number].flush()
+        # As they are now: one that is opened again meanwhile has lost what it had taken.
+        writers = dict(self._writers.open)
+        await self._for_each(list(writers), lambda number: writers[number].flush())
 
     async def reopen(self, partition: int) -> None:
         """Takes a partition over again after its writer failed; nothing happens to one that works.
@@ -342,8 +341,8 @@ class PartitionedWriter:
                             return  # deleted: the writers of its partitions are told
                         if version.partitions > self._routes.partitions:
                             await self._switch(version.partitions)
-            except RetryableError:
-                await trio.sleep(_WATCH_RETRY_S)
+            except LedgerError:
+                await trio.sleep(_WATCH_RETRY_S)  # also if it cannot be read: the writers go on
 
     async def _switch(self, partitions: int) -> None:
         """What was taken becomes durable before any key moves: so its order can be seen."""

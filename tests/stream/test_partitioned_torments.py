@@ -25,6 +25,7 @@ from stream import (
     WriterOptions,
     create_namespace,
 )
+from stream.store import stream_path
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=1.0)
 WRITER = WriterOptions(pending_bytes_max=20_000, repair_timeout_s=20)
@@ -195,3 +196,22 @@ async def story(cluster: SimCluster) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_was_confirmed_stays_in_the_order_of_its_key(seed: int) -> None:
     simulate(story, seed, bookies=4)
+
+
+def test_a_node_that_cannot_be_read_stops_no_writer() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace, path = Namespace(client, "demo"), stream_path("demo", "s")
+            await namespace.ensure()
+            async with namespace.partitioned_writer("s", create=2) as writer:
+                await writer.append(b"1", b"key")
+                good = await client.store.get(path)
+                await client.store.put(path, b"not ours")
+                await trio.sleep(10)
+                await writer.append(b"2", b"key")
+                await client.store.put(path, good.data)
+                await namespace.grow_stream("s", partitions=4)
+                await trio.sleep(10)
+                assert writer.partitions == 4
+
+    simulate(story, 5)

@@ -259,6 +259,8 @@ async def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
         for partition in (0, 1):
             with pytest.raises(LedgerClosed):
                 await writer.append(b"b", partition=partition)
+            with pytest.raises(LedgerClosed):
+                await writer.reopen(partition)
 
 
 async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:

@@ -200,3 +200,48 @@ def test_a_store_that_is_out_of_reach_stops_no_writer_from_following_later() -> 
                     await writer.append(bytes(11))
 
     simulate(story, 6)
+
+
+def test_a_policy_that_cannot_be_read_ends_no_writer() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace, path = Namespace(client, "n"), namespace_path("n")
+            await namespace.ensure(roll_bytes=1 << 16, batch_bytes=1000)
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"1")
+                good = await client.store.get(path)
+                await client.store.put(path, b"not ours")
+                for _ in range(200):
+                    await writer.append(bytes(1000))
+                assert writer.statistics().rolls >= 2
+                await client.store.put(path, good.data)
+                await namespace.set_policy(record_bytes_max=10)
+                await trio.sleep(SOON_S)
+                with pytest.raises(InvalidArgument):
+                    await writer.append(bytes(11))
+
+    simulate(story, 8)
+
+
+def test_a_writer_is_repaired_under_a_policy_that_cannot_be_followed() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"1")
+                await namespace.set_policy(ensemble_size=5)
+                await trio.sleep(SOON_S)
+                for bookie in cluster.bookies:
+                    await cluster.kill_bookie(bookie)
+                ticket = writer.append_nowait(b"2")
+                await trio.sleep(20)
+                await cluster.start_all()
+                await ticket.wait()
+                assert writer.statistics().repairs == 1
+                for _ in range(2):
+                    await cluster.start_bookie(cluster.add_bookie())
+                await trio.sleep(20)
+                assert writer.statistics().rolls == 1
+
+    simulate(story, 9)
