@@ -8,6 +8,7 @@ commit what was not handled, nor at the epoch of another.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,8 +58,13 @@ class _Part:
     index: int = 0
 
     @property
+    def is_lost(self) -> bool:
+        """Another gets the rest, or we at another epoch. What is merely in doubt is not lost."""
+        return not self.held.is_holding(self.delivery.epoch)
+
+    @property
     def is_current(self) -> bool:
-        return self.held.is_offering and self.held.epoch == self.delivery.epoch
+        return self.held.is_offering and not self.is_lost
 
 
 class Consumer:
@@ -114,7 +120,7 @@ class Consumer:
         if part is not None:
             held, delivery = part
         else:
-            held, delivery = await self._next()
+            held, delivery = await self._next_delivery()
         self._hand_out(held, delivery.batch.after, delivery.epoch)
         return delivery
 
@@ -126,18 +132,18 @@ class Consumer:
         """The next record of any partition; see `__anext__`."""
         self._settle()
         while True:
-            while self._parts:
-                part = self._parts[0]
-                if not part.is_current:
-                    self._parts.popleft()  # lost or leaving: another gets the rest
-                    continue
+            part = self._current_part()
+            if part is not None:
                 record = part.records[part.index]
                 part.index += 1
                 if part.index == len(part.records):
-                    self._parts.popleft()
+                    self._parts.remove(part)
                 self._hand_out(part.held, record.position.after, part.delivery.epoch)
                 return RecordDelivery(part.delivery.partition, record, part.delivery.epoch)
-            held, delivery = await self._next()
+            found = await self._next()
+            if found is None:
+                continue
+            held, delivery = found
             try:
                 records = delivery.batch.records()
             except LedgerError as error:
@@ -145,15 +151,31 @@ class Consumer:
                 raise
             self._parts.append(_Part(held, delivery, records))
 
-    def _rest_of_part(self) -> tuple[HeldPartition, Delivery] | None:
-        while self._parts:
-            part = self._parts.popleft()
-            if part.is_current:
-                rest = part.delivery.batch.since(part.records[part.index].position.slot)
-                return part.held, part.delivery._replace(batch=rest)
+    def _current_part(self) -> _Part | None:
+        """The first that may go on now. Those in doubt stay: nobody reads their rest again."""
+        for part in list(self._parts):
+            if part.is_lost:
+                self._parts.remove(part)
+            elif part.is_current:
+                return part
         return None
 
-    async def _next(self) -> tuple[HeldPartition, Delivery]:
+    def _rest_of_part(self) -> tuple[HeldPartition, Delivery] | None:
+        part = self._current_part()
+        if part is None:
+            return None
+        self._parts.remove(part)
+        rest = part.delivery.batch.since(part.records[part.index].position.slot)
+        return part.held, part.delivery._replace(batch=rest)
+
+    async def _next_delivery(self) -> tuple[HeldPartition, Delivery]:
+        while True:
+            found = await self._next() or self._rest_of_part()
+            if found is not None:
+                return found
+
+    async def _next(self) -> tuple[HeldPartition, Delivery] | None:
+        """What is offered; None if the rest of a batch may go on that could not before."""
         if self.auto_advance and self._is_asked:
             raise trio.BusyResourceError(
                 f"two tasks ask consumer {self.member!r} at once, but with auto_advance asking "
@@ -165,11 +187,14 @@ class Consumer:
             while True:
                 if self._error is not None:
                     raise self._error
+                if self._current_part() is not None:
+                    return None  # before what follows it
                 if (found := self._take_offer()) is not None:
                     return found
                 if self._something.is_set():  # else others wait for this very one
                     self._something = trio.Event()
-                await self._something.wait()
+                with trio.move_on_after(RETRY_S if self._parts else math.inf):
+                    await self._something.wait()
         finally:
             self._is_asked = False
 

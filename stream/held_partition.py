@@ -107,6 +107,10 @@ class HeldPartition:
         cursor = self.cursor
         return cursor is not None and cursor.epoch == epoch and cursor.error is None
 
+    def is_holding(self, epoch: int) -> bool:
+        """Whether it is ours, or may be: what was read at this epoch nobody reads again."""
+        return self.state is HoldState.HOLDING and self.holds(epoch)
+
     @property
     def is_offering(self) -> bool:
         """Whether more may be handed out now."""

@@ -9,7 +9,7 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerClosed
-from stream import EARLIEST
+from stream import EARLIEST, Namespace
 from stream.core.position import BEGINNING
 from stream.errors import MemberExists, NoSuchStream, PartitionLost
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, wait_for, write
@@ -220,5 +220,39 @@ def test_joining_and_leaving_may_be_cancelled_at_any_moment() -> None:
             assert len(seen) == len(set(seen)), "what was handled was committed at the end"
             info = await namespace.group("s", "g")
             assert len(info.members) == 1
+
+    simulate(story)
+
+
+def test_a_long_outage_of_the_metadata_in_the_middle_of_a_batch_leaves_no_record_out() -> None:
+    """For a while it hands out nothing more; then it goes on where it was."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_stream(cluster, 1) as namespace:
+            await namespace.set_policy(batch_bytes=60_000)
+            async with namespace.writer("s#0") as writer:
+                await writer.append_many([b"%d" % number for number in range(30)])
+                await writer.append_many([b"%d" % number for number in range(30, 40)])
+            async with (
+                cluster.client("member") as client,
+                Namespace(client, "n").consumer("s", "g") as consumer,
+                trio.open_nursery() as nursery,
+            ):
+                seen: list[bytes] = []
+
+                async def consume() -> None:
+                    async for _, record, _ in consumer.records():
+                        seen.append(record.value)
+                        await trio.sleep(1)
+
+                nursery.start_soon(consume)
+                await trio.sleep(3)
+                cluster.metadata.cut_off("member")
+                await trio.sleep(20)
+                assert len(seen) < 20, "in doubt it hands out nothing"
+                cluster.metadata.heal()
+                await trio.sleep(60)
+                nursery.cancel_scope.cancel()
+                assert seen == [b"%d" % number for number in range(40)]
 
     simulate(story)
