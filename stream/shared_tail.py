@@ -186,6 +186,8 @@ class SharedTail:
         ):
             batch = await self._feed.next_batch(None)
             assert batch is not None, "without an end there is always a next batch"
+            if not self._followers:
+                return  # the last one left in the very moment the answer came
             self._keep(batch)
             is_first = False
 

@@ -13,6 +13,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerClosed
 from ledger.lac_poll import LacPoll
 from ledger.options import ClientOptions
+from ledger.replica_call import ReplicaCall
 from stream import EARLIEST, LATEST, Namespace, NoSuchStream, StreamReader, StreamWriter
 from stream import segment_feed as segment_feed_module
 from stream.core.records import decode
@@ -255,3 +256,44 @@ def test_the_last_reader_that_leaves_ends_the_shared_tail() -> None:
             assert namespace.tails.counts.feeds == 3
 
     simulate(story, 9)
+
+
+@pytest.mark.parametrize("leaves_at", range(1, 13))
+def test_the_last_one_that_leaves_in_the_moment_an_answer_comes_breaks_nothing(
+    leaves_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that fetches runs on for a moment then; it is one of the client's."""
+    wake = ReplicaCall._wake
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("one") as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(batch_bytes=1)
+            async with (
+                namespace.writer("s", create=True) as writer,
+                namespace.reader("s", start=LATEST) as reader,
+                trio.open_nursery() as nursery,
+            ):
+                values = [b"%d" % number for number in range(39)]
+                answers = 0
+
+                def waking(call: ReplicaCall[object]) -> None:
+                    nonlocal answers
+                    wake(call)
+                    answers += 1
+                    if answers == leaves_at:
+                        reader._feed._leave_tail()  # as `aclose` does
+
+                async def append() -> None:
+                    for first in range(0, 39, 3):
+                        await writer.append_many(values[first : first + 3])
+                        await trio.sleep(0.1)
+
+                monkeypatch.setattr(ReplicaCall, "_wake", waking)
+                nursery.start_soon(append)
+                seen: list[bytes] = []
+                while len(seen) < len(values):
+                    seen += (await reader.next_batch()).values()
+                assert seen == values
+
+    simulate(story, 1)
