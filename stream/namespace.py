@@ -73,7 +73,7 @@ class Namespace(NamespaceConsuming, NamespacePartitions, NamespaceKeeping):
         self.store = StreamStore(client.store)
         self.tails = SharedTails(client)
         self.writer_options = writer_options or WriterOptions()
-        self._policy_watch = PolicyWatch(client.store, self.name)
+        self._policy_watch = PolicyWatch(client, self.name)
 
     @classmethod
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """What all writers of a namespace in this process want to know of the metadata store: one watch.
 
-However many writers, the policy is watched once, and requests to hand over (hand_over.py) once.
-The watches run as tasks of one of the writers; when that one closes, another carries them on. A
+However many writers, the policy is watched once, and requests to hand over (hand_over.py) once. The
+watches are tasks of the client: no writer that ends, however slowly, takes them from the others. A
 store that is out of reach, or a policy that cannot be read, stops no writer.
 """
 
@@ -14,8 +14,8 @@ from typing import Protocol
 
 import trio
 
+from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from ledger.metastore.base import MetadataStore
 from stream.core.metadata_format import decode_namespace
 from stream.core.policy import NamespaceMetadata
 from stream.hand_over import parse_request, requests_path
@@ -40,35 +40,35 @@ class Follower(Protocol):
 class PolicyWatch:
     """Begins with the first writer that joins, ends with the last that leaves."""
 
-    def __init__(self, store: MetadataStore, namespace: str) -> None:
-        self._store = store
+    def __init__(self, client: LedgerClient, namespace: str) -> None:
+        self._client = client
         self._namespace = namespace
-        self._followers: dict[Follower, trio.Nursery] = {}
-        self._leader: Follower | None = None
+        self._followers: dict[Follower, None] = {}
+        self._scope: trio.CancelScope | None = None
 
-    def join(self, follower: Follower, nursery: trio.Nursery) -> None:
-        """Tells `follower` from now on. Its `nursery` must stay open until it has left."""
-        self._followers[follower] = nursery
-        if self._leader is None:
-            self._lead(follower)
+    def join(self, follower: Follower) -> None:
+        """Tells `follower` from now on. Raises LedgerClosed if the client is not open."""
+        if self._scope is None:
+            scope = trio.CancelScope()
+            self._client.start_background(self._run, scope)
+            self._scope = scope
+        self._followers[follower] = None
 
     def leave(self, follower: Follower) -> None:
         """Tells it nothing more."""
         del self._followers[follower]
-        if follower is self._leader:
-            self._leader = None
-            for other in self._followers:
-                self._lead(other)
-                break
+        if not self._followers and self._scope is not None:
+            self._scope.cancel()
+            self._scope = None
 
-    def _lead(self, follower: Follower) -> None:
-        self._leader = follower
-        nursery = self._followers[follower]
-        nursery.start_soon(self._carry_on, follower, self._follow_policy)
-        nursery.start_soon(self._carry_on, follower, self._follow_requests)
+    async def _run(self, scope: trio.CancelScope) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._carry_on, self._follow_policy)
+                nursery.start_soon(self._carry_on, self._follow_requests)
 
-    async def _carry_on(self, leader: Follower, follow: Callable[[], Awaitable[None]]) -> None:
-        while leader is self._leader:
+    async def _carry_on(self, follow: Callable[[], Awaitable[None]]) -> None:
+        while True:
             try:
                 await follow()
             except LedgerError as error:
@@ -76,7 +76,7 @@ class PolicyWatch:
             await trio.sleep(_LOOK_AGAIN_S)
 
     async def _follow_policy(self) -> None:
-        async with aclosing(self._store.watch(namespace_path(self._namespace))) as nodes:
+        async with aclosing(self._client.store.watch(namespace_path(self._namespace))) as nodes:
             async for node in nodes:
                 if node is None:
                     continue  # the namespace was deleted, and its streams with it
@@ -86,7 +86,7 @@ class PolicyWatch:
 
     async def _follow_requests(self) -> None:
         path = requests_path(self._namespace)
-        async with aclosing(self._store.watch_children(path)) as folders:
+        async with aclosing(self._client.store.watch_children(path)) as folders:
             async for names in folders:
                 # An old request may lie beside a new one: the newest counts, in numbers.
                 asked = dict(sorted(request for name in names if (request := parse_request(name))))

@@ -280,7 +280,7 @@ async def open_writer(
     async with open_background() as nursery:
         outbox.nursery = nursery
         # Before the takeover: from then on nothing that is asked of it may be missed.
-        watch.join(changes, nursery)
+        watch.join(changes)
         try:
             if hand_over_s is None:
                 await changes.take_over(if_epoch)

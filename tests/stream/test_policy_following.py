@@ -183,6 +183,36 @@ def test_many_writers_share_one_watch_which_outlives_the_first_of_them() -> None
     simulate(story, 5)
 
 
+def test_a_writer_that_ends_slowly_keeps_no_other_from_following() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            scope = trio.CancelScope()
+
+            async def end_slowly() -> None:
+                with scope:
+                    async with namespace.writer("slow", create=True):
+                        try:
+                            await trio.sleep_forever()
+                        finally:
+                            with trio.CancelScope(shield=True):
+                                await trio.sleep(100)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(end_slowly)
+                await trio.sleep(SOON_S)
+                async with namespace.writer("s", create=True) as writer:
+                    scope.cancel()
+                    await trio.sleep(SOON_S)
+                    await namespace.set_policy(record_bytes_max=10)
+                    await trio.sleep(SOON_S)
+                    with pytest.raises(InvalidArgument):
+                        await writer.append(bytes(11))
+
+    simulate(story, 10)
+
+
 def test_a_store_that_is_out_of_reach_stops_no_writer_from_following_later() -> None:
     async def story(cluster: SimCluster) -> None:
         async with cluster.client("writer") as client, cluster.client() as other:
