@@ -1,5 +1,8 @@
 """Cancels an operation at each of its awaits in turn: the n-th run is cut at the n-th.
 
+Either in one world, which must bear all the cuts (`cut_everywhere`), or each in a world of its own
+(`cut_each`).
+
 Counted are all suspensions of the task that runs the operation and of every task it starts, so
 background tasks of a writer are cut as well as its caller. An operation that ends before its turn
 comes has been cut everywhere.
@@ -11,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-Operation = Callable[[], Awaitable[None]]
+Operation = Callable[[], Awaitable[object]]
 
 CUTS_MAX = 5_000
 """An operation with more awaits than this is no operation, but a loop."""
@@ -83,4 +86,19 @@ async def cut_everywhere(
         await check()
         if not is_cut:
             return number
-    raise AssertionError(f"still not at its end after {CUTS_MAX} awaits")
+    raise _endless()
+
+
+def cut_each(run: Callable[[int], bool]) -> int:
+    """Calls `run(n)`, which says whether it was cut at its await n, until one ends uncut.
+
+    Returns how many were cut.
+    """
+    for number in range(CUTS_MAX):
+        if not run(number):
+            return number
+    raise _endless()
+
+
+def _endless() -> AssertionError:
+    return AssertionError(f"still not at its end after {CUTS_MAX} awaits")

@@ -1,9 +1,11 @@
 """A scope cancelled at every await of an operation: nothing acknowledged is lost, nothing is
-there twice, and the object goes on or is clearly closed."""
+there twice, and the object goes on or is clearly closed. Single calls of a writer are in
+tests/stream/test_cancelled_writers.py."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Unpack
 
 import pytest
 import trio
@@ -13,23 +15,17 @@ from ledger.errors import LedgerError
 from stream import (
     LATEST,
     Namespace,
-    Record,
+    NamespaceSettings,
     SequenceMismatch,
     StreamReader,
     StreamWriter,
-    WriterOptions,
 )
 from tests.sim.cancellation import Operation, cut_everywhere, cut_once
+from tests.stream.whole_streams import read_all, read_values
 
-TINY = WriterOptions(pending_bytes_max=1500)
 SMALL_ROLL = 1 << 16
 
 Check = Callable[[], Awaitable[None]]
-
-
-async def read_all(namespace: Namespace, stream: str) -> list[Record]:
-    async with namespace.reader(stream) as reader:
-        return [record async for batch in reader.read_to_end() for record in batch.records()]
 
 
 class Judge:
@@ -60,94 +56,17 @@ class Judge:
 def run(
     story: Callable[[Namespace], Awaitable[None]],
     seed: int = 0,
-    *,
-    roll_bytes: int = 256 << 20,
+    **settings: Unpack[NamespaceSettings],
 ) -> None:
+    settings["trash_ms"] = 0
+
     async def in_cluster(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace = Namespace(client, "demo")
-            await namespace.ensure(trash_ms=0, roll_bytes=roll_bytes)
+            await namespace.ensure(**settings)
             await story(namespace)
 
     simulate(in_cluster, seed, time_limit_s=100_000)
-
-
-def append_story(
-    operation_of: Callable[[StreamWriter, Judge, int], Operation], least: int
-) -> Callable[[Namespace], Awaitable[None]]:
-    """One writer, whose calls are cut one after another; it must go on working all the time."""
-
-    async def story(namespace: Namespace) -> None:
-        judge = Judge(namespace, "s")
-        async with namespace.writer("s", create=True, options=TINY) as writer:
-
-            async def make(number: int) -> tuple[Operation, Check]:
-                async def check() -> None:
-                    assert writer.error is None, "a cancelled call must not break the writer"
-                    await judge.append(writer, b"after %d" % number)
-
-                return operation_of(writer, judge, number), check
-
-            cuts = await cut_everywhere(make)
-        assert cuts >= least
-        await judge.check()
-
-    return story
-
-
-def test_append() -> None:
-    def one(writer: StreamWriter, judge: Judge, number: int) -> Operation:
-        return lambda: judge.append(writer, b"cut %d" % number)
-
-    run(append_story(one, least=1))
-
-
-def test_append_without_room() -> None:
-    """Four large records fill the writer; the fifth waits for room, then for its own."""
-
-    def without_room(writer: StreamWriter, judge: Judge, number: int) -> Operation:
-        async def operation() -> None:
-            fillers = [b"%d/%d/" % (number, n) + bytes(600) for n in range(4)]
-            for value in fillers:
-                if writer.has_room:
-                    judge.tried.append(value)
-                    writer.append_nowait(value)
-                    await writer.flush() if number % 7 == 6 else None
-            await judge.append(writer, b"cut %d" % number)
-
-        return operation
-
-    run(append_story(without_room, least=1))
-
-
-def test_append_many() -> None:
-    def many(writer: StreamWriter, judge: Judge, number: int) -> Operation:
-        values = [b"%d/%d/" % (number, n) + bytes(300) for n in range(12)]
-
-        async def operation() -> None:
-            judge.tried.extend(values)
-            await writer.append_many(values)
-            judge.acked.extend(values)
-
-        return operation
-
-    run(append_story(many, least=2))
-
-
-def test_tickets_and_flush() -> None:
-    def tickets(writer: StreamWriter, judge: Judge, number: int) -> Operation:
-        async def operation() -> None:
-            value = b"cut %d" % number
-            judge.tried.append(value)
-            ticket = writer.append_nowait(value)
-            await writer.flush()
-            assert ticket.is_confirmed
-            judge.acked.append(value)
-            await ticket.wait()
-
-        return operation
-
-    run(append_story(tickets, least=2))
 
 
 def test_a_conditional_append_that_was_cut_can_be_tried_again() -> None:
@@ -175,7 +94,9 @@ def test_a_conditional_append_that_was_cut_can_be_tried_again() -> None:
     run(story)
 
 
-def test_takeover_append_and_close() -> None:
+@pytest.mark.parametrize("hand_over_s", [None, 5.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_takeover_append_and_close(seed: int, hand_over_s: float | None) -> None:
     """The whole block of a writer, from takeover to seal. The next writer must find a stream
     that it can take over, with all that was acknowledged."""
 
@@ -185,7 +106,7 @@ def test_takeover_append_and_close() -> None:
 
         async def make(number: int) -> tuple[Operation, Check]:
             async def operation() -> None:
-                async with namespace.writer("s") as writer:
+                async with namespace.writer("s", hand_over_s=hand_over_s) as writer:
                     for n in range(3):
                         await judge.append(writer, b"%d/%d" % (number, n))
 
@@ -201,12 +122,15 @@ def test_takeover_append_and_close() -> None:
             await judge.append(writer, b"last")
         await judge.check()
 
-    for seed in range(2):
-        run(story, seed)
+    run(story, seed)
 
 
-def test_roll() -> None:
+@pytest.mark.parametrize(
+    ("settings", "pause_s"), [({"roll_bytes": SMALL_ROLL}, 0.02), ({"roll_ms": 1000}, 0.4)]
+)
+def test_roll(settings: NamespaceSettings, pause_s: float) -> None:
     """A writer that rolls all the time, cut with its background tasks at every await."""
+    rolls: set[int] = set()
 
     async def story(namespace: Namespace) -> None:
         judge = Judge(namespace, "s")
@@ -215,8 +139,12 @@ def test_roll() -> None:
         async def make(number: int) -> tuple[Operation, Check]:
             async def operation() -> None:
                 async with namespace.writer("s") as writer:
-                    for n in range(6):
-                        await judge.append(writer, b"%d/%d/" % (number, n) + bytes(25_000))
+                    try:
+                        for n in range(6):
+                            await judge.append(writer, b"%d/%d/" % (number, n) + bytes(25_000))
+                            await trio.sleep(pause_s)
+                    finally:
+                        rolls.add(writer.statistics().rolls)
 
             async def check() -> None:
                 if number % 50 == 49:
@@ -233,7 +161,8 @@ def test_roll() -> None:
         assert cuts > 50
         await judge.check()
 
-    run(story, roll_bytes=SMALL_ROLL)
+    run(story, **settings)
+    assert {0, 1} <= rolls, rolls
 
 
 async def some_segments(namespace: Namespace, stream: str) -> list[bytes]:
@@ -290,7 +219,7 @@ def test_opening_a_reader() -> None:
 
             async def check() -> None:
                 if number % 10 == 9:
-                    assert [r.value for r in await read_all(namespace, "s")] == values
+                    assert await read_values(namespace) == values
 
             return operation, check
 
@@ -345,6 +274,6 @@ def test_closing_a_writer_in_a_cancelled_scope_says_that_it_is_closed() -> None:
         assert not writer.error.retry_is_safe or "abandoned" in str(writer.error)
         with pytest.raises(LedgerError, match="abandoned"):
             writer.append_nowait(b"late")
-        assert [record.value for record in await read_all(namespace, "s")] == [b"there"]
+        assert await read_values(namespace) == [b"there"]
 
     run(story)

@@ -9,7 +9,8 @@ from ledger.errors import LedgerError
 from stream import EARLIEST, FromCursor, Namespace
 from stream.merged_reader import MergedReader
 from tests.sim.cancellation import Operation, cut_everywhere, cut_once
-from tests.sim.test_cancellation import Check, Judge, read_all, run
+from tests.sim.test_cancellation import Check, Judge, run
+from tests.stream.whole_streams import read_values
 
 
 def test_a_producers_append_that_was_cut_is_tried_again() -> None:
@@ -34,7 +35,7 @@ def test_a_producers_append_that_was_cut_is_tried_again() -> None:
             return operation, check
 
         assert await cut_everywhere(make) > 20
-        values = [record.value for record in await read_all(namespace, "s")]
+        values = await read_values(namespace)
         assert values[:sequence] == [b"%d" % number for number in range(sequence)]
         # What was cut is there once or not at all, and nothing is there twice.
         assert values == [b"%d" % number for number in range(len(values))]
@@ -77,7 +78,7 @@ def test_a_writer_that_asks_for_the_stream_is_cut() -> None:
             await trio.sleep(1)
             assert await cut_everywhere(make) > 10
             is_over = True
-        values = [record.value for record in await read_all(namespace, "s")]
+        values = await read_values(namespace)
         assert len(set(values)) == len(values)
         assert not set(judge.acked) - set(values)
 
@@ -136,9 +137,7 @@ def test_merged_reader() -> None:
             ) as reader:
                 while len(seen) < 60:
 
-                    async def read(
-                        reader: MergedReader = reader, seen: list[bytes] = seen
-                    ) -> None:
+                    async def read(reader: MergedReader = reader, seen: list[bytes] = seen) -> None:
                         seen.append((await reader.__anext__()).record.value)
 
                     if await cut_once(read, at) and len(seen) < 60:

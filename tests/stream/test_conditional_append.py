@@ -10,7 +10,8 @@ import trio
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.errors import InvalidArgument
 from stream import Namespace, SequenceMismatch, StreamWriter, TakenOver, WriterOptions
-from tests.stream.real_namespace import a_namespace, read_all, values
+from tests.stream.real_namespace import a_namespace
+from tests.stream.whole_streams import read_all, values
 
 
 async def test_only_the_record_that_is_expected_is_appended(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from stream.core.routing import SLICE_RECORDS, partition_of
 from stream.errors import NotPartitioned, PartitionsFailed
 from stream.partition_writers import PENDING_BYTES_MIN
 from stream.partitioned_writer import PartitionedWriter, PartitionPosition
-from tests.stream.real_namespace import a_namespace, read_all, values
+from tests.stream.real_namespace import a_namespace
+from tests.stream.whole_streams import read_all, values
 
 
 def is_taken(writer: PartitionedWriter, value: bytes) -> bool:

@@ -21,7 +21,8 @@ from stream.errors import (
 )
 from stream.partition_store import PartitionStore
 from stream.partitions import uncounted
-from tests.stream.real_namespace import a_namespace, read_all, values
+from tests.stream.real_namespace import a_namespace
+from tests.stream.whole_streams import read_all, values
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ import trio
 from ledger.errors import InvalidArgument, LedgerError
 from stream import Namespace, Position, ProducerGap, TakenOver, TooManyProducers, WriterOptions
 from stream.core.entry_format import read_header
-from tests.stream.real_namespace import a_namespace, read_all, values
+from tests.stream.real_namespace import a_namespace
+from tests.stream.whole_streams import read_all, values
 
 
 async def headers_of(namespace: Namespace, stream: str) -> list[tuple[int, int, int, bool]]:

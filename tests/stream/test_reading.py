@@ -23,7 +23,8 @@ from stream import (
     Segment,
     Truncated,
 )
-from tests.stream.real_namespace import a_namespace, drain, read_all
+from tests.stream.real_namespace import a_namespace
+from tests.stream.whole_streams import drain, read_all
 
 
 async def fill(namespace: Namespace, *, records: int = 600, seed: int = 1) -> list[Record]:

@@ -20,7 +20,8 @@ from stream import (
     encode,
 )
 from tests.real_cluster import SMALL, real_cluster
-from tests.stream.real_namespace import a_namespace, drain, read_all, values
+from tests.stream.real_namespace import a_namespace
+from tests.stream.whole_streams import drain, read_all, values
 
 
 async def test_truncated_records_are_gone_and_the_reader_is_told(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import trio
 
 from ledger.metastore.base import Change
 from stream import Janitor, Namespace, Position
-from tests.stream.real_namespace import read_all, values
 from tests.stream.test_trash import WINDOW_MS, sweep, tell, write
+from tests.stream.whole_streams import read_all, values
 
 
 class Interloper:

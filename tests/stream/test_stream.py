@@ -10,7 +10,8 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced
 from stream import LATEST, FromSequence, FromTime, Position, TakenOver, WriterOptions
-from tests.stream.real_namespace import a_namespace, read_all, values
+from tests.stream.real_namespace import a_namespace
+from tests.stream.whole_streams import read_all, values
 
 
 async def test_what_was_appended_is_read_back_with_all_its_columns(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from stream import (
 )
 from stream.store import stream_path
 from stream.trash import TOMBSTONE_MS
-from tests.stream.real_namespace import read_all, values
+from tests.stream.whole_streams import read_all, values
 
 WINDOW_MS = 60_000
 Story = Callable[[Namespace], Awaitable[None]]
