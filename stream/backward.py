@@ -181,6 +181,8 @@ class BackwardBatches:
         stream, _ = await self._store.read_stream(self._namespace, self.stream)
         if stream.is_deleted:
             raise NoSuchStream(f"stream {self.stream!r} was deleted")
+        if self._metadata is not None and stream.created_ms != self._metadata.created_ms:
+            raise NoSuchStream(f"stream {self.stream!r} was deleted, and made anew")
         self._metadata = stream
         return stream
 

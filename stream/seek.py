@@ -32,12 +32,14 @@ from stream.errors import Truncated
 
 
 async def end_of(client: LedgerClient, stream: StreamMetadata) -> Position:
-    """Behind the last confirmed record of the stream as it is now."""
+    """Behind the last confirmed record of the stream as it is now, and behind what was truncated:
+    also records that are not written yet may be."""
     segment = stream.open_segment
     if segment is None:
-        return stream.sealed_end
+        return max(stream.sealed_end, stream.truncated_to)
     async with client.open_ledger(segment.ledger_id, recover=False) as reader:
-        return Position(segment.number, await reader.read_last_confirmed() + 1, 0)
+        end = Position(segment.number, await reader.read_last_confirmed() + 1, 0)
+    return max(end, stream.truncated_to)
 
 
 def is_at_end(stream: StreamMetadata, position: Position, end: Position) -> bool:
@@ -47,13 +49,13 @@ def is_at_end(stream: StreamMetadata, position: Position, end: Position) -> bool
 
 
 async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Position, int]:
-    """Position and sequence behind the last confirmed record."""
+    """Position (as `end_of`) and sequence behind the last confirmed record."""
     segment = stream.open_segment
     if segment is None:
-        return stream.sealed_end, stream.next_sequence
+        return max(stream.sealed_end, stream.truncated_to), stream.next_sequence
     entries = await _Entries.of(client, segment)
     async with entries.reader:
-        end = Position(segment.number, entries.count, 0)
+        end = max(Position(segment.number, entries.count, 0), stream.truncated_to)
         if entries.count == 0:
             return end, segment.first_sequence
         last = await entries.header(entries.count - 1)

@@ -45,6 +45,9 @@ class SegmentFeed:
         """In segments entered from now on; None: what the client's options say."""
         self.position: Position | None = None
         """Everything before this was handed out. Whoever opens the feed sets where it begins."""
+        self.created_ms: int | None = None
+        """Of the stream that is read, from the first look on; another one of its name is none of
+        ours: there positions mean other records."""
         self._client = client
         self._store = store
         self._namespace = namespace
@@ -180,7 +183,7 @@ class SegmentFeed:
             async for stream in versions:
                 if stream is None:
                     raise NoSuchStream(f"stream {self.stream!r} was deleted")
-                self._metadata = stream
+                self._note(stream)
                 if stream.segment_at(at) is not None:
                     return stream
         raise AssertionError("a watch never ends by itself")
@@ -190,8 +193,15 @@ class SegmentFeed:
         stream, _ = await self._store.read_stream(self._namespace, self.stream)
         if stream.is_deleted:
             raise NoSuchStream(f"stream {self.stream!r} was deleted")
-        self._metadata = stream
+        self._note(stream)
         return stream
+
+    def _note(self, stream: StreamMetadata) -> None:
+        if self.created_ms is None:
+            self.created_ms = stream.created_ms
+        elif stream.created_ms != self.created_ms:
+            raise NoSuchStream(f"stream {self.stream!r} was deleted, and made anew")
+        self._metadata = stream
 
     def _check_truncated(self, stream: StreamMetadata, at: Position) -> None:
         if at < stream.truncated_to:

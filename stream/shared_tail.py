@@ -62,6 +62,8 @@ class SharedTail:
     def __init__(self, feed: SegmentFeed, counts: TailCounts, bytes_max: int) -> None:
         assert feed.position is not None, "the feed has a position"
         self.is_over = False
+        self.created_ms = feed.created_ms
+        """Of the stream."""
         self._feed = feed
         self._counts = counts
         self._bytes_max = bytes_max
@@ -228,10 +230,13 @@ class SharedTails:
         """Those whose end is being followed."""
         return list(self._tails)
 
-    def join(self, follower: ReaderFeed, stream: str, position: Position) -> SharedTail | None:
-        """The tail that `follower` may go on with from `position`, if there is one."""
-        tail = self._tails.get(stream)
-        return tail if tail is not None and tail.join(follower, position) else None
+    def join(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
+        """The tail that `follower` may go on with instead of his own `feed`, if there is one."""
+        tail, position = self._tails.get(feed.stream), feed.position
+        assert position is not None, "the feed has a position"
+        if tail is None or tail.created_ms != feed.created_ms:
+            return None  # none, or of a stream of this name that was deleted
+        return tail if tail.join(follower, position) else None
 
     def begin(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
         """Makes `feed`, which has reached the end, the one that all share. None if others are
@@ -241,9 +246,11 @@ class SharedTails:
         if position is None or position.slot:
             return None
         if present is not None and not present.is_over:
-            if not present.is_behind(position):
+            if present.created_ms == feed.created_ms and not present.is_behind(position):
                 return None
-            present.end()  # its followers are all busy, and it stayed far behind with them
+            # Its followers are all busy, and it stayed far behind with them; or it is of a stream
+            # that is no more.
+            present.end()
         tail = SharedTail(feed, self.counts, self._client.options.read_ahead_bytes)
         tail.join(follower, position)
         self._client.start_background(self._run, tail, feed.stream)
@@ -343,10 +350,8 @@ class ReaderFeed:
                 self._begin_tail()
 
     async def _join(self) -> bool:
-        position = self._own.position
-        assert position is not None, "the feed has a position"
         assert self._tails is not None, "he may share"
-        self._tail = self._tails.join(self, self._stream, position)
+        self._tail = self._tails.join(self, self._own)
         if self._tail is None:
             return False
         await self._own.aclose()
@@ -361,9 +366,10 @@ class ReaderFeed:
         if self._tail is None:
             self._goes_alone = True
             return
-        position = self._own.position
+        shared = self._own
         self._own = SegmentFeed(self._client, self._store, self._namespace, self._stream)
-        self._own.position = position
+        self._own.position, self._own.created_ms = shared.position, shared.created_ms
+        self._own.read_ahead_bytes = shared.read_ahead_bytes
 
     def _leave_tail(self) -> None:
         tail, self._tail = self._tail, None

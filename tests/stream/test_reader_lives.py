@@ -1,0 +1,105 @@
+"""Readers of streams that are deleted and made anew, or truncated ahead of what is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from bookie.testing import SimCluster, simulate
+from stream import LATEST, Namespace, NoSuchStream, OnTruncated, Position
+
+
+@asynccontextmanager
+async def a_namespace(cluster: SimCluster) -> AsyncIterator[Namespace]:
+    """Each record is an entry of its own."""
+    async with cluster.client("one") as client:
+        namespace = Namespace(client, "n")
+        await namespace.ensure(batch_bytes=1)
+        yield namespace
+
+
+@pytest.mark.parametrize("has_waited", [False, True])
+def test_a_stream_made_anew_is_another_one(has_waited: bool) -> None:
+    """Its segments count from 1 again: a reader of the old one would wait for their number, and
+    leave out all before."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_namespace(cluster) as namespace:
+            for _ in range(3):
+                async with namespace.writer("s", create=True) as writer:
+                    await writer.append(b"old")
+            async with (
+                namespace.reader("s") as reader,
+                namespace.backward_batches("s") as backward,
+            ):
+                for _ in range(3):
+                    await reader.next_batch()
+                await backward.__anext__()
+                if has_waited:
+                    with trio.move_on_after(1):
+                        await reader.next_batch()
+                await namespace.delete_stream("s")
+                await namespace.purge("s")
+                async with namespace.writer("s", create=True) as writer:
+                    await writer.append(b"new")
+                    for _ in range(2):
+                        with pytest.raises(NoSuchStream, match="made anew"), trio.fail_after(20):
+                            await reader.next_batch()
+                    with pytest.raises(NoSuchStream, match="made anew"):
+                        await backward.__anext__()
+
+    simulate(story, 1)
+
+
+def test_readers_of_a_stream_made_anew_share_nothing_with_those_of_the_old_one() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_namespace(cluster) as namespace:
+            await namespace.create_stream("s")
+            async with namespace.reader("s", start=LATEST) as old:
+                async with namespace.writer("s") as writer:
+                    for _ in range(10):
+                        await writer.append(b"old")
+                        await old.next_batch()
+                assert namespace.tails.streams == ["s"], "it keeps what it has, for a while"
+                await namespace.delete_stream("s")
+                async with (
+                    namespace.writer("s", create=True) as writer,
+                    namespace.reader("s", start=LATEST) as reader,
+                ):
+                    for number in range(5):
+                        await writer.append(b"%d" % number)
+                        with trio.fail_after(20):
+                            assert (await reader.next_batch()).values() == [b"%d" % number]
+
+    simulate(story, 1)
+
+
+@pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_the_end_is_behind_what_was_truncated_ahead(policy: OnTruncated, is_sealed: bool) -> None:
+    """An open segment may be truncated before it is written so far."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_namespace(cluster) as namespace:
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append_many([b"old"] * 5)
+                await namespace.truncate("s", Position(1, 8, 0))
+                if not is_sealed:
+                    async with namespace.reader("s", start=LATEST, on_truncated=policy) as reader:
+                        await writer.append_many([b"%d" % number for number in range(5)])
+                        with trio.fail_after(20):
+                            assert (await reader.next_batch()).values() == [b"3"]
+                    return
+            assert await namespace.read_last("s", 1) == []
+            async with (
+                namespace.reader("s", start=LATEST, on_truncated=policy) as reader,
+                namespace.writer("s") as writer,
+            ):
+                await writer.append(b"new")
+                with trio.fail_after(20):
+                    assert (await reader.next_batch()).values() == [b"new"]
+
+    simulate(story, 1)
