@@ -123,6 +123,8 @@ class Outbox(BatchSender):
             or event_time_ms is not None
             or headers is not None
         ):
+            if headers is not None:
+                headers = tuple(headers)  # the caller may change his list while the batch gathers
             size = record_bytes(value, key, event_time_ms, headers, self.record_bytes_max)
             if batch.producer_id != producer_id:
                 batch = self._begin_batch(producer_id, 0)

@@ -70,6 +70,7 @@ class Producer:
         outbox, producer_id = self._outbox, self._log.producer_id
         if not outbox.has_room:
             raise outbox.refusal()
+        headers = None if headers is None else tuple(headers)
         # Refused before the batch of another is sent for it.
         record_bytes(value, key, event_time_ms, headers, outbox.record_bytes_max)
         batch = outbox.open_for(producer_id, sequence)

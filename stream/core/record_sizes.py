@@ -6,6 +6,7 @@ Checked when a record is handed over: one bad record must not take down the batc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Final, cast
 
 from ledger.errors import InvalidArgument
@@ -28,8 +29,13 @@ def record_bytes(
         raise TypeError(
             f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}"
         )
-    if event_time_ms is not None and not -(1 << 63) <= event_time_ms < 1 << 63:
-        raise InvalidArgument(f"event time {event_time_ms} does not fit 64 bits (ms since 1970)")
+    if event_time_ms is not None:
+        try:
+            milliseconds = index(event_time_ms)
+        except TypeError:
+            raise TypeError(f"event time {event_time_ms!r} is no whole number (ms)") from None
+        if not -(1 << 63) <= milliseconds < 1 << 63:
+            raise InvalidArgument(f"event time {milliseconds} does not fit 64 bits (ms since 1970)")
     size = len(value) + len(key or b"")
     for name, content in headers or ():
         if type(name) is not str or type(content) is not bytes:

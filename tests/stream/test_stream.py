@@ -105,6 +105,40 @@ async def test_bad_records_are_refused_and_harm_nobody(tmp_path: Path) -> None:
             await writer.append(b"late")
 
 
+async def test_event_times_are_whole_numbers(tmp_path: Path) -> None:
+    """Refused when handed over: in the batch it would take down the writer."""
+    async with a_namespace(tmp_path) as namespace:
+        async with namespace.writer("s", create=True) as writer:
+            waiting = writer.append_nowait(b"good", event_time_ms=-5)
+            producer = await writer.producer("loader")
+            bad: float = 1.5
+            with pytest.raises(TypeError, match=r"event time 1\.5"):
+                writer.append_nowait(b"bad", event_time_ms=bad)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"event time 1\.5"):
+                await writer.append_many([b"a", b"b"], event_times=[1, bad])  # type: ignore[list-item]
+            with pytest.raises(TypeError, match=r"event time 1\.5"):
+                await producer.append(b"bad", 0, event_time_ms=bad)  # type: ignore[arg-type]
+            await waiting.wait()
+        assert [r.event_time_ms for r in await read_all(namespace, "s")] == [-5]
+
+
+async def test_headers_are_those_of_the_moment_of_the_append(tmp_path: Path) -> None:
+    async with a_namespace(tmp_path) as namespace:
+        async with namespace.writer("s", create=True) as writer:
+            producer = await writer.producer("loader")
+            headers = [("h", b"1")]
+            tickets = [writer.append_nowait(b"a", headers=headers)]
+            headers[0] = ("h", b"2")
+            ticket = producer.append_nowait(b"b", 0, headers=headers)
+            assert ticket is not None
+            tickets.append(ticket)
+            headers.clear()
+            for each in tickets:
+                await each.wait()
+        records = await read_all(namespace, "s")
+        assert [record.headers for record in records] == [(("h", b"1"),), (("h", b"2"),)]
+
+
 async def test_rolling_by_size_keeps_order_and_positions(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, batch_bytes=5000, roll_bytes=1 << 16) as namespace:
         async with namespace.writer("s", create=True) as writer:
