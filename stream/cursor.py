@@ -238,7 +238,7 @@ async def open_cursor(
 ) -> AsyncIterator[Cursor]:
     """The cursor of this name, made at `start` if the stream has none."""
     check_interval_ms(commit_interval_ms)
-    metadata = await living_stream(store, namespace, stream)
+    metadata = await store.read_living_stream(namespace, stream)
     cursors = CursorStore(client.store)
     while True:
         slot = await cursors.look(namespace, metadata, name)
@@ -287,7 +287,7 @@ async def lag_of(
     """Lag in just this life of a stream. Raises NoSuchStream."""
     store = StreamStore(client.store)
     for is_last in (False, False, True):
-        present = await living_stream(store, namespace, stream.name)
+        present = await store.read_living_stream(namespace, stream.name)
         if present.created_ms != stream.created_ms:
             raise NoSuchStream(f"stream {stream.name!r} was deleted, and made anew")
         try:
@@ -297,11 +297,3 @@ async def lag_of(
                 raise
             # Retention passed by between the two reads.
     raise AssertionError("the last try returns or raises")
-
-
-async def living_stream(store: StreamStore, namespace: str, stream: str) -> StreamMetadata:
-    """Raises NoSuchStream, also for one that was deleted."""
-    metadata, _ = await store.read_stream(namespace, stream)
-    if metadata.is_deleted:
-        raise NoSuchStream(f"stream {stream!r} in namespace {namespace!r} was deleted")
-    return metadata

@@ -18,7 +18,7 @@ from stream.core.metadata import StreamMetadata
 from stream.core.names import check_name
 from stream.core.position import Position
 from stream.errors import NoSuchCursor, NoSuchStream
-from stream.store import UPDATE_TRIES_MAX, namespace_path, stream_path
+from stream.store import UPDATE_TRIES_MAX, kept_changing, namespace_path, stream_path
 
 CURSORS_MAX = 10_000
 """Cursors of one stream that are listed; more are a program that makes up names."""
@@ -130,7 +130,7 @@ class CursorStore:
             except (MetadataConflict, NoSuchCursor):
                 continue
             return wanted
-        raise _restless(name)
+        raise kept_changing(f"cursor {name!r}")
 
     async def delete(
         self, namespace: str, stream: StreamMetadata, name: str, now_ms: int
@@ -143,7 +143,7 @@ class CursorStore:
             except MetadataConflict:
                 continue
             return present
-        raise _restless(name)
+        raise kept_changing(f"cursor {name!r}")
 
     async def forget_stream(self, namespace: str, stream: str) -> None:
         """Removes the nodes of all cursors of a stream that is gone. May be repeated."""
@@ -212,7 +212,3 @@ def _no_cursor(namespace: str, stream: str, name: str) -> NoSuchCursor:
         f"no cursor {name!r} on stream {stream!r} in namespace {namespace!r}; open it "
         f"(namespace.cursor) or set it (ledgerstream cursor set {namespace}/{stream} {name} ...)"
     )
-
-
-def _restless(name: str) -> MetadataConflict:
-    return MetadataConflict(f"cursor {name!r}: others changed it first {UPDATE_TRIES_MAX} times")

@@ -15,7 +15,7 @@ from ledger.metastore.base import ANY_VERSION, MetadataStore, Node
 from stream.core.group_metadata import GroupMetadata, decode_group, encode_group
 from stream.core.names import check_name
 from stream.errors import GroupBusy, NoSuchGroup
-from stream.store import UPDATE_TRIES_MAX, namespace_path
+from stream.store import UPDATE_TRIES_MAX, kept_changing, namespace_path
 
 
 def groups_path(namespace: str, stream: str) -> str:
@@ -83,7 +83,7 @@ class GroupStore:
             except (MetadataConflict, NoSuchNode):
                 continue
             return
-        raise MetadataConflict(f"group {self.name!r}: others kept changing it")
+        raise kept_changing(f"group {self.name!r}")
 
     async def delete(self) -> None:
         """Forgets the group, not its cursors. Raises NoSuchGroup, GroupBusy."""

@@ -15,9 +15,9 @@ from ledger.metastore.tasks import open_background
 from stream.consumer import Consumer
 from stream.core.names import check_name, parse_partition
 from stream.core.position import Position, Start
-from stream.cursor import COMMIT_INTERVAL_MS, check_interval_ms, lag_of, living_stream
+from stream.cursor import COMMIT_INTERVAL_MS, check_interval_ms, lag_of
 from stream.cursor_store import CursorStore
-from stream.errors import NoSuchCursor, NoSuchStream
+from stream.errors import NoSuchCursor
 from stream.group_coordinator import Coordinator
 from stream.group_store import GroupStore, list_groups, no_group
 from stream.held_partition import Seat
@@ -25,7 +25,7 @@ from stream.lag import CursorLag
 from stream.membership import Membership
 from stream.partition_store import PartitionStore
 from stream.reader import StreamReader
-from stream.store import StreamStore
+from stream.store import StreamStore, was_deleted
 
 HAND_OVER_S = 10.0
 
@@ -113,10 +113,10 @@ async def _look_up(
     store = client.store
     present, _ = await PartitionStore(store).read(namespace, check_name(stream))
     if present is None:
-        plain = await living_stream(StreamStore(store), namespace, stream)
+        plain = await StreamStore(store).read_living_stream(namespace, stream)
         return plain.created_ms, [stream], False
     if present.is_deleted:
-        raise NoSuchStream(f"stream {stream!r} in namespace {namespace!r} was deleted")
+        raise was_deleted(namespace, stream)
     return present.created_ms, present.partition_names, True
 
 
@@ -153,7 +153,7 @@ async def describe_group(
 async def _describe_partition(
     client: LedgerClient, namespace: str, partition: str, group: str, assigned_to: str | None
 ) -> GroupPartition:
-    stream = await living_stream(StreamStore(client.store), namespace, partition)
+    stream = await StreamStore(client.store).read_living_stream(namespace, partition)
     cursor = (await CursorStore(client.store).look(namespace, stream, group)).cursor
     if cursor is None:
         return GroupPartition(partition, assigned_to or "", "", 0, None, None)
@@ -169,7 +169,7 @@ async def delete_group(client: LedgerClient, namespace: str, stream: str, group:
     await GroupStore(client.store, namespace, stream, created_ms, group).delete()
     cursors = CursorStore(client.store)
     for partition in partitions:
-        metadata = await living_stream(StreamStore(client.store), namespace, partition)
+        metadata = await StreamStore(client.store).read_living_stream(namespace, partition)
         try:
             await cursors.delete(namespace, metadata, group, client.now_ms())
         except NoSuchCursor:

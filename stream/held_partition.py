@@ -22,7 +22,7 @@ from stream.core.cursor_metadata import CursorMetadata
 from stream.core.metadata import StreamMetadata
 from stream.core.position import BEGINNING, Position, Start
 from stream.core.records import RecordBatch
-from stream.cursor import Cursor, living_stream
+from stream.cursor import Cursor
 from stream.cursor_store import CursorStore, new_cursor
 from stream.errors import CursorMoved, NoSuchCursor
 from stream.group_store import GroupStore
@@ -164,8 +164,8 @@ class HeldPartition:
         waiting: tuple[int, float] | None = None
         while not self._leaving.is_set():
             try:
-                stream = await living_stream(
-                    self._seat.streams, self._seat.namespace, self.partition
+                stream = await self._seat.streams.read_living_stream(
+                    self._seat.namespace, self.partition
                 )
                 slot = await self._seat.cursors.look(
                     self._seat.namespace, stream, self._seat.groups.name
@@ -324,7 +324,7 @@ class HeldPartition:
         seat = self._seat
         for _ in range(_LET_GO_TRIES_MAX):
             try:
-                stream = await living_stream(seat.streams, seat.namespace, self.partition)
+                stream = await seat.streams.read_living_stream(seat.namespace, self.partition)
                 cursor, version, _ = await seat.cursors.look(
                     seat.namespace, stream, seat.groups.name
                 )

@@ -12,7 +12,7 @@ from stream import groups
 from stream.consumer import Consumer
 from stream.core.cursor_metadata import CursorMetadata
 from stream.core.position import EARLIEST, Position, Start
-from stream.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, living_stream, open_cursor
+from stream.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
 from stream.cursor_store import CursorStore
 from stream.groups import HAND_OVER_S, GroupInfo
 from stream.lag import CursorLag
@@ -56,7 +56,7 @@ class NamespaceConsuming(NamespaceReading):
 
         Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
         """
-        present = await living_stream(self.store, self.name, stream)
+        present = await self.store.read_living_stream(self.name, stream)
         return await CursorStore(self.client.store).list(self.name, present)
 
     async def cursor_lag(self, stream: str, name: str) -> CursorLag:
@@ -64,7 +64,7 @@ class NamespaceConsuming(NamespaceReading):
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        present = await living_stream(self.store, self.name, stream)
+        present = await self.store.read_living_stream(self.name, stream)
         cursor, _ = await CursorStore(self.client.store).read(self.name, present, name)
         return await lag_of(self.client, self.name, present, cursor.position)
 
@@ -75,7 +75,7 @@ class NamespaceConsuming(NamespaceReading):
         there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
         MetadataUnavailable (it may have moved).
         """
-        present = await living_stream(self.store, self.name, stream)
+        present = await self.store.read_living_stream(self.name, stream)
         position = await find(self.client, present, to, self.name)
         cursors, now_ms = CursorStore(self.client.store), self.client.now_ms()
         moved = await cursors.move(self.name, present, name, position, now_ms)
@@ -87,7 +87,7 @@ class NamespaceConsuming(NamespaceReading):
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        present = await living_stream(self.store, self.name, stream)
+        present = await self.store.read_living_stream(self.name, stream)
         cursors, now_ms = CursorStore(self.client.store), self.client.now_ms()
         await cursors.delete(self.name, present, name, now_ms)
         await cursors.forget_deleted(self.name, present, now_ms - _TOMBSTONE_MS)

@@ -16,8 +16,15 @@ from stream.core.metadata_format import encode_stream
 from stream.core.names import partition_name
 from stream.core.partitioned import PartitionedStream, decode_partitioned, encode_partitioned
 from stream.core.trash import remade
-from stream.errors import NoSuchStream, StreamExists
-from stream.store import UPDATE_TRIES_MAX, StreamStore, namespace_path, stream_path
+from stream.errors import StreamExists
+from stream.store import (
+    UPDATE_TRIES_MAX,
+    StreamStore,
+    kept_changing,
+    namespace_path,
+    no_stream,
+    stream_path,
+)
 
 
 class PartitionStore:
@@ -52,7 +59,7 @@ class PartitionStore:
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue  # somebody came between: look again
             return
-        raise _kept_changing(stream.name)
+        raise kept_changing(f"stream {stream.name!r}")
 
     async def grow(self, namespace: str, name: str, partitions: int) -> PartitionedStream:
         """Adds partitions until there are so many; returns what is stored.
@@ -75,7 +82,7 @@ class PartitionStore:
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue
             return wanted
-        raise _kept_changing(name)
+        raise kept_changing(f"stream {name!r}")
 
     async def put(self, namespace: str, stream: PartitionedStream, version: int) -> int:
         """Replaces a node that has `version`. Raises MetadataConflict, NoSuchStream."""
@@ -146,16 +153,3 @@ class PartitionStore:
         if not is_free:
             raise StreamExists(f"stream {name!r} exists already in namespace {namespace!r}")
         return node.version
-
-
-def no_stream(namespace: str, name: str) -> NoSuchStream:
-    return NoSuchStream(
-        f"no stream {name!r} in namespace {namespace!r}, or it was deleted; create it "
-        f"(ledgerstream stream create {namespace}/{name})"
-    )
-
-
-def _kept_changing(name: str) -> MetadataConflict:
-    return MetadataConflict(
-        f"stream {name!r}: others changed the metadata first {UPDATE_TRIES_MAX} times"
-    )

@@ -12,7 +12,7 @@ from stream.core.partitioned import PartitionedStream
 from stream.errors import NoSuchStream, NotInTrash, StreamExists
 from stream.partition_store import PartitionStore
 from stream.partitions import for_each
-from stream.store import UPDATE_TRIES_MAX, StreamStore
+from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing
 from stream.trash import Trash
 
 
@@ -70,7 +70,7 @@ async def _revive(
         except MetadataConflict:
             continue
         return node
-    raise MetadataConflict(f"stream {stream!r}: others kept changing it")
+    raise kept_changing(f"stream {stream!r}")
 
 
 async def _check_in_trash(client: LedgerClient, namespace: str, node: PartitionedStream) -> None:

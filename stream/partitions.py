@@ -18,9 +18,9 @@ from stream.core.names import check_name, check_new_name, parse_partition, parti
 from stream.core.partitioned import PartitionedStream
 from stream.core.position import FromTime, Position
 from stream.errors import NoSuchStream, NotPartitioned, PartitionsFailed, StreamExists
-from stream.partition_store import PartitionStore, no_stream
+from stream.partition_store import PartitionStore
 from stream.reclaim import delete_stream
-from stream.store import UPDATE_TRIES_MAX
+from stream.store import UPDATE_TRIES_MAX, kept_changing, no_stream
 
 if TYPE_CHECKING:
     from stream.namespace import Namespace, StreamInfo
@@ -173,7 +173,7 @@ async def delete(namespace: Namespace, stream: str) -> bool:
         except MetadataConflict:
             continue
     else:
-        raise MetadataConflict(f"stream {stream!r}: others kept changing it")
+        raise kept_changing(f"stream {stream!r}")
     is_ours = version == -1
 
     async def delete_one(number: int, name: str) -> bool:

@@ -17,7 +17,7 @@ from stream.core.policy import NamespaceMetadata
 from stream.core.retention import RetentionPlan, SegmentPlan, Verdict, explain_deleted
 from stream.errors import DataWouldBeDropped, IsPartitioned, NoSuchStream, NotInTrash
 from stream.reclaim import plan_retention
-from stream.store import UPDATE_TRIES_MAX, StreamStore
+from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing
 from stream.trash import Trash
 
 
@@ -121,7 +121,7 @@ async def set_policy(
         except MetadataConflict:
             continue
         return wanted
-    raise MetadataConflict(f"namespace {name!r}: others kept changing it")
+    raise kept_changing(f"namespace {name!r}")
 
 
 async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[RetentionPlan]:

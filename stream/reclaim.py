@@ -19,9 +19,8 @@ from stream.core.position import Position
 from stream.core.retention import RetentionPlan, explain, purge_through, retained
 from stream.core.trash import purged
 from stream.cursor_store import CursorStore, cursor_path
-from stream.errors import NoSuchStream
 from stream.ledger_deletion import delete_ledgers
-from stream.store import UPDATE_TRIES_MAX, StreamStore, namespace_path
+from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing, namespace_path, was_deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ async def see(store: StreamStore, namespace: str, name: str) -> Seen:
     policy, policy_version = await store.read_namespace(namespace)
     stream, version = await store.read_stream(namespace, name)
     if stream.is_deleted:
-        raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted")
+        raise was_deleted(namespace, name)
     return Seen(policy, policy_version, stream, version)
 
 
@@ -117,7 +116,7 @@ async def apply_retention(client: LedgerClient, namespace: str, seen: Seen) -> A
                 continue
         after, count = await _reclaim(client, store, namespace, wanted)
         return Applied(after, plan, count)
-    raise MetadataConflict(f"stream {name!r}: it, its cursors or its policy kept changing")
+    raise kept_changing(f"stream {name!r}, its cursors or its policy")
 
 
 async def truncate_stream(
@@ -140,7 +139,7 @@ async def truncate_stream(
                 continue
         stream, _ = await _reclaim(client, store, namespace, wanted)
         return stream
-    raise MetadataConflict(f"stream {name!r}: others changed it {UPDATE_TRIES_MAX} times")
+    raise kept_changing(f"stream {name!r}")
 
 
 async def delete_stream(

@@ -219,17 +219,14 @@ class StreamStore:
         try:
             node = await self._store.get(stream_path(namespace, name))
         except NoSuchNode:
-            raise _no_stream(namespace, name) from None
+            raise no_stream(namespace, name) from None
         return decode_stream(name, node.data), node.version
 
     async def read_living_stream(self, namespace: str, name: str) -> StreamMetadata:
         """Metadata of a stream that was not deleted. Raises NoSuchStream, MetadataCorrupt."""
         stream, _ = await self.read_stream(namespace, name)
         if stream.is_deleted:
-            raise NoSuchStream(
-                f"stream {name!r} in namespace {namespace!r} was deleted; it can be brought back "
-                f"while it is in the trash (ledgerstream stream undelete {namespace}/{name})"
-            )
+            raise was_deleted(namespace, name)
         return stream
 
     async def put_stream(
@@ -309,7 +306,7 @@ class StreamStore:
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read_stream(namespace, name)
             if present.is_deleted:
-                raise _no_stream(namespace, name)
+                raise no_stream(namespace, name)
             wanted = transform(present)
             if wanted == present:
                 return present
@@ -318,16 +315,14 @@ class StreamStore:
             except MetadataConflict:
                 continue
             return wanted
-        raise MetadataConflict(
-            f"stream {name!r}: others changed the metadata first {UPDATE_TRIES_MAX} times"
-        )
+        raise kept_changing(f"stream {name!r}")
 
     async def remove_stream(self, namespace: str, name: str, version: int) -> None:
         """Forgets a tombstone. Raises MetadataConflict, NoSuchStream."""
         try:
             await self._store.delete(stream_path(namespace, name), version)
         except NoSuchNode:
-            raise _no_stream(namespace, name) from None
+            raise no_stream(namespace, name) from None
 
     async def list_streams(self, namespace: str) -> list[str]:
         """Names, sorted. Deleted ones are left out."""
@@ -376,8 +371,19 @@ def _no_namespace(name: str) -> NoSuchNamespace:
     )
 
 
-def _no_stream(namespace: str, name: str) -> NoSuchStream:
+def no_stream(namespace: str, name: str) -> NoSuchStream:
     return NoSuchStream(
-        f"no stream {name!r} in namespace {namespace!r}; create it "
+        f"no stream {name!r} in namespace {namespace!r}, or it was deleted; create it "
         f"(ledgerstream stream create {namespace}/{name})"
     )
+
+
+def was_deleted(namespace: str, name: str) -> NoSuchStream:
+    return NoSuchStream(
+        f"stream {name!r} in namespace {namespace!r} was deleted; it can be brought back "
+        f"while it is in the trash (ledgerstream stream undelete {namespace}/{name})"
+    )
+
+
+def kept_changing(what: str) -> MetadataConflict:
+    return MetadataConflict(f"{what}: others changed the metadata first {UPDATE_TRIES_MAX} times")

@@ -40,6 +40,7 @@ from stream.store import (
     UPDATE_TRIES_MAX,
     StreamStore,
     folder_path,
+    kept_changing,
     namespace_path,
     stream_path,
     trash_path,
@@ -108,7 +109,7 @@ async def delete(store: MetadataStore, namespace: str, name: str, now_ms: int) -
             continue
         else:
             return now_ms
-    raise MetadataConflict(f"stream {name!r}: others changed it {UPDATE_TRIES_MAX} times")
+    raise kept_changing(f"stream {name!r}")
 
 
 class Trash:
@@ -171,7 +172,7 @@ class Trash:
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue
             return back
-        raise MetadataConflict(f"stream {stream!r}: others changed it {UPDATE_TRIES_MAX} times")
+        raise kept_changing(f"stream {stream!r}")
 
     async def _revival(
         self, present: StreamMetadata, name: str
