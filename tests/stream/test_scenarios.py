@@ -141,7 +141,7 @@ def test_a_lingering_batch_is_sent_when_its_time_has_come() -> None:
 def test_old_segments_expire_and_the_stream_goes_on() -> None:
     async def story(cluster: SimCluster) -> None:
         async with cluster.client() as client:
-            await create_namespace(client, "demo", retention_ms=60_000)
+            await create_namespace(client, "demo", retention_ms=60_000, trash_ms=0)
             namespace = Namespace(client, "demo")
             janitor = Janitor(client, "demo")
             for number in range(3):
