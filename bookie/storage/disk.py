@@ -21,10 +21,12 @@ class File(Protocol):
         """Bytes in the file, written or allocated."""
         ...
 
-    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
+    async def write_at(
+        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+    ) -> None:
         """Writes all of `views` one after the other at `offset`; not durable yet.
 
-        Raises OSError; never leaves a short write unreported.
+        `drops_cache` as for `sync`. Raises OSError; never leaves a short write unreported.
         """
         ...
 

@@ -53,7 +53,7 @@ class EntryLogs:
     FILES_OPEN_MAX = 200
 
     def __init__(
-        self, disk: Disk, directory: str, *, log_bytes_max: int, write_bytes: int = 512 * 1024
+        self, disk: Disk, directory: str, *, log_bytes_max: int, write_bytes: int = 1024 * 1024
     ) -> None:
         """`log_bytes_max`: a log is sealed when the next run would exceed it. `write_bytes`:
         how much is gathered for one write, which is one hop to a thread."""
@@ -128,7 +128,7 @@ class EntryLogs:
         assert self._current is not None
         views, size = self._pending, self._pending_bytes
         self._pending, self._pending_bytes = [], 0
-        await self._current.write_at(self._position - size, views)
+        await self._current.write_at(self._position - size, views, drops_cache=True)
         self.bytes_written += size
 
     async def seal(self) -> None:

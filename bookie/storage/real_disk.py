@@ -19,6 +19,7 @@ import outcome
 import trio
 
 from bookie.storage.direct_read import DIRECT_BYTES_MIN, open_direct, read_direct
+from bookie.storage.direct_write import DirectWrites, open_direct_write
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -117,6 +118,7 @@ class RealFile:
         *,
         read_limiter: trio.CapacityLimiter,
         write_limiter: trio.CapacityLimiter,
+        direct_writes: DirectWrites,
         has_own_thread: bool,
     ) -> None:
         self._fd = fd
@@ -130,6 +132,9 @@ class RealFile:
         self._reads_nowait = bool(_RWF_NOWAIT)
         self._direct_fd: int | None = None
         """For reads around the page cache; -1 if there is no such thing here."""
+        self._direct_writes = direct_writes
+        self._direct_write_fd: int | None = None
+        """The same for writes. Opened and used by one write at a time."""
 
     @property
     def size(self) -> int:
@@ -147,14 +152,40 @@ class RealFile:
             self._calls -= 1
             self._close_if_idle()
 
-    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
-        fd = self._fd
-        await self._call(lambda: _write_all(fd, offset, views), self._write_limiter)
-        self._size = max(self._size, offset + sum(map(len, views)))
+    def _write_direct(self, offset: int, views: Sequence[Buffer], flags: int = 0) -> bool:
+        """In a thread. False: not possible here."""
+        if self._direct_write_fd is None:
+            self._direct_write_fd = open_direct_write(self._path, self._fd)
+        direct_fd = self._direct_write_fd
+        if direct_fd < 0:
+            return False
+        if self._direct_writes.write(direct_fd, self._fd, offset, views, flags):
+            return True
+        self._direct_write_fd = -1  # do not ask again
+        os.close(direct_fd)
+        return False
+
+    async def write_at(
+        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+    ) -> None:
+        fd, nbytes = self._fd, sum(map(len, views))
+
+        def do() -> None:
+            is_large = drops_cache and nbytes >= DIRECT_BYTES_MIN
+            if not is_large or not self._write_direct(offset, views):
+                _write_all(fd, offset, views)
+
+        await self._call(do, self._write_limiter)
+        self._size = max(self._size, offset + nbytes)
 
     async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
         fd = self._fd
-        await self._call(lambda: _write_all_synced(fd, offset, views), self._write_limiter)
+
+        def do() -> None:
+            if not _RWF_DSYNC or not self._write_direct(offset, views, _RWF_DSYNC):
+                _write_all_synced(fd, offset, views)
+
+        await self._call(do, self._write_limiter)
         self._size = max(self._size, offset + sum(map(len, views)))
 
     async def sync(self, *, drops_cache: bool = False) -> None:
@@ -234,6 +265,9 @@ class RealFile:
         if self._direct_fd is not None and self._direct_fd >= 0:
             os.close(self._direct_fd)
             self._direct_fd = -1
+        if self._direct_write_fd is not None and self._direct_write_fd >= 0:
+            os.close(self._direct_write_fd)
+            self._direct_write_fd = -1
         if self._thread is not None:
             self._thread.end()
         os.close(fd)
@@ -245,6 +279,7 @@ class RealDisk:
     def __init__(self) -> None:
         self._read_limiter = trio.CapacityLimiter(READ_THREADS_MAX)
         self._write_limiter = trio.CapacityLimiter(WRITE_THREADS_MAX)
+        self._direct_writes = DirectWrites()
         self._locks: list[int] = []
 
     async def _call(self, do: Callable[[], T]) -> T:
@@ -261,6 +296,7 @@ class RealDisk:
                 path,
                 read_limiter=self._read_limiter,
                 write_limiter=self._write_limiter,
+                direct_writes=self._direct_writes,
                 has_own_thread=has_own_thread,
             )
         except BaseException:

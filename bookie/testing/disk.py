@@ -156,7 +156,9 @@ class SimFile:
     def size(self) -> int:
         return self._inode.size
 
-    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
+    async def write_at(
+        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+    ) -> None:
         data = self._begin_write(offset, views)
         pending = PendingWrite(offset, data)
         self._inode.in_flight.append(pending)

@@ -168,7 +168,9 @@ class MemoryFile:
             self.inode.data.extend(bytes(offset + len(data) - len(self.inode.data)))
         self.inode.data[offset : offset + len(data)] = data
 
-    async def write_at(self, offset: int, views: Sequence[Buffer]) -> None:
+    async def write_at(
+        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+    ) -> None:
         await trio.lowlevel.checkpoint()
         is_half = self.disk.step("write_at")
         self._put(offset, views)

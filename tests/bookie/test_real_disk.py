@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -262,3 +264,83 @@ async def test_reads_around_the_page_cache_give_the_same_bytes(tmp_path: Path) -
     assert await file.read(2_950_000, 65_536, drops_cache=True) == (data + b"more")[2_950_000:]
     file.close()
     disk.close()
+
+
+def _refuse_direct_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    really_open = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no direct writes here", path)
+        return really_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
+def _refuse_direct_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    really_write = os.pwritev
+
+    def refuse(fd: int, views: Sequence[memoryview], offset: int, flags: int = 0) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "the blocks are larger here")
+        return really_write(fd, views, offset, flags)
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+
+
+def _write_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    really_write = os.pwritev
+
+    def little(fd: int, views: Sequence[memoryview], offset: int, flags: int = 0) -> int:
+        return really_write(fd, [memoryview(views[0])[: 3 * 4096 + 5]], offset, flags)
+
+    monkeypatch.setattr(os, "pwritev", little)
+
+
+@pytest.mark.parametrize("hinder", [None, _refuse_direct_open, _refuse_direct_write, _write_little])
+@with_and_without_thread
+async def test_writes_around_the_page_cache_write_the_same_bytes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hinder: Callable[[pytest.MonkeyPatch], None] | None,
+    has_own_thread: bool,
+) -> None:
+    if hinder is not None:
+        hinder(monkeypatch)
+    rng = random.Random(7)
+    disk = RealDisk()
+    path = f"{tmp_path}/f"
+    file = await disk.open(path, is_new=True, has_own_thread=has_own_thread)
+    expected = bytearray()
+    for size in (100, 65_536, 4096, 70_001, 4096 * 40 - 100, 1, 5_000_000, 200_000, 66_000):
+        data = rng.randbytes(size)
+        cuts = sorted(rng.randrange(size + 1) for _ in range(rng.choice((0, 3, 200))))
+        views = [
+            memoryview(data)[begin:end]
+            for begin, end in zip([0, *cuts], [*cuts, size], strict=True)
+        ]
+        if rng.random() < 0.3:
+            await file.write_at_synced(len(expected), views)
+        else:
+            await file.write_at(len(expected), views, drops_cache=True)
+        expected += data
+        # What is read through the cache stays the same as what was written around it.
+        at = rng.randrange(len(expected))
+        assert await file.read(at, 9000) == expected[at : at + 9000]
+    await file.write_at_synced(4096 * 3, [expected[:4096], expected[4096 : 4096 * 33]])
+    expected[4096 * 3 : 4096 * 36] = expected[: 4096 * 33]
+    assert file.size == len(expected)
+    file.close()
+    assert await disk.read_file(path) == expected
+
+
+async def test_a_file_whose_name_another_has_is_written_all_the_same(tmp_path: Path) -> None:
+    disk = RealDisk()
+    file = await disk.open(f"{tmp_path}/f", is_new=True)
+    await disk.rename(f"{tmp_path}/f", f"{tmp_path}/g")
+    (tmp_path / "f").write_bytes(b"another")
+    data = random.Random(1).randbytes(100_000)
+    await file.write_at(0, [data], drops_cache=True)
+    file.close()
+    assert (tmp_path / "g").read_bytes() == data
+    assert (tmp_path / "f").read_bytes() == b"another"

@@ -1,0 +1,112 @@
+"""Writes around the page cache, by way of page-aligned buffers that are used again and again.
+
+What a bookie writes it seldom reads back from the disk: journals at a restart, entry logs after
+they have left the caches. So what the page cache does for a write (taking pages, copying,
+writing back, giving up) costs more than one copy into memory that is warm. Must never report a
+write as done before all of it is with the disk, nor a synced one before it is durable.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+
+Buffer = bytes | bytearray | memoryview
+
+ALIGNMENT = 4096
+BUFFER_BYTES = 2 * 1024 * 1024
+_JOIN_BELOW_BYTES = 2048  # smaller views are cheaper to join than to go through
+_NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def open_direct_write(path: str, fd: int) -> int:
+    """A descriptor for direct writes to the file that `fd` is open on, by its name; or -1 where
+    there is no such thing."""
+    try:
+        direct_fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (*_NOT_SUPPORTED, errno.ENOENT):
+            return -1
+        raise
+    if os.path.sameopenfile(direct_fd, fd):
+        return direct_fd
+    os.close(direct_fd)  # the name was given to another file meanwhile
+    return -1
+
+
+class DirectWrites:
+    """Of one disk: lends a buffer to each write under way."""
+
+    def __init__(self) -> None:
+        self._spares: list[memoryview] = []
+
+    def write(
+        self, direct_fd: int, fd: int, offset: int, views: Sequence[Buffer], flags: int = 0
+    ) -> bool:
+        """Writes all of `views` at `offset`: whole blocks to `direct_fd`, what is before the
+        first and after the last of them to `fd`. `flags` are those of pwritev.
+
+        To be called in a thread that waits. False: this file system cannot, nothing is promised
+        about these bytes, write them otherwise. Raises OSError; never leaves a short write
+        unreported.
+        """
+        if sum(map(len, views)) < len(views) * _JOIN_BELOW_BYTES:
+            views = [b"".join(views)]
+        buffer = self._take_buffer()
+        # The buffer is laid over the file, block on block.
+        begin = filled = offset % ALIGNMENT
+        base = offset - begin
+        try:
+            for view in views:
+                rest = memoryview(view).cast("B")
+                while size := len(rest):
+                    if filled == BUFFER_BYTES:
+                        _put(direct_fd, fd, base, buffer, begin, filled, flags)
+                        base += BUFFER_BYTES
+                        begin = filled = 0
+                    size = min(size, BUFFER_BYTES - filled)
+                    buffer[filled : filled + size] = rest[:size]
+                    filled += size
+                    rest = rest[size:]
+            _put(direct_fd, fd, base, buffer, begin, filled, flags)
+        except OSError as error:
+            if error.errno in _NOT_SUPPORTED:
+                return False
+            raise
+        finally:
+            self._spares.append(buffer)
+        return True
+
+    def _take_buffer(self) -> memoryview:
+        try:
+            return self._spares.pop()
+        except IndexError:
+            return memoryview(mmap.mmap(-1, BUFFER_BYTES))
+
+
+def _put(
+    direct_fd: int, fd: int, base: int, buffer: memoryview, begin: int, end: int, flags: int
+) -> None:
+    """Writes `buffer[begin:end]`; the buffer's first byte belongs at `base` of the file."""
+    first = begin + -begin % ALIGNMENT
+    stop = end - end % ALIGNMENT
+    if first >= stop:
+        _write_all(fd, base + begin, buffer[begin:end], flags)
+        return
+    _write_all(fd, base + begin, buffer[begin:first], flags)
+    # Pieces of a synced write are synced each for itself: a disk that writes one through its
+    # cache says nothing about others.
+    _write_all(direct_fd, base + first, buffer[first:stop], flags)
+    _write_all(fd, base + stop, buffer[stop:end], flags)
+
+
+def _write_all(fd: int, offset: int, data: memoryview, flags: int) -> None:
+    while data:
+        written = os.pwritev(fd, [data], offset, flags)
+        if written == 0:
+            raise OSError(errno.EIO, f"wrote none of {len(data)} bytes at {offset}")
+        # A direct write that stopped within a block fails with EINVAL now: written otherwise.
+        data = data[written:]
+        offset += written
