@@ -121,8 +121,9 @@ class PartitionWriters:
         numbers = list(range(self._count) if self._own is None else self._own)
         for number in numbers:
             self.want(number)
-        for number in numbers:
-            await self._openings[number].opened.wait()
+        # One that could not be opened is gone from there by the time the others are.
+        for opening in [self._openings[number] for number in numbers]:
+            await opening.opened.wait()
         if errors := {n: self._errors.pop(n) for n in numbers if n in self._errors}:
             raise PartitionsFailed(self._stream, errors, [n for n in numbers if n not in errors])
 

@@ -8,6 +8,7 @@ pass over one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 from typing import Final
 
 from stream.core.entry_format import EntryHeader
@@ -32,8 +33,9 @@ class ProducerLog:
     def known(self, sequence: int, count: int = 1) -> int:
         """How many of the records from `sequence` on were taken before.
 
-        Raises ProducerGap if one before `sequence` was not.
+        Raises ProducerGap if one before `sequence` was not, TypeError for no whole number.
         """
+        index(sequence)  # it goes into an entry's header, long after whoever gave it is gone
         if sequence > self.next_sequence or sequence < 0:
             raise ProducerGap(self.stream, self.name, sequence, self.next_sequence)
         return min(count, self.next_sequence - sequence)

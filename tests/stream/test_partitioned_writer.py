@@ -8,11 +8,12 @@ import pytest
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed
-from stream import Namespace, Record, TakenOver, WriterOptions
+from stream import Namespace, NoSuchStream, Record, TakenOver, WriterOptions
 from stream.core.routing import SLICE_RECORDS, partition_of
 from stream.errors import NotPartitioned, PartitionsFailed
 from stream.partition_writers import PENDING_BYTES_MIN
 from stream.partitioned_writer import PartitionedWriter, PartitionPosition
+from stream.store import stream_path
 from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all, values
 
@@ -154,6 +155,17 @@ async def test_a_partition_that_fails_is_told_and_the_others_go_on(tmp_path: Pat
         assert list(at_end.value.errors) == [1]
         for number in (0, 2):
             assert (await namespace.stream_metadata(f"clicks#{number}")).open_segment is None
+
+
+async def test_a_partition_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    async with a_namespace(tmp_path) as namespace:
+        await namespace.create_stream("clicks", partitions=3)
+        await namespace.client.store.delete(stream_path("demo", "clicks#1"))
+        with pytest.raises(PartitionsFailed) as caught:
+            async with namespace.partitioned_writer("clicks", own=[0, 1, 2]):
+                pass
+        assert list(caught.value.errors) == [1]
+        assert isinstance(caught.value.errors[1], NoSuchStream)
 
 
 async def test_a_partition_that_failed_can_be_opened_again(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ async def test_a_gap_is_refused_and_nothing_is_appended(tmp_path: Path) -> None:
                 await loader.append(b"x", sequence)
         with pytest.raises(ProducerGap):
             await loader.append_many([b"x"], 1)
+        with pytest.raises(TypeError):
+            await loader.append(b"x", 0.0)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument):
             await loader.append(bytes((1 << 20) + 1), 0)
         assert loader.next_sequence == 0
