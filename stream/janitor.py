@@ -19,8 +19,8 @@ from stream.core.names import parse_partition
 from stream.core.policy import NamespaceMetadata
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.group_store import forget_groups
-from stream.partitions import uncounted
-from stream.reclaim import Seen, apply_retention, delete_stream
+from stream.partitions import delete_uncounted, uncounted
+from stream.reclaim import Seen, apply_retention
 from stream.store import StreamStore, namespace_path
 from stream.succession import STREAM_TAG
 from stream.trash import TOMBSTONE_MS, Trash, delete
@@ -148,9 +148,7 @@ class Janitor:
         """Deletes partitions that were left when the deletion of their stream was stopped."""
         for name in await uncounted(self._client, self._namespace, names):
             try:
-                await delete_stream(self._client, self._store, self._namespace, name)
-            except NoSuchStream:
-                continue
+                await delete_uncounted(self._client, self._namespace, name)
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("stream=%s: its deletion is not finished: %s", name, error)

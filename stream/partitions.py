@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument, LedgerError, MetadataConflict
-from stream.core.names import check_name, check_new_name, parse_partition, partition_name
+from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataCorrupt
+from ledger.metastore.base import Check
+from stream.core.names import (
+    PARTITIONS_MAX,
+    check_name,
+    check_new_name,
+    parse_partition,
+    partition_name,
+)
 from stream.core.partitioned import PartitionedStream
 from stream.core.position import FromTime, Position
 from stream.errors import NoSuchStream, NotPartitioned, PartitionsFailed, StreamExists
 from stream.partition_store import PartitionStore
 from stream.reclaim import delete_stream
-from stream.store import UPDATE_TRIES_MAX, kept_changing, no_stream
+from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing, no_stream, stream_path
 
 if TYPE_CHECKING:
     from stream.namespace import Namespace, StreamInfo
@@ -177,11 +184,7 @@ async def delete(namespace: Namespace, stream: str) -> bool:
     is_ours = version == -1
 
     async def delete_one(number: int, name: str) -> bool:
-        try:
-            await delete_stream(namespace.client, namespace.store, namespace.name, name)
-        except NoSuchStream:
-            return False  # it went before
-        return True
+        return await delete_uncounted(namespace.client, namespace.name, name)
 
     deleted = await for_each(present, delete_one)
     if not is_ours and not any(deleted.values()):
@@ -190,8 +193,8 @@ async def delete(namespace: Namespace, stream: str) -> bool:
 
 
 async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) -> list[str]:
-    """Which of these streams are partitions that no partitioned stream counts: what is left of
-    one whose deletion was stopped. `names` must have been listed before this call."""
+    """Which of these streams are partitions that no partitioned stream seems to count: what is
+    left of one whose deletion was stopped. `delete_uncounted` makes sure."""
     store = PartitionStore(client.store)
     counts: dict[str, int] = {}
     left: list[str] = []
@@ -204,10 +207,41 @@ async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) 
                 node, _ = await store.read(namespace, partition.stream)
             except NoSuchStream:
                 node = None
+            except MetadataCorrupt:
+                counts[partition.stream] = PARTITIONS_MAX  # doubt is never absence
+                continue
             counts[partition.stream] = 0 if node is None or node.is_deleted else node.partitions
         if partition.partition >= counts[partition.stream]:
             left.append(name)
     return left
+
+
+async def delete_uncounted(client: LedgerClient, namespace: str, name: str) -> bool:
+    """Deletes a partition if no partitioned stream counts it, also not one that came back or was
+    made anew a moment ago. Whether it did."""
+    partition = parse_partition(name)
+    assert partition is not None, f"{name!r} is no partition"
+    store = PartitionStore(client.store)
+
+    async def conditions() -> Sequence[Check]:
+        # Without a node none can be made while this partition lives: its name is not free.
+        try:
+            node, version = await store.read(namespace, partition.stream)
+        except NoSuchStream:
+            return ()
+        if node is None:
+            return ()
+        if not node.is_deleted and partition.partition < node.partitions:
+            raise NoSuchStream(f"partition {name!r} is one of a stream that is in use")
+        return (Check(stream_path(namespace, partition.stream), version),)
+
+    try:
+        await delete_stream(
+            client, StreamStore(client.store), namespace, name, conditions=conditions
+        )
+    except NoSuchStream:
+        return False  # it went before, or is not to go
+    return True
 
 
 async def for_each(

@@ -143,14 +143,22 @@ async def truncate_stream(
 
 
 async def delete_stream(
-    client: LedgerClient, store: StreamStore, namespace: str, name: str
+    client: LedgerClient,
+    store: StreamStore,
+    namespace: str,
+    name: str,
+    *,
+    conditions: trash.Conditions = trash.no_conditions,
 ) -> None:
     """Puts a stream into the trash and fences its writer; with no trash it is purged at once.
 
-    Raises NoSuchStream. Once the metadata has changed the rest is also done by the janitor.
+    Raises NoSuchStream, and what `conditions` raises. Once the metadata has changed the rest is
+    also done by the janitor.
     """
     policy, policy_version = await store.read_namespace(namespace)
-    deleted_ms = await trash.delete(client.store, namespace, name, client.now_ms())
+    deleted_ms = await trash.delete(
+        client.store, namespace, name, client.now_ms(), conditions=conditions
+    )
     its_trash = trash.Trash(client, namespace)
     await its_trash.fence(name, deleted_ms)
     if policy.trash_ms == 0:

@@ -8,7 +8,7 @@ ledgers that nobody names can tell that nothing moved meanwhile. Twin of core/tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ledger.client import LedgerClient
@@ -78,19 +78,36 @@ def moves_path(namespace: str) -> str:
     return folder_path(namespace, "trash")
 
 
-async def delete(store: MetadataStore, namespace: str, name: str, now_ms: int) -> int:
+Conditions = Callable[[], Awaitable[Sequence[Check]]]
+"""What must hold for a change, asked when what is to be changed has been read."""
+
+
+async def no_conditions() -> Sequence[Check]:
+    return ()
+
+
+async def delete(
+    store: MetadataStore,
+    namespace: str,
+    name: str,
+    now_ms: int,
+    *,
+    conditions: Conditions = no_conditions,
+) -> int:
     """Moves a stream into the trash; returns when it was deleted, which tells it from others.
 
-    Raises NoSuchStream; MetadataUnavailable (it may have been deleted).
+    Raises NoSuchStream, what `conditions` raises; MetadataUnavailable (it may have been deleted).
     """
     streams = StreamStore(store)
     for _ in range(UPDATE_TRIES_MAX):
         stream, version = await streams.read_stream(namespace, name)
         if stream.is_deleted and not stream.ledgers():
             raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted already")
+        only_if = await conditions()
         try:
             await store.transaction(
                 [
+                    *only_if,
                     Put(
                         stream_path(namespace, name),
                         encode_stream(tombstone(stream, now_ms)),

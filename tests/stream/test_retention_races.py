@@ -9,6 +9,7 @@ import trio
 
 from ledger.metastore.base import Change
 from stream import Janitor, Namespace, Position
+from stream.partition_store import PartitionStore
 from tests.stream.test_trash import WINDOW_MS, sweep, tell, write
 from tests.stream.whole_streams import read_all, values
 
@@ -88,5 +89,39 @@ def test_an_orphan_is_left_alone_when_ledgers_moved_meanwhile() -> None:
         namespace.client.list_ledgers = list_late  # type: ignore[method-assign]
         assert (await janitor.sweep()).orphans_deleted == 0
         assert values(await read_all(namespace, "back")) == [b"a"]
+
+    tell(story)
+
+
+def test_partitions_that_came_back_are_not_deleted_by_who_finishes_the_deletion() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.create_stream("p", partitions=1)
+        await write(namespace, "p#0", [b"a"])
+        nodes = PartitionStore(namespace.client.store)
+        node, version = await nodes.read("n", "p")
+        assert node is not None
+        await nodes.put("n", node.deleted(namespace.client.now_ms()), version)  # and stopped there
+
+        async with interloper(namespace, lambda: namespace.undelete_stream("p")):
+            await sweep(namespace)
+        assert values(await read_all(namespace, "p#0")) == [b"a"]
+
+    tell(story)
+
+
+def test_a_slow_deletion_spares_the_partitions_of_a_stream_made_anew() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.create_stream("p", partitions=2)
+
+        async def make_anew() -> None:
+            await Namespace(client, "n").create_stream("p", partitions=2)
+            for partition in ("p#0", "p#1"):
+                await write(namespace, partition, [b"new"])
+
+        client = namespace.client
+        async with interloper(namespace, make_anew):
+            await namespace.delete_stream("p")
+        for partition in ("p#0", "p#1"):
+            assert values(await read_all(namespace, partition)) == [b"new"]
 
     tell(story)
