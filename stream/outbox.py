@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 import trio
 
@@ -19,7 +18,7 @@ from stream.batch_sender import BatchSender
 from stream.core.compression import Compression, require
 from stream.core.entry_encoder import Headers
 from stream.core.policy import NamespaceMetadata
-from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, record_bytes
+from stream.core.record_sizes import RECORD_OVERHEAD_BYTES, first_to_fill, record_bytes
 from stream.core.token_bucket import TokenBucket
 from stream.errors import SequenceMismatch
 from stream.open_segment import WriterOptions
@@ -158,11 +157,7 @@ class Outbox(BatchSender):
             batch = self._begin_batch(producer_id, 0)
         slot = len(batch.values)
         budget = self._batch_bytes - batch.nbytes
-        count, taken = 0, 0
-        for taken in accumulate(sizes):
-            count += 1
-            if taken >= budget:
-                break
+        count, taken = first_to_fill(sizes, budget)
         batch.extend_columns(
             None if keys is None else keys[:count],
             None if event_times is None else event_times[:count],

@@ -6,6 +6,7 @@ Checked when a record is handed over: one bad record must not take down the batc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from operator import index
 from typing import Final, cast
 
@@ -79,6 +80,22 @@ def many_bytes(
             strict=True,
         )
     ]
+
+
+def first_to_fill(sizes: Sequence[int], budget: int) -> tuple[int, int]:
+    """How many of the first records fill a batch that has place for `budget` bytes, and their
+    bytes; all of them if they do not. At least one, and the last one may be too large."""
+    # Records handed over together are often of one size: then this is right at once.
+    count = min(max(1, -(-budget // sizes[0])), len(sizes))
+    taken = sum(sizes[:count])
+    if taken - sizes[count - 1] < budget and (taken >= budget or count == len(sizes)):
+        return count, taken
+    count = 0
+    for taken in accumulate(sizes):
+        count += 1
+        if taken >= budget:
+            break
+    return count, taken
 
 
 def _are_plain(
