@@ -42,3 +42,10 @@ def zookeeper_server(tmp_path: Path) -> Iterator[RunningZooKeeper]:
     skip_without_zookeeper()
     with running_zookeeper(tmp_path / "zookeeper") as server:
         yield server
+
+
+@pytest.fixture
+def impatient_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks again at once at what may have been on its way."""
+    monkeypatch.setattr("ledger.verify._LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("ledger.copy_reader._PAUSE_S", 0.02)

@@ -38,6 +38,7 @@ from ledger.wire.messages import (
     WriteLacResponse,
 )
 from tests.real_cluster import SMALL, RealCluster, real_cluster
+from tests.task_count import TaskCount
 
 # The ledgers of these tests are not in the metadata: a collector would rightly remove them.
 SETTINGS = SMALL | {"garbage_interval_ms": 3_600_000}
@@ -360,14 +361,6 @@ async def test_an_overlong_frame_is_refused_before_it_arrives(tmp_path: Path) ->
         assert server.statistics().protocol_errors == 1
 
 
-class _TasksSpawned(trio.abc.Instrument):
-    def __init__(self) -> None:
-        self.count = 0
-
-    def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        self.count += 1
-
-
 async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
     """Cost budget: per 1,000 adds few syncs, few chunks and sends, and no task of its own."""
     async with (
@@ -383,7 +376,7 @@ async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
         syncs = storage.journal.statistics().syncs
         chunks = server.statistics().chunks
         sends = client.pool.statistics()[cluster.bookies[0].bookie_id, 2].sends
-        spawned = _TasksSpawned()
+        spawned = TaskCount()
         trio.lowlevel.add_instrument(spawned)
         for _ in range(1000):
             writer.append_nowait(bytes(100))

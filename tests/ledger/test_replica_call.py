@@ -13,6 +13,7 @@ from ledger.errors import LedgerError, OperationTimeout, RetryableError
 from ledger.reader import LedgerReader
 from ledger.wire.messages import ReadRequest, Request
 from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
+from tests.task_count import TaskCount
 
 
 def silent_in_reads(cluster: ScriptedCluster, *names: str) -> None:
@@ -32,14 +33,6 @@ async def closed_ledger(client: LedgerClient, entries: int) -> AsyncIterator[Led
             await writer.append(b"%d" % number)
     async with client.open_ledger(writer.ledger_id) as reader:
         yield reader
-
-
-class Spawned(trio.abc.Instrument):
-    def __init__(self) -> None:
-        self.count = 0
-
-    def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        self.count += 1
 
 
 async def test_a_silent_replica_costs_the_hedge_once_and_is_asked_last_then() -> None:
@@ -113,7 +106,7 @@ async def test_single_reads_cost_no_task_each() -> None:
         closed_ledger(client, 50) as reader,
     ):
         await reader.read(0, 0)  # the connection is made
-        spawned = Spawned()
+        spawned = TaskCount()
         trio.lowlevel.add_instrument(spawned)
         for number in range(50):
             await reader.read(number, number)

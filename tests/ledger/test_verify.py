@@ -28,13 +28,9 @@ from ledger.wire.messages import (
 from tests.ledger.scripted_bookie import Hangup, ScriptedBookie, scripted_cluster
 from tests.real_cluster import SMALL, real_cluster
 
+pytestmark = pytest.mark.usefixtures("impatient_verification")
+
 COUNT = 40
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.verify._LOOK_AGAIN_S", 0.02)
-    monkeypatch.setattr("ledger.copy_reader._PAUSE_S", 0.02)
 
 
 async def filled(client: LedgerClient, count: int = COUNT, **settings: int) -> int:

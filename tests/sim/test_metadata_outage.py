@@ -10,6 +10,7 @@ from bookie.testing.metastore import MetadataOptions
 from ledger.options import ClientOptions
 from stream.core.position import EARLIEST
 from stream.namespace import Namespace
+from tests.stream.whole_streams import read_values
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
 
@@ -57,9 +58,7 @@ def test_a_stream_goes_on_after_ten_minutes_without_metadata() -> None:
                 cluster.metadata.heal()
                 with trio.fail_after(10):
                     await ticket.wait()
-            async with namespace.reader("s", start=EARLIEST) as reader:
-                values = [r.value async for batch in reader.read_to_end() for r in batch.records()]
-            assert values == [b"0", b"1", b"2"]
+            assert await read_values(namespace) == [b"0", b"1", b"2"]
 
     for seed in range(3):
         simulate(story, seed)
@@ -188,9 +187,7 @@ def test_changes_that_happen_after_they_were_given_up_break_no_stream() -> None:
                     await trio.sleep(0.1)
                 repairs += writer.statistics().repairs
                 cluster.metadata.options = calm
-            async with namespace.reader("s", start=EARLIEST) as reader:
-                values = [r.value async for batch in reader.read_to_end() for r in batch.records()]
-            assert values == [b"%d" % number for number in range(100)]
+            assert await read_values(namespace) == [b"%d" % number for number in range(100)]
 
     for seed in range(3):
         simulate(story, seed)

@@ -21,11 +21,7 @@ from stream import (
     WriterOptions,
 )
 from stream.hand_over import parse_request, request_name, requests_path
-
-
-async def all_values(namespace: Namespace) -> list[bytes]:
-    async with namespace.reader("s") as reader:
-        return [r.value async for batch in reader.read_to_end() for r in batch.records()]
+from tests.stream.whole_streams import read_values
 
 
 def test_a_writer_that_is_asked_makes_durable_what_it_took_and_seals() -> None:
@@ -70,7 +66,7 @@ def test_a_writer_that_is_asked_makes_durable_what_it_took_and_seals() -> None:
                     assert writer.epoch == 2
                     await writer.append(b"new")
                 new_is_done.set()
-            found = await all_values(Namespace(two, "n"))
+            found = await read_values(Namespace(two, "n"))
             assert sorted(found) == sorted([*confirmed, b"new"])
             assert len(refused) == 5
             assert not set(refused) & set(found)
@@ -105,7 +101,7 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
                     await trio.sleep(10)
                     await writer.append(b"3")  # the request was not for this one
                     is_over.set()
-            assert await all_values(Namespace(two, "n")) == [b"1", b"2", b"3"]
+            assert await read_values(Namespace(two, "n")) == [b"1", b"2", b"3"]
 
     simulate(story, 2)
 
@@ -132,7 +128,7 @@ def test_nobody_is_waited_for_where_nobody_writes() -> None:
             with pytest.raises(NoSuchStream):
                 async with namespace.writer("other", hand_over_s=100):
                     pass
-            assert await all_values(namespace) == [b"1", b"2"]
+            assert await read_values(namespace) == [b"1", b"2"]
 
     simulate(story, 3)
 
@@ -159,7 +155,7 @@ def test_writers_that_ask_each_other_all_get_their_turn() -> None:
             async with trio.open_nursery() as nursery:
                 for name in ("a", "b", "c"):
                     nursery.start_soon(take_turns, name)
-            assert sorted(await all_values(Namespace(client, "n"))) == sorted(turns)
+            assert sorted(await read_values(Namespace(client, "n"))) == sorted(turns)
             assert len(turns) == 9
 
     simulate(story, 4)
@@ -185,7 +181,7 @@ def test_the_owner_may_close_while_it_hands_over() -> None:
                 assert ticket.is_confirmed
                 with pytest.raises((HandedOver, LedgerClosed)):
                     writer.append_nowait(b"late")
-            assert await all_values(Namespace(two, "n")) == [b"1", b"2"]
+            assert await read_values(Namespace(two, "n")) == [b"1", b"2"]
 
     simulate(story, 5)
 
@@ -212,7 +208,7 @@ def test_what_is_on_its_way_survives_a_repair_in_the_middle_of_a_hand_over() -> 
                     await cluster.start_bookie("bookie-0")
                 assert all(ticket.is_confirmed for ticket in tickets)
             expected = [b"%d" % n for n in range(50)] + [b"last"]
-            assert await all_values(Namespace(two, "n")) == expected
+            assert await read_values(Namespace(two, "n")) == expected
 
     simulate(story, 6)
 

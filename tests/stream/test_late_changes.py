@@ -12,9 +12,9 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import Change, MetadataStore, Node, Put
-from stream.core.position import EARLIEST
 from stream.namespace import Namespace
 from stream.store import stream_path
+from tests.stream.whole_streams import read_all
 
 PATH = stream_path("n", "s")
 
@@ -67,8 +67,7 @@ def test_a_roll_that_happens_late(silences: int) -> None:
                     positions = [await ticket.wait() for ticket in tickets]
                 assert writer.statistics().repairs == 1
                 assert store.kept is None
-            async with namespace.reader("s", start=EARLIEST) as reader:
-                records = [r async for batch in reader.read_to_end() for r in batch.records()]
+            records = await read_all(namespace, "s")
             assert [record.value for record in records] == [b"%d" % n for n in range(200)]
             assert [record.position for record in records] == positions
 

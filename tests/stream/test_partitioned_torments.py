@@ -15,7 +15,6 @@ import trio
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from ledger.options import ClientOptions
 from stream import (
     Namespace,
     PartitionedWriter,
@@ -26,8 +25,8 @@ from stream import (
     create_namespace,
 )
 from stream.store import stream_path
+from tests.stream.impatience import IMPATIENT
 
-IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=1.0)
 WRITER = WriterOptions(pending_bytes_max=20_000, repair_timeout_s=20)
 SECONDS = 20.0
 KEYS = [b"user-%d" % number for number in range(12)]

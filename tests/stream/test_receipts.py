@@ -17,11 +17,7 @@ from stream.verify import VerifyProgress
 from tests.real_cluster import SMALL, real_cluster
 from tests.stream.real_namespace import a_namespace
 
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.verify._LOOK_AGAIN_S", 0.02)
-    monkeypatch.setattr("ledger.copy_reader._PAUSE_S", 0.02)
+pytestmark = pytest.mark.usefixtures("impatient_verification")
 
 
 async def test_a_receipt_names_all_replicas_and_is_found_whole(tmp_path: Path) -> None:

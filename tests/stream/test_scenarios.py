@@ -9,9 +9,7 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.client import LedgerClient
-from ledger.options import ClientOptions
 from stream import (
-    EARLIEST,
     Janitor,
     Namespace,
     Position,
@@ -19,13 +17,8 @@ from stream import (
     WriterOptions,
     create_namespace,
 )
-
-IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=1.0)
-
-
-async def contents(namespace: Namespace) -> list[bytes]:
-    async with namespace.reader("s", start=EARLIEST) as reader:
-        return [value async for batch in reader.read_to_end() for value in batch.values()]
+from tests.stream.impatience import IMPATIENT
+from tests.stream.whole_streams import read_values
 
 
 def test_entries_whose_acks_were_lost_are_not_written_twice() -> None:
@@ -51,7 +44,7 @@ def test_entries_whose_acks_were_lost_are_not_written_twice() -> None:
                     last = await writer.append(b"after")
                 assert writer.statistics().repairs >= 1
             expected = [b"before", *(b"%d" % number for number in range(5)), b"after"]
-            assert await contents(namespace) == expected
+            assert await read_values(namespace) == expected
             assert [first, *positions, last] == sorted({first, *positions, last})
             assert positions[0].segment == first.segment, "what was stored stays where it is"
 
@@ -89,7 +82,7 @@ def test_nothing_is_confirmed_in_a_segment_before_it_is_published() -> None:
             cluster.metadata.options = replace(cluster.metadata.options, delay_max_s=0.005)
             namespace = Namespace(client, "demo")
             await namespace.seal_stream("s")
-            values = await contents(namespace)
+            values = await read_values(namespace)
             assert values[: len(confirmed)] == [value for _, value in confirmed]
 
     for seed in range(10):
@@ -112,7 +105,7 @@ def test_an_idle_segment_rolls_when_its_time_has_come_but_only_with_records() ->
                 await writer.append(b"two")
             stream = await namespace.stream_metadata("s")
             assert [segment.records for segment in stream.segments] == [1, 1]
-            assert await contents(namespace) == [b"one", b"two"]
+            assert await read_values(namespace) == [b"one", b"two"]
 
     simulate(story, 0)
 
@@ -133,7 +126,7 @@ def test_a_lingering_batch_is_sent_when_its_time_has_come() -> None:
                 assert writer.statistics().entries == 1
             stream = await namespace.stream_metadata("s")
             assert stream.segments[0].nbytes < 500, "it was compressed"
-            assert await contents(namespace) == [bytes(500)] * 2
+            assert await read_values(namespace) == [bytes(500)] * 2
 
     simulate(story, 0)
 
@@ -148,11 +141,11 @@ def test_old_segments_expire_and_the_stream_goes_on() -> None:
                 async with namespace.writer("s", create=True) as writer:
                     await writer.append(b"%d" % number)
                 await janitor.sweep()
-                assert await contents(namespace) == [b"%d" % n for n in range(number + 1)]
+                assert await read_values(namespace) == [b"%d" % n for n in range(number + 1)]
                 await trio.sleep(10)
             await trio.sleep(45)
             assert (await janitor.sweep()).streams_truncated == 1
-            kept = await contents(namespace)
+            kept = await read_values(namespace)
             assert kept
             assert kept[-1] == b"2"
             assert len(kept) < 3
@@ -162,7 +155,7 @@ def test_old_segments_expire_and_the_stream_goes_on() -> None:
             async with namespace.writer("s") as writer:
                 await writer.append(b"new")
                 assert (await namespace.info("s")).next_sequence == 4
-            assert await contents(namespace) == [b"new"]
+            assert await read_values(namespace) == [b"new"]
 
     simulate(story, 0)
 
@@ -210,7 +203,7 @@ def test_a_writer_outlives_a_metadata_store_that_is_away() -> None:
                 await trio.sleep(10)
                 await writer.append(b"200")
                 assert writer.statistics().rolls == 1
-            numbers = [int(value.split(b"/")[0]) for value in await contents(namespace)]
+            numbers = [int(value.split(b"/")[0]) for value in await read_values(namespace)]
             assert numbers == list(range(201))
 
     for seed in range(3):

@@ -14,7 +14,6 @@ import trio
 from bookie.testing import CrashKind, SimCluster, SimProcess, simulate
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from ledger.options import ClientOptions
 from stream import (
     Janitor,
     Namespace,
@@ -25,8 +24,8 @@ from stream import (
     WriterOptions,
     create_namespace,
 )
+from tests.stream.impatience import IMPATIENT
 
-IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=1.0)
 WRITER = WriterOptions(pending_bytes_max=20_000, repair_timeout_s=20)
 SECONDS = 25.0
 

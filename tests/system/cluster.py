@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -154,3 +154,11 @@ class StandaloneCluster:
                 yield process
             finally:
                 process.kill()
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Until another process has done something of which its files are the only sign."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)

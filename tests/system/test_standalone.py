@@ -5,23 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.system.cluster import PATIENCE_S, StandaloneCluster, is_running, wait_gone
+from tests.system.cluster import StandaloneCluster, is_running, wait_for, wait_gone
 from tests.system.conftest import StartCluster
 
 pytestmark = pytest.mark.system
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    """Until another process has done something of which its files are the only sign."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def states(cluster: StandaloneCluster) -> dict[str, str]:

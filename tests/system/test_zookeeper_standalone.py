@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from tests.system.cluster import (
     StandaloneCluster,
     environment,
     is_running,
+    wait_for,
     wait_gone,
 )
 from tests.system.conftest import StartCluster
@@ -54,13 +53,6 @@ def command_line(process: Path) -> list[bytes]:
         return (process / "cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return []
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)  # files and processes give no other sign
 
 
 def append(cluster: StandaloneCluster, numbers: range) -> None:

@@ -1,0 +1,7 @@
+"""Clients that give a bookie up soon."""
+
+from __future__ import annotations
+
+from ledger.options import ClientOptions
+
+IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=1.0)
