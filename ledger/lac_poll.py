@@ -1,6 +1,7 @@
 """One long poll: asks a bookie to answer when an entry after a known one is confirmed.
 
-A second bookie is asked when the first says nothing for a while: it may lag behind, or hang.
+Others are asked when the first says nothing for a while: it may lag behind, or hang, or the
+writer does without it.
 The entry itself comes with the answer, so a tail needs one trip per wake-up.
 """
 
@@ -61,7 +62,10 @@ class LacPoll:
         began_s = trio.current_time()
         order = self._fetch.order.order(metadata, known + 1, began_s)
         what = f"long poll for entry {known + 1} of ledger {ledger_id}"
-        read = ReplicaRead[PollAnswer](what, order, self._options.speculative_read_s, hedges_max=1)
+        # So many together that one of them is in every ack quorum, and hears what is confirmed.
+        hedges_max = max(1, metadata.write_quorum - metadata.ack_quorum)
+        hedge_s = self._options.speculative_read_s
+        read = ReplicaRead[PollAnswer](what, order, hedge_s, hedges_max=hedges_max)
 
         def request(_bookie: str) -> ReadRequest:
             self.count += 1

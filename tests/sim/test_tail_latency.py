@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
+from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.options import ClientOptions
 from stream import LATEST
 from stream.namespace import Namespace
@@ -103,3 +105,45 @@ def test_a_record_does_not_wait_for_an_add_when_the_next_ones_are_on_their_way()
 
     for seed in range(3):
         simulate(story, seed)
+
+
+@pytest.mark.parametrize(
+    ("size", "ack_quorum", "first"),
+    [(3, 1, 0), (3, 1, 1), (3, 1, 2), *((5, 3, first) for first in range(5))],
+)
+def test_a_tail_hears_of_a_writer_that_does_without_the_bookies_asked_first(
+    size: int, ack_quorum: int, first: int
+) -> None:
+    """They answer the reader, but the writer cannot reach them, and needs them for no quorum. Any
+    neighbours: some two of them are those whom the reader asks first."""
+
+    async def story(simulation: Simulation) -> None:
+        async with (
+            SimCluster(simulation, bookies=size) as cluster,
+            cluster.client("writing") as one,
+            cluster.client("reading") as other,
+        ):
+            namespace = Namespace(one, "n")
+            await namespace.ensure(
+                ensemble_size=size, write_quorum=size, ack_quorum=ack_quorum
+            )  # fmt: skip
+            async with (
+                namespace.writer("s", create=True) as writer,
+                Namespace(other, "n").reader("s", start=LATEST) as reader,
+            ):
+                await writer.append(b"0")
+                await reader.next_batch()
+                segment = (await namespace.stream_metadata("s")).open_segment
+                assert segment is not None
+                ensemble = (await one.ledger_metadata(segment.ledger_id)).last_fragment.bookies
+                out = [ensemble[first], ensemble[(first + 1) % size]]
+                cluster.network.partition(["writing"], out)
+                for _ in range(10):
+                    await writer.append(b"x")
+                    await trio.sleep(0.5)
+                with trio.fail_after(5):
+                    for _ in range(10):
+                        await reader.next_batch()
+                cluster.network.heal()
+
+    run_simulated(story, 1)
