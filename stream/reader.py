@@ -209,8 +209,12 @@ class StreamReader:
         skipped = batch.first_slot
         if batch.first_sequence < self._min_sequence:
             skipped += self._min_sequence - batch.first_sequence
-        if self._min_time_ms is not None and batch.append_time_ms < self._min_time_ms:
-            skipped = batch.stop_slot
+        if self._min_time_ms is not None:
+            if batch.append_time_ms < self._min_time_ms:
+                skipped = batch.stop_slot
+            else:
+                # Found: in segments that others made the times may go back, and are wanted.
+                self._min_time_ms = None
         if self._min_event_ms is not None:
             slot = first_event_slot(batch, self._min_event_ms)
             if slot is None:

@@ -1,4 +1,5 @@
-"""Readers of streams that are deleted and made anew, or truncated ahead of what is written."""
+"""Readers of streams that are deleted and made anew, truncated ahead of what is written, or
+committed by others whose clocks differ."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
-from stream import LATEST, Namespace, NoSuchStream, OnTruncated, Position
+from stream import LATEST, FromTime, Namespace, NoSuchStream, OnTruncated, Position
+from stream.core.entry_encoder import encode
 
 
 @asynccontextmanager
@@ -101,5 +103,31 @@ def test_the_end_is_behind_what_was_truncated_ahead(policy: OnTruncated, is_seal
                 await writer.append(b"new")
                 with trio.fail_after(20):
                     assert (await reader.next_batch()).values() == [b"new"]
+
+    simulate(story, 1)
+
+
+def test_from_a_time_on_nothing_is_left_out_where_times_go_back() -> None:
+    """Ledgers that others wrote, with clocks of their own."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_namespace(cluster) as namespace:
+            await namespace.create_stream("s")
+            ledgers = []
+            for times in ((1000, 5000), (2000, 3000), (6000, 7000)):
+                async with namespace.client.create_ledger() as writer:
+                    for sequence, time_ms in enumerate(times):
+                        payload = encode(
+                            [b"%d" % time_ms],
+                            first_sequence=sequence,
+                            append_time_ms=time_ms,
+                            is_sequence_in_segment=True,
+                        )
+                        await writer.append(payload)
+                ledgers.append(writer.ledger_id)
+            await namespace.commit_segments("s", "sink", 0, ledgers)
+            async with namespace.reader("s", start=FromTime(4000)) as reader:
+                batches = [batch async for batch in reader.read_to_end()]
+            assert [batch.first_sequence for batch in batches] == [1, 2, 3, 4, 5]
 
     simulate(story, 1)
