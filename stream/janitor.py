@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import trio
 
@@ -26,6 +27,8 @@ from stream.succession import STREAM_TAG
 from stream.trash import TOMBSTONE_MS, Trash, delete
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ORPHAN_AGE_MS = 3_600_000
 """A ledger nobody names is left alone for so long: its writer may be about to publish it."""
@@ -102,7 +105,7 @@ class Janitor:
         sweep = _Sweep(policy, version, await self._trash.moves())
         names = await self._store.list_nodes(self._namespace)
         await self._finish_deletions(sweep, names)
-        for name in names:
+        for name in self._from_anywhere(names):
             try:
                 await self._sweep_stream(sweep, name)
             except (NoSuchStream, IsPartitioned):
@@ -110,7 +113,7 @@ class Janitor:
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("stream=%s: not cleaned: %s", name, error)
-        for name, deleted_ms in await self._store.list_trash(self._namespace):
+        for name, deleted_ms in self._from_anywhere(await self._store.list_trash(self._namespace)):
             try:
                 await self._sweep_deleted(sweep, name, deleted_ms)
             except NotInTrash:
@@ -124,6 +127,12 @@ class Janitor:
         else:
             await self._delete_orphans(sweep)
         return SweepReport(**sweep.counts)
+
+    def _from_anywhere(self, found: list[T]) -> list[T]:
+        """All of them, beginning somewhere else each time: a janitor that always dies on the way
+        still gets to every stream."""
+        first = self._client.rng.randrange(len(found)) if found else 0
+        return found[first:] + found[:first]
 
     async def _sweep_stream(self, sweep: _Sweep, name: str) -> None:
         stream, version = await self._store.read_stream(self._namespace, name)
