@@ -70,6 +70,8 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         all: each of them, with the settings of docs/performance.md.
     """
     chosen = settings or Settings()
+    if chosen.one_at_a_time:
+        chosen = replace(chosen, mode="single", one_at_a_time=False)
     if name == "all":
         for each, changes in TABLE:
             show(run_one(each, replace(chosen, **changes)), is_json=chosen.json)

@@ -44,6 +44,9 @@ class Settings:
     """append: lists by append_many; one at a time without waiting for each; or --callers tasks
     that each wait for their own."""
 
+    one_at_a_time: Annotated[bool, Parameter(negative="")] = False
+    """append: the same as --mode single."""
+
     callers: int = 200
     """append --mode callers: how many."""
 

@@ -16,7 +16,7 @@ from ledger.cli.output import EXIT_ERROR, remark
 
 
 def bench(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
-    """Run a benchmark: ledger-add, append, latency, tail, fanout, catchup, start, all.
+    """Run a benchmark: ledger-add, append, latency, tail, fanout, catchup, streams, start, all.
 
     `ledgerstream bench append --help` shows the options of all of them.
     """
