@@ -137,7 +137,7 @@ def test_a_tail_hears_of_a_writer_that_does_without_the_bookies_asked_first(
                 assert segment is not None
                 ensemble = (await one.ledger_metadata(segment.ledger_id)).last_fragment.bookies
                 out = [ensemble[first], ensemble[(first + 1) % size]]
-                cluster.network.partition(["writing"], out)
+                cluster.network.partition(["writing"], [bookie.split(":")[0] for bookie in out])
                 for _ in range(10):
                     await writer.append(b"x")
                     await trio.sleep(0.5)
