@@ -18,7 +18,13 @@ from stream.core.metadata import StreamMetadata
 from stream.core.names import check_name
 from stream.core.position import Position
 from stream.errors import NoSuchCursor, NoSuchStream
-from stream.store import UPDATE_TRIES_MAX, kept_changing, namespace_path, stream_path
+from stream.store import (
+    UPDATE_TRIES_MAX,
+    kept_changing,
+    namespace_path,
+    remove_leftover,
+    stream_path,
+)
 
 CURSORS_MAX = 10_000
 """Cursors of one stream that are listed; more are a program that makes up names."""
@@ -145,12 +151,15 @@ class CursorStore:
             return present
         raise kept_changing(f"cursor {name!r}")
 
-    async def forget_stream(self, namespace: str, stream: str) -> None:
-        """Removes the nodes of all cursors of a stream that is gone. May be repeated."""
+    async def forget_stream(self, namespace: str, stream: str, *, only_if: Check) -> None:
+        """Removes the nodes of all cursors of a stream while it is gone. May be repeated.
+
+        Raises MetadataConflict once `only_if` has changed.
+        """
         folder = cursors_path(namespace, stream)
-        for name in await self._store.children(folder):
-            await self._remove(f"{folder}/{name}", ANY_VERSION)
-        await self._remove(folder, ANY_VERSION)
+        names = await self._store.children(folder)
+        for path in (*(f"{folder}/{name}" for name in names), folder):
+            await remove_leftover(self._store, path, only_if)
 
     async def forget_deleted(
         self, namespace: str, stream: StreamMetadata, before_ms: int

@@ -11,11 +11,11 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from ledger.errors import InvalidArgument, MetadataConflict, NoSuchNode
-from ledger.metastore.base import ANY_VERSION, MetadataStore, Node
+from ledger.metastore.base import ANY_VERSION, Check, MetadataStore, Node
 from stream.core.group_metadata import GroupMetadata, decode_group, encode_group
 from stream.core.names import check_name
 from stream.errors import GroupBusy, NoSuchGroup
-from stream.store import UPDATE_TRIES_MAX, kept_changing, namespace_path
+from stream.store import UPDATE_TRIES_MAX, kept_changing, namespace_path, remove_leftover
 
 
 def groups_path(namespace: str, stream: str) -> str:
@@ -138,16 +138,18 @@ async def list_groups(store: MetadataStore, namespace: str, stream: str) -> list
     return await store.children(groups_path(namespace, stream))
 
 
-async def forget_groups(store: MetadataStore, namespace: str, stream: str) -> None:
-    """Removes the groups of a stream that is gone, without their members. May be repeated."""
+async def forget_groups(
+    store: MetadataStore, namespace: str, stream: str, *, only_if: Check
+) -> None:
+    """Removes the groups of a stream while it is gone, without their members. May be repeated.
+
+    Raises MetadataConflict once `only_if` has changed.
+    """
     folder = groups_path(namespace, stream)
     names = await store.children(folder)
     paths = [path for name in names for path in (f"{folder}/{name}/members", f"{folder}/{name}")]
     for path in (*paths, folder):
-        try:
-            await store.delete(path)
-        except (NoSuchNode, InvalidArgument):
-            pass  # gone, or a member has not yet heard that the stream is gone
+        await remove_leftover(store, path, only_if)
 
 
 def no_group(namespace: str, stream: str, group: str) -> NoSuchGroup:

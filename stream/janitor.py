@@ -22,7 +22,7 @@ from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.group_store import forget_groups
 from stream.partitions import delete_uncounted, uncounted
 from stream.reclaim import Seen, apply_retention
-from stream.store import StreamStore, namespace_path
+from stream.store import StreamStore, namespace_path, stream_path
 from stream.succession import STREAM_TAG
 from stream.trash import TOMBSTONE_MS, Trash, delete
 
@@ -171,9 +171,11 @@ class Janitor:
             age_ms = self._client.now_ms() - stream.deleted_ms
             if stream.name in in_trash or age_ms < max(sweep.policy.trash_ms, TOMBSTONE_MS):
                 continue
-            # While the name is a tombstone nobody joins a group.
-            await forget_groups(self._client.store, self._namespace, stream.name)
+            is_gone = Check(stream_path(self._namespace, stream.name), version)
             try:
+                await forget_groups(
+                    self._client.store, self._namespace, stream.name, only_if=is_gone
+                )
                 await self._store.remove_stream(self._namespace, stream.name, version)
             except (MetadataConflict, NoSuchStream):
                 continue  # gone with its trash, or in use again

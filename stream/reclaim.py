@@ -19,6 +19,7 @@ from stream.core.position import Position
 from stream.core.retention import RetentionPlan, explain, purge_through, retained
 from stream.core.trash import purged
 from stream.cursor_store import CursorStore, cursor_path
+from stream.errors import NotInTrash
 from stream.ledger_deletion import delete_ledgers
 from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing, namespace_path, was_deleted
 
@@ -163,4 +164,7 @@ async def delete_stream(
     await its_trash.fence(name, deleted_ms)
     if policy.trash_ms == 0:
         unchanged = Check(namespace_path(namespace), policy_version)
-        await its_trash.purge(name, deleted_ms, only_if=[unchanged])
+        try:
+            await its_trash.purge(name, deleted_ms, only_if=[unchanged])
+        except (MetadataConflict, NotInTrash):
+            pass  # it is deleted; a janitor purges it already, or the policy has a trash again

@@ -365,6 +365,14 @@ class StreamStore:
                 yield None if stream is None or stream.is_deleted else stream
 
 
+async def remove_leftover(store: MetadataStore, path: str, only_if: Check) -> None:
+    """Removes a node of what is gone, if it is there. Raises MetadataConflict if it is back."""
+    try:
+        await store.transaction([only_if, Delete(path)])
+    except (NoSuchNode, InvalidArgument):
+        pass  # it went before, or has children that came too late to be told
+
+
 def _no_namespace(name: str) -> NoSuchNamespace:
     return NoSuchNamespace(
         f"no namespace {name!r}; create it (ledgerstream namespace create {name})"

@@ -265,19 +265,36 @@ class Trash:
         Returns how many were deleted. The name is forgotten when it is old enough. Raises
         NotInTrash if it came back or is gone; MetadataConflict if `only_if` changed.
         """
-        present, version = await self.read(stream, deleted_ms)
-        if not present.is_purged:
+        present, version = await self._condemned(stream, deleted_ms, only_if)
+        count = await delete_ledgers(self._client, present.garbage)
+        try:
+            if present.garbage:
+                present = replace(present, garbage=())
+                version = await self._put(present, version)
+            if self._client.now_ms() - deleted_ms >= TOMBSTONE_MS:
+                await self._forget(present, version)
+        except (MetadataConflict, NotInTrash) as error:
+            # Somebody else purges it too, or has just made another stream of the name.
+            _log.info("stream=%s: forgotten another time: %s", stream, error)
+        return count
+
+    async def _condemned(
+        self, stream: str, deleted_ms: int, only_if: Sequence[Check]
+    ) -> tuple[StreamMetadata, int]:
+        """The deleted stream and its version when nothing can bring it back any more."""
+        for _ in range(UPDATE_TRIES_MAX):
+            present, version = await self.read(stream, deleted_ms)
+            if present.is_purged:
+                return present, version
             await self.fence(stream, deleted_ms)
             present, version = await self.read(stream, deleted_ms)
-            present = purged_whole(present)
-            version = await self._put(present, version, only_if)
-        count = await delete_ledgers(self._client, present.garbage)
-        if present.garbage:
-            present = replace(present, garbage=())
-            version = await self._put(present, version)
-        if self._client.now_ms() - deleted_ms >= TOMBSTONE_MS:
-            await self._forget(present, version)
-        return count
+            condemned = purged_whole(present)
+            try:
+                return condemned, await self._put(condemned, version, only_if)
+            except MetadataConflict:
+                if only_if:
+                    raise
+        raise kept_changing(f"stream {stream!r} in the trash")
 
     async def _forget(self, present: StreamMetadata, version: int) -> None:
         """The last trace of a purged stream goes; also its name, if it is not in use again."""
@@ -292,10 +309,13 @@ class Trash:
             _log.info("stream=%s: whatever has its name stays: %s", present.name, error)
         else:
             if there.is_deleted and there.deleted_ms == present.deleted_ms:
-                # While the name is a tombstone nobody makes cursors, nor joins a group.
-                await CursorStore(self._store).forget_stream(self._namespace, present.name)
-                await forget_groups(self._store, self._namespace, present.name)
-                gone.append(Delete(stream_path(self._namespace, present.name), there_version))
+                path = stream_path(self._namespace, present.name)
+                is_gone = Check(path, there_version)
+                await CursorStore(self._store).forget_stream(
+                    self._namespace, present.name, only_if=is_gone
+                )
+                await forget_groups(self._store, self._namespace, present.name, only_if=is_gone)
+                gone.append(Delete(path, there_version))
         try:
             await self._store.transaction(gone)
         except NoSuchNode:

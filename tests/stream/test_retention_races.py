@@ -4,40 +4,58 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
 from ledger.metastore.base import Change
 from stream import Janitor, Namespace, Position
+from stream.cursor_store import cursors_path
+from stream.group_store import groups_path
 from stream.partition_store import PartitionStore
+from stream.store import namespace_path
+from stream.trash import TOMBSTONE_MS
 from tests.stream.test_trash import WINDOW_MS, sweep, tell, write
 from tests.stream.whole_streams import read_all, values
 
 
 class Interloper:
-    """Does something just before the next transaction."""
+    """Does something just before the next transaction, or that which changes a certain node, or
+    before the children of that node are listed."""
 
-    def __init__(self, namespace: Namespace, act: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, namespace: Namespace, act: Callable[[], Awaitable[object]], path: str | None
+    ) -> None:
         self._inner = namespace.client.store
         self._act: Callable[[], Awaitable[object]] | None = act
+        self._path = path
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
     async def transaction(self, changes: Sequence[Change]) -> None:
+        if self._path is None or any(self._path == change.path for change in changes):
+            await self._interlope()
+        await self._inner.transaction(changes)
+
+    async def children(self, path: str) -> list[str]:
+        if path == self._path:
+            await self._interlope()
+        return await self._inner.children(path)
+
+    async def _interlope(self) -> None:
         act, self._act = self._act, None
         if act is not None:
             await act()
-        await self._inner.transaction(changes)
 
 
 @asynccontextmanager
 async def interloper(
-    namespace: Namespace, act: Callable[[], Awaitable[object]]
+    namespace: Namespace, act: Callable[[], Awaitable[object]], path: str | None = None
 ) -> AsyncIterator[None]:
     """The store of this namespace's client, with somebody else who is always a bit faster."""
     inner = namespace.client.store
-    namespace.client.store = Interloper(namespace, act)  # type: ignore[assignment]
+    namespace.client.store = Interloper(namespace, act, path)  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -123,5 +141,51 @@ def test_a_slow_deletion_spares_the_partitions_of_a_stream_made_anew() -> None:
             await namespace.delete_stream("p")
         for partition in ("p#0", "p#1"):
             assert values(await read_all(namespace, partition)) == [b"new"]
+
+    tell(story)
+
+
+def test_a_name_is_not_forgotten_with_the_cursors_of_the_stream_just_made_under_it() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a"])
+        await namespace.delete_stream("s")
+        await trio.sleep(TOMBSTONE_MS / 1000)
+        store, client = namespace.client.store, namespace.client
+        members, stopping = trio.Event(), trio.Event()
+
+        async def consume() -> None:
+            async with Namespace(client, "n").consumer("s", "g"):
+                members.set()
+                await stopping.wait()
+
+        async def make_anew() -> None:
+            await write(namespace, "s", [b"new"])
+            await namespace.set_cursor("s", "c", Position(1, 0, 0))
+            nursery.start_soon(consume)
+            await members.wait()
+
+        async with trio.open_nursery() as nursery:
+            async with interloper(namespace, make_anew, cursors_path("n", "s")):
+                await sweep(namespace)
+            assert [cursor.name for cursor in await namespace.cursors("s")] == ["c", "g"]
+            assert await store.children(groups_path("n", "s")) == ["g"]
+            stopping.set()
+
+    tell(story)
+
+
+def test_a_stream_is_deleted_though_a_janitor_purges_it_or_the_policy_changes_meanwhile() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.set_policy(trash_ms=0)
+        await write(namespace, "s", [b"a"])
+        async with interloper(namespace, lambda: sweep(namespace), namespace_path("n")):
+            await namespace.delete_stream("s")
+        assert await namespace.client.list_ledgers() == []
+        await write(namespace, "s", [b"b"])
+        raised = partial(namespace.set_policy, trash_ms=WINDOW_MS)
+        async with interloper(namespace, raised, namespace_path("n")):
+            await namespace.delete_stream("s")
+        await namespace.undelete_stream("s")
+        assert values(await read_all(namespace, "s")) == [b"b"]
 
     tell(story)
