@@ -55,6 +55,13 @@ class OutputOption:
         rows = [[name.replace("_", " "), value] for name, value in data.items()]
         _print_table(title, None, rows)
 
+    def tell(self, done: Mapping[str, Any], remarked: str) -> None:
+        """What was done: the object as JSON, or words for people on stderr."""
+        if self.json:
+            print_json(done)
+        else:
+            remark(remarked)
+
     def show_list(self, items: Iterable[Mapping[str, Any]], *, title: str, none: str) -> None:
         """Many things of one kind; `none` says so when there are none. JSON: an array."""
         listed = list(items)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cyclopts import App
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.cli.output import ClusterOption, OutputOption, time_of
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_from, parse_stream
 from stream.core.cursor_metadata import CursorMetadata
@@ -136,7 +136,7 @@ async def delete(
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         for facts in await _found(namespace, name, cursor):
             await namespace.delete_cursor(parse_stream(facts["stream"]).stream, cursor)
-    if output.json:
-        print_json({"stream": str(name), "cursor": cursor, "deleted": True})
-    else:
-        remark(f"cursor {cursor} of {name} is gone")
+    output.tell(
+        {"stream": str(name), "cursor": cursor, "deleted": True},
+        f"cursor {cursor} of {name} is gone",
+    )

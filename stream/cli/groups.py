@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
+from ledger.cli.output import ClusterOption, OutputOption, print_json
 from stream.cli.arguments import parse_stream
 from stream.namespace import Namespace
 
@@ -80,7 +80,7 @@ async def delete(
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.delete_group(name.stream, group)
-    if output.json:
-        print_json({"stream": str(name), "group": group, "deleted": True})
-    else:
-        remark(f"consumer group {group} of {name} is gone")
+    output.tell(
+        {"stream": str(name), "group": group, "deleted": True},
+        f"consumer group {group} of {name} is gone",
+    )

@@ -137,7 +137,4 @@ async def delete(
     """
     async with LedgerClient.connect(cluster.uri) as client:
         await delete_namespace(client, name, purge=purge)
-    if output.json:
-        print_json({"namespace": name, "deleted": True})
-    else:
-        remark(f"namespace {name} is gone")
+    output.tell({"namespace": name, "deleted": True}, f"namespace {name} is gone")

@@ -253,12 +253,10 @@ async def delete(
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.delete_stream(name.stream)
         trash_ms = (await namespace.policy()).trash_ms
-    if output.json:
-        print_json({"stream": str(name), "deleted": True})
-    elif trash_ms == 0:
-        remark(f"stream {name} is gone")
-    else:
-        remark(
+    fate = f"stream {name} is gone"
+    if trash_ms > 0:
+        fate = (
             f"stream {name} is deleted; it can be brought back for {duration_text(trash_ms)} "
             f"(ledgerstream stream undelete {name})"
         )
+    output.tell({"stream": str(name), "deleted": True}, fate)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.cli.output import ClusterOption, OutputOption, remark, time_of
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import parse_from, parse_stream
 from stream.cli.retention import amount
@@ -69,10 +69,7 @@ async def undelete(
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.undelete_stream(name.stream, as_name)
     back = f"{name.namespace}/{as_name or name.stream}"
-    if output.json:
-        print_json({"stream": back, "deleted": False})
-    else:
-        remark(f"stream {back} is back")
+    output.tell({"stream": back, "deleted": False}, f"stream {back} is back")
 
 
 @app.command
@@ -142,7 +139,7 @@ async def purge(
                 f"for good; go on with --yes"
             )
         ledgers = await namespace.purge(name.stream)
-    if output.json:
-        print_json({"stream": str(name), "ledgers_deleted": ledgers})
-    else:
-        remark(f"the trash of stream {name} is empty: {ledgers} ledgers deleted")
+    output.tell(
+        {"stream": str(name), "ledgers_deleted": ledgers},
+        f"the trash of stream {name} is empty: {ledgers} ledgers deleted",
+    )
