@@ -112,7 +112,10 @@ class StreamLedgers:
             try:
                 # Publishing it may have happened without our knowing: look first.
                 stream, version = await self.store.read_stream(self.namespace, self.stream)
-                if ledger.ledger_id not in stream.ledgers():
+                # With the stream as it then was it may lie in the trash: the janitor can tell.
+                trash = await self.store.list_trash(self.namespace)
+                is_in_doubt = any(name == self.stream for name, _ in trash)
+                if not is_in_doubt and ledger.ledger_id not in stream.ledgers():
                     path = await self.ledger_path(ledger.ledger_id)
                     await self.store.delete_orphan(self.namespace, self.stream, version, path)
             except LedgerError as error:

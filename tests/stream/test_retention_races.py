@@ -9,11 +9,12 @@ from functools import partial
 import trio
 
 from ledger.metastore.base import Change
-from stream import Janitor, Namespace, Position
+from stream import Janitor, Namespace, Position, encode
 from stream.cursor_store import cursors_path
 from stream.group_store import groups_path
 from stream.partition_store import PartitionStore
 from stream.store import namespace_path
+from stream.succession import StreamLedgers
 from stream.trash import TOMBSTONE_MS
 from tests.stream.test_trash import WINDOW_MS, sweep, tell, write
 from tests.stream.whole_streams import read_all, values
@@ -187,5 +188,24 @@ def test_a_stream_is_deleted_though_a_janitor_purges_it_or_the_policy_changes_me
             await namespace.delete_stream("s")
         await namespace.undelete_stream("s")
         assert values(await read_all(namespace, "s")) == [b"b"]
+
+    tell(story)
+
+
+def test_a_segment_published_unknown_to_its_writer_is_not_taken_out_of_the_trash() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"a"])
+        ledgers = StreamLedgers(namespace.client, namespace.store, "n", "s")
+        ledger = await ledgers.make(await namespace.policy())
+        await namespace.store.update_stream(
+            "n", "s", lambda stream: stream.begun(stream.epoch, ledger.ledger_id, 0)
+        )
+        await ledger.append(encode([b"sent ahead"], first_sequence=1))
+        await namespace.delete_stream("s")
+        await namespace.create_stream("s")
+        await ledgers.discard(ledger)  # as by a writer who never heard that it was published
+        await namespace.undelete_stream("s", as_name="back")
+        await write(namespace, "back", [b"b"])
+        assert values(await read_all(namespace, "back")) == [b"a", b"sent ahead", b"b"]
 
     tell(story)
