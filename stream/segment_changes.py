@@ -161,15 +161,16 @@ class SegmentChanges(OwnSegments):
             policy = await self._fresh_policy()
             ledger = await self._ledgers.make(policy)
             ledger_id = ledger.ledger_id
+            self._prepared, self._prepared_for = ledger, policy  # from here `run` ends it with us
             await self._ledgers.store.update_stream(
                 self._ledgers.namespace,
                 self.stream,
                 lambda stream: stream.with_prepared(epoch, ledger_id),
             )
-            self._prepared, self._prepared_for = ledger, policy
         except LedgerError as error:
             _log.info("stream=%s: no ledger ahead: %s", self.stream, error)
             if ledger is not None:
+                self._prepared = None
                 await self._ledgers.discard(ledger)
             try:
                 await self._check_epoch()

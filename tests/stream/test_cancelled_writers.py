@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import count
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import LedgerClosed
 from stream import Namespace, StreamWriter, Ticket, WriterOptions
 from tests.sim.cancellation import cut_each, cut_once
+from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_values
 
 SMALL = WriterOptions(pending_bytes_max=300)
@@ -90,9 +92,7 @@ def test_a_call_that_is_cut_leaves_the_writer_usable(
 def test_closing_that_is_cut_can_be_repeated() -> None:
     def run(number: int) -> bool:
         async def story(cluster: SimCluster) -> bool:
-            async with cluster.client() as client:
-                namespace = Namespace(client, "n")
-                await namespace.ensure()
+            async with sim_namespace(cluster) as namespace:
                 async with namespace.writer("s", create=True) as writer:
                     await writer.append(b"1")
                     writer.append_nowait(b"2")
@@ -118,9 +118,7 @@ def test_who_waits_elsewhere_is_told_when_the_end_of_the_block_was_cancelled() -
                 await ticket.wait()
             told.append(error.value)
 
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure(linger_ms=60_000)
+        async with sim_namespace(cluster, linger_ms=60_000) as namespace:
             with trio.fail_after(50):
                 async with trio.open_nursery() as nursery:
                     with trio.move_on_after(10):
@@ -131,3 +129,25 @@ def test_who_waits_elsewhere_is_told_when_the_end_of_the_block_was_cancelled() -
             assert len(told) == 1
 
     simulate(story, 5)
+
+
+def test_no_ledger_stays_open_for_writing_behind_a_writer_that_was_cancelled() -> None:
+    """While it takes over, makes a ledger ahead, rolls or closes."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with sim_namespace(cluster, roll_ms=1000) as namespace:
+
+            async def write(stream: str) -> None:
+                async with namespace.writer(stream, create=True) as writer:
+                    await writer.append(b"1")
+                    while not writer.statistics().rolls:
+                        await trio.sleep(0.1)
+
+            for number in count():
+                is_cut = await cut_once(partial(write, f"s{number}"), number)
+                assert not namespace.client._write_loop._writers
+                if not is_cut:
+                    break
+            assert number > 100
+
+    simulate(story, 6, time_limit_s=10_000)
