@@ -21,6 +21,7 @@ from stream import (
     StreamWriter,
 )
 from tests.sim.cancellation import Operation, cut_everywhere, cut_once
+from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_all, read_values
 
 SMALL_ROLL = 1 << 16
@@ -61,9 +62,7 @@ def run(
     settings["trash_ms"] = 0
 
     async def in_cluster(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "demo")
-            await namespace.ensure(**settings)
+        async with sim_namespace(cluster, **settings) as namespace:
             await story(namespace)
 
     simulate(in_cluster, seed, time_limit_s=100_000)

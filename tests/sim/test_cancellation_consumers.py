@@ -10,6 +10,7 @@ from stream import EARLIEST, FromCursor, Namespace
 from stream.merged_reader import MergedReader
 from tests.sim.cancellation import Operation, cut_everywhere, cut_once
 from tests.sim.test_cancellation import Check, Judge, run
+from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_values
 
 
@@ -153,9 +154,7 @@ def test_a_consumer_that_is_cut_hands_its_partitions_over() -> None:
     """Each record is handled by some consumer, at least once, whichever was cut where."""
 
     async def in_cluster(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "demo")
-            await namespace.ensure()
+        async with sim_namespace(cluster) as namespace:
             await namespace.create_stream("s", partitions=2)
             async with namespace.partitioned_writer("s") as writer:
                 for number in range(200):

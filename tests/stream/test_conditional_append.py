@@ -9,8 +9,9 @@ import trio
 
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.errors import InvalidArgument
-from stream import Namespace, SequenceMismatch, StreamWriter, TakenOver, WriterOptions
+from stream import SequenceMismatch, StreamWriter, TakenOver, WriterOptions
 from tests.stream.real_namespace import a_namespace
+from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_all, values
 
 
@@ -92,23 +93,23 @@ def test_a_mismatch_tells_only_of_what_is_durable(is_many: bool) -> None:
             await writer.append(b"1", expected_sequence=1)
 
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
-            async with namespace.writer("s", create=True) as writer:
-                await writer.append(b"0")
-                for bookie in cluster.bookies:
-                    await cluster.kill_bookie(bookie, CrashKind.POWER_LOST_ALL)
-                for _ in range(2):
-                    with trio.move_on_after(1) as scope:
-                        await append(writer)
-                    assert scope.cancelled_caught
-                with pytest.raises(SequenceMismatch):
-                    await writer.append(b"never", expected_sequence=7)
-                await cluster.start_all()
-                with pytest.raises(SequenceMismatch, match="the next one is 2"):
+        async with (
+            sim_namespace(cluster) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            await writer.append(b"0")
+            for bookie in cluster.bookies:
+                await cluster.kill_bookie(bookie, CrashKind.POWER_LOST_ALL)
+            for _ in range(2):
+                with trio.move_on_after(1) as scope:
                     await append(writer)
-                assert writer.statistics().records == 2
+                assert scope.cancelled_caught
+            with pytest.raises(SequenceMismatch):
+                await writer.append(b"never", expected_sequence=7)
+            await cluster.start_all()
+            with pytest.raises(SequenceMismatch, match="the next one is 2"):
+                await append(writer)
+            assert writer.statistics().records == 2
 
     simulate(story, 3)
 
@@ -145,46 +146,46 @@ async def test_a_namespace_limits_its_records(tmp_path: Path) -> None:
 
 def test_a_quota_is_kept_by_waiting() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure(bytes_per_s_max=10_000, batch_bytes=1000)
-            async with namespace.writer("s", create=True) as writer:
-                begun = trio.current_time()
-                for _ in range(200):
-                    await writer.append(bytes(1000))
-                seconds = trio.current_time() - begun
-                assert 19 < seconds < 23  # 200 entries of some 1100 bytes, less one burst
-                while writer.has_room:
-                    writer.append_nowait(bytes(1000))
-                with pytest.raises(trio.WouldBlock):
-                    writer.append_nowait(bytes(1000))
-                with trio.fail_after(5):
-                    await writer.wait_room()
+        async with (
+            sim_namespace(cluster, bytes_per_s_max=10_000, batch_bytes=1000) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            begun = trio.current_time()
+            for _ in range(200):
+                await writer.append(bytes(1000))
+            seconds = trio.current_time() - begun
+            assert 19 < seconds < 23  # 200 entries of some 1100 bytes, less one burst
+            while writer.has_room:
+                writer.append_nowait(bytes(1000))
+            with pytest.raises(trio.WouldBlock):
+                writer.append_nowait(bytes(1000))
+            with trio.fail_after(5):
+                await writer.wait_room()
 
     simulate(story, 1)
 
 
 def test_who_waits_for_the_quota_hears_of_a_new_one_and_of_the_end() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure(bytes_per_s_max=1)
-            async with namespace.writer("s", create=True) as writer:
-                await writer.append(bytes(1000))
-                with trio.fail_after(10), trio.move_on_after(5) as scope:
-                    await writer.append(b"too early")
-                assert scope.cancelled_caught
-                await namespace.set_policy(bytes_per_s_max=1_000_000)
-                with trio.fail_after(5):
-                    await writer.append(b"now")
-                await namespace.set_policy(bytes_per_s_max=1)
-                await trio.sleep(5)
-                await writer.append(bytes(1000))
-                await namespace.set_policy(bytes_per_s_max=None)
-                with trio.fail_after(5):
-                    await writer.append_many([bytes(1000)] * 100)
-                await namespace.set_policy(bytes_per_s_max=1)
-                await trio.sleep(5)
-                await writer.append(bytes(1000))  # the writer closes without waiting for it
+        async with (
+            sim_namespace(cluster, bytes_per_s_max=1) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            await writer.append(bytes(1000))
+            with trio.fail_after(10), trio.move_on_after(5) as scope:
+                await writer.append(b"too early")
+            assert scope.cancelled_caught
+            await namespace.set_policy(bytes_per_s_max=1_000_000)
+            with trio.fail_after(5):
+                await writer.append(b"now")
+            await namespace.set_policy(bytes_per_s_max=1)
+            await trio.sleep(5)
+            await writer.append(bytes(1000))
+            await namespace.set_policy(bytes_per_s_max=None)
+            with trio.fail_after(5):
+                await writer.append_many([bytes(1000)] * 100)
+            await namespace.set_policy(bytes_per_s_max=1)
+            await trio.sleep(5)
+            await writer.append(bytes(1000))  # the writer closes without waiting for it
 
     simulate(story, 2)

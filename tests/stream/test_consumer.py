@@ -11,10 +11,11 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.metastore.base import Change, Put
-from stream import LATEST, Janitor, Namespace
+from stream import LATEST, Janitor
 from stream.core.group_metadata import decode_group
 from stream.errors import GroupBusy, NoSuchGroup
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, count_calls, wait_for, write
+from tests.stream.sim_namespace import sim_namespace
 
 
 def test_one_member_handles_all_and_the_next_goes_on_behind() -> None:
@@ -55,9 +56,7 @@ def test_a_plain_stream_is_one_partition() -> None:
 
 def test_batches_and_records_may_be_mixed_and_nothing_is_left_out() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
+        async with sim_namespace(cluster) as namespace:
             await namespace.create_stream("s", partitions=1)
             sent = sorted(await write(namespace, "a", 9))
             async with namespace.consumer("s", "g") as consumer:

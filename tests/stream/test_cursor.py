@@ -15,14 +15,13 @@ from stream import LATEST, Namespace, Position
 from stream.core.position import BEGINNING
 from stream.cursor_store import CursorStore, cursor_path
 from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from tests.stream.sim_namespace import sim_namespace
 
 
 @asynccontextmanager
 async def a_stream(cluster: SimCluster, records: int = 0) -> AsyncIterator[Namespace]:
     """A namespace with the stream "s" of so many records, one per entry."""
-    async with cluster.client() as client:
-        namespace = Namespace(client, "n")
-        await namespace.ensure(batch_bytes=1)
+    async with sim_namespace(cluster, batch_bytes=1) as namespace:
         await namespace.ensure_stream("s")
         if records:
             async with namespace.writer("s") as writer:

@@ -21,6 +21,7 @@ from stream import (
     WriterOptions,
 )
 from stream.hand_over import parse_request, request_name, requests_path
+from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_values
 
 
@@ -117,9 +118,7 @@ async def _passed_over(life: object) -> None:
 
 def test_nobody_is_waited_for_where_nobody_writes() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
+        async with sim_namespace(cluster) as namespace:
             with trio.fail_after(5):
                 async with namespace.writer("s", create=True, hand_over_s=100) as writer:
                     await writer.append(b"1")
@@ -215,9 +214,7 @@ def test_what_is_on_its_way_survives_a_repair_in_the_middle_of_a_hand_over() -> 
 
 def test_a_stream_is_taken_over_at_the_epoch_named_only() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
+        async with sim_namespace(cluster) as namespace:
             async with namespace.writer("s", create=True, if_epoch=0) as writer:
                 assert writer.epoch == 1
                 with pytest.raises(

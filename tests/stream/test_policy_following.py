@@ -12,25 +12,26 @@ from ledger.errors import InvalidArgument
 from ledger.metastore.base import MetadataStore, Node
 from stream import Namespace, StreamWriter, Ticket
 from stream.store import namespace_path
+from tests.stream.sim_namespace import sim_namespace
 
 SOON_S = 5.0
 
 
 def test_settings_of_batches_and_limits_apply_at_once() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
-            async with namespace.writer("s", create=True) as writer:
+        async with (
+            sim_namespace(cluster) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            await writer.append(bytes(100))
+            await namespace.set_policy(record_bytes_max=10, linger_ms=2000, compression="zstd")
+            await trio.sleep(SOON_S)
+            with pytest.raises(InvalidArgument, match="largest is 10"):
                 await writer.append(bytes(100))
-                await namespace.set_policy(record_bytes_max=10, linger_ms=2000, compression="zstd")
-                await trio.sleep(SOON_S)
-                with pytest.raises(InvalidArgument, match="largest is 10"):
-                    await writer.append(bytes(100))
-                begun = trio.current_time()
-                await writer.append(bytes(10))
-                assert trio.current_time() - begun > 1.9
-                assert writer.statistics().rolls == 0
+            begun = trio.current_time()
+            await writer.append(bytes(10))
+            assert trio.current_time() - begun > 1.9
+            assert writer.statistics().rolls == 0
 
     simulate(story, 1)
 
@@ -38,25 +39,25 @@ def test_settings_of_batches_and_limits_apply_at_once() -> None:
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(60_000, 0), (60_000, 1000), (0, 500)])
 def test_what_has_gathered_does_not_wait_for_an_old_deadline(before_ms: int, after_ms: int) -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure(linger_ms=before_ms)
-            async with namespace.writer("s", create=True) as writer:
-                tickets: list[Ticket] = []
+        async with (
+            sim_namespace(cluster, linger_ms=before_ms) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            tickets: list[Ticket] = []
 
-                async def append() -> None:
-                    for number in range(2000):
-                        tickets.append(writer.append_nowait(b"%d" % number))
-                        await trio.sleep(0.0001)
+            async def append() -> None:
+                for number in range(2000):
+                    tickets.append(writer.append_nowait(b"%d" % number))
+                    await trio.sleep(0.0001)
 
-                with trio.fail_after(2 * SOON_S):
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(append)
-                        await trio.sleep(0.05)
-                        await namespace.set_policy(linger_ms=after_ms)
-                    for ticket in tickets:
-                        await ticket.wait()
-                    await writer.append(b"after")
+            with trio.fail_after(2 * SOON_S):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(append)
+                    await trio.sleep(0.05)
+                    await namespace.set_policy(linger_ms=after_ms)
+                for ticket in tickets:
+                    await ticket.wait()
+                await writer.append(b"after")
 
     simulate(story, 7)
 
@@ -64,9 +65,7 @@ def test_what_has_gathered_does_not_wait_for_an_old_deadline(before_ms: int, aft
 @pytest.mark.parametrize("is_idle", [True, False])
 def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
+        async with sim_namespace(cluster) as namespace:
             async with namespace.writer("s", create=True) as writer:
                 tickets = [] if is_idle else [writer.append_nowait(b"%d" % n) for n in range(10)]
                 await namespace.set_policy(write_quorum=2, ack_quorum=2, digest_type="CRC32")
@@ -78,7 +77,7 @@ def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
                 )
                 stream = await namespace.stream_metadata("s")
                 assert len(stream.segments) == (1 if is_idle else 2)
-                ledger = await client.ledger_metadata(stream.segments[-1].ledger_id)
+                ledger = await namespace.client.ledger_metadata(stream.segments[-1].ledger_id)
                 assert (ledger.write_quorum, ledger.ack_quorum) == (2, 2)
                 await trio.sleep(60)
                 assert writer.statistics().rolls == 1
@@ -91,41 +90,41 @@ def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
 
 def test_a_ledger_made_ahead_for_the_old_settings_is_not_used() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure(roll_ms=100_000)
-            async with namespace.writer("s", create=True) as writer:
-                await writer.append(b"1")
-                await trio.sleep(60)
-                prepared = (await namespace.stream_metadata("s")).prepared
-                assert prepared is not None
-                await namespace.set_policy(ack_quorum=3)
-                await trio.sleep(SOON_S)
-                stream = await namespace.stream_metadata("s")
-                assert prepared not in stream.ledgers()
-                assert prepared not in await client.list_ledgers()
-                ledger = await client.ledger_metadata(stream.segments[-1].ledger_id)
-                assert ledger.ack_quorum == 3
+        async with (
+            sim_namespace(cluster, roll_ms=100_000) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            await writer.append(b"1")
+            await trio.sleep(60)
+            prepared = (await namespace.stream_metadata("s")).prepared
+            assert prepared is not None
+            await namespace.set_policy(ack_quorum=3)
+            await trio.sleep(SOON_S)
+            stream = await namespace.stream_metadata("s")
+            assert prepared not in stream.ledgers()
+            assert prepared not in await namespace.client.list_ledgers()
+            ledger = await namespace.client.ledger_metadata(stream.segments[-1].ledger_id)
+            assert ledger.ack_quorum == 3
 
     simulate(story, 3)
 
 
 def test_what_cannot_be_rolled_to_is_tried_again_and_harms_nobody() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
-            async with namespace.writer("s", create=True) as writer:
-                await writer.append(b"1")
-                await namespace.set_policy(ensemble_size=5)
-                for _ in range(20):
-                    await writer.append(b"2")
-                    await trio.sleep(1)
-                assert writer.statistics().rolls == 0
-                for _ in range(2):
-                    await cluster.start_bookie(cluster.add_bookie())
-                await trio.sleep(20)
-                assert writer.statistics().rolls == 1
+        async with (
+            sim_namespace(cluster) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            await writer.append(b"1")
+            await namespace.set_policy(ensemble_size=5)
+            for _ in range(20):
+                await writer.append(b"2")
+                await trio.sleep(1)
+            assert writer.statistics().rolls == 0
+            for _ in range(2):
+                await cluster.start_bookie(cluster.add_bookie())
+            await trio.sleep(20)
+            assert writer.statistics().rolls == 1
 
     simulate(story, 4)
 
@@ -185,9 +184,7 @@ def test_many_writers_share_one_watch_which_outlives_the_first_of_them() -> None
 
 def test_a_writer_that_ends_slowly_keeps_no_other_from_following() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
+        async with sim_namespace(cluster) as namespace:
             scope = trio.CancelScope()
 
             async def end_slowly() -> None:
@@ -255,23 +252,23 @@ def test_a_policy_that_cannot_be_read_ends_no_writer() -> None:
 
 def test_a_writer_is_repaired_under_a_policy_that_cannot_be_followed() -> None:
     async def story(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure()
-            async with namespace.writer("s", create=True) as writer:
-                await writer.append(b"1")
-                await namespace.set_policy(ensemble_size=5)
-                await trio.sleep(SOON_S)
-                for bookie in cluster.bookies:
-                    await cluster.kill_bookie(bookie)
-                ticket = writer.append_nowait(b"2")
-                await trio.sleep(20)
-                await cluster.start_all()
-                await ticket.wait()
-                assert writer.statistics().repairs == 1
-                for _ in range(2):
-                    await cluster.start_bookie(cluster.add_bookie())
-                await trio.sleep(20)
-                assert writer.statistics().rolls == 1
+        async with (
+            sim_namespace(cluster) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            await writer.append(b"1")
+            await namespace.set_policy(ensemble_size=5)
+            await trio.sleep(SOON_S)
+            for bookie in cluster.bookies:
+                await cluster.kill_bookie(bookie)
+            ticket = writer.append_nowait(b"2")
+            await trio.sleep(20)
+            await cluster.start_all()
+            await ticket.wait()
+            assert writer.statistics().repairs == 1
+            for _ in range(2):
+                await cluster.start_bookie(cluster.add_bookie())
+            await trio.sleep(20)
+            assert writer.statistics().rolls == 1
 
     simulate(story, 9)

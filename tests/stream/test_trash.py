@@ -26,6 +26,7 @@ from stream import (
 )
 from stream.store import stream_path
 from stream.trash import TOMBSTONE_MS
+from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_all, values
 
 WINDOW_MS = 60_000
@@ -34,9 +35,7 @@ Story = Callable[[Namespace], Awaitable[None]]
 
 def tell(story: Story) -> None:
     async def in_cluster(cluster: SimCluster) -> None:
-        async with cluster.client() as client:
-            namespace = Namespace(client, "n")
-            await namespace.ensure(trash_ms=WINDOW_MS)
+        async with sim_namespace(cluster, trash_ms=WINDOW_MS) as namespace:
             await story(namespace)
 
     simulate(in_cluster, 7, time_limit_s=1e6)
