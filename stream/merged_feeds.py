@@ -356,7 +356,13 @@ async def find_streams(namespace: Namespace, patterns: StreamPatterns) -> list[s
         found += await partitions.names(namespace, name)
     if patterns.patterns:
         await namespace.policy()  # a namespace that is not there is an error
-        found += patterns.select(await namespace.client.store.children(_folder(namespace)))
+        listed = await namespace.client.store.children(_folder(namespace))
+        found += patterns.select(listed)
+        for name in patterns.ambiguous(listed):
+            try:
+                found += await partitions.names(namespace, name)
+            except NoSuchStream:
+                pass  # gone, as its partitions are
     return list(dict.fromkeys(found))
 
 

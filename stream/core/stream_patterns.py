@@ -56,6 +56,13 @@ class StreamPatterns:
         found = {name for name in names if name not in partitioned and self._is_meant(name)}
         return sorted(found, key=_order)
 
+    def ambiguous(self, listed: Iterable[str]) -> list[str]:
+        """Of all nodes that there are, those that are meant and look partitioned, in order.
+        Deleted partitions are listed for a while: it may be another, plain stream by now."""
+        names = set(listed)
+        partitioned = {_base(name) for name in names if parse_partition(name) is not None}
+        return sorted(name for name in partitioned & names if self._is_meant(name))
+
     def _is_meant(self, stream: str) -> bool:
         if self.is_named(stream):
             return True

@@ -211,3 +211,30 @@ def test_a_stream_that_cannot_be_reached_is_not_taken_for_idle() -> None:
                 assert found == [far, near]
 
     simulate(in_cluster, time_limit_s=10_000)
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_a_plain_stream_in_the_place_of_a_partitioned_one_is_found_by_a_pattern(
+    is_purged: bool,
+) -> None:
+    """The partitions of the old one are listed for a while, as if it were still partitioned."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("one") as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            await namespace.create_stream("x", partitions=2)
+            async with namespace.partitioned_writer("x") as writer:
+                await writer.append(b"old")
+            await namespace.delete_stream("x")
+            if is_purged:
+                await namespace.purge("x")
+            async with namespace.merged_reader("*", follow=False) as reader:
+                assert [merged async for merged in reader] == []
+            async with namespace.writer("x", create=True) as plain:
+                await plain.append(b"new")
+            for wanted in ("x", "*"):
+                async with namespace.merged_reader(wanted, follow=False) as reader:
+                    assert [merged.record.value async for merged in reader] == [b"new"]
+
+    simulate(story, 1)
