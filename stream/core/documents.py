@@ -16,13 +16,17 @@ DOCUMENT_BYTES_MAX: Final = 1_000_000
 """Below the 1 MiB that a ZooKeeper node takes; about 8,000 segments of a stream."""
 
 
-def dump_document(kind: str, what: str, fields: Mapping[str, object], *, cure: str = "") -> bytes:
-    """JSON of these fields. Raises InvalidArgument, which ends in `cure`, if it is too large."""
+def dump_document(
+    kind: str, what: str, fields: Mapping[str, object], *, cure: str = "", room_bytes: int = 0
+) -> bytes:
+    """JSON of these fields. Raises InvalidArgument, which ends in `cure`, if it is so large that
+    less than `room_bytes` would be left."""
+    limit = DOCUMENT_BYTES_MAX - room_bytes
     document = {**fields, "kind": kind, "version": FORMAT_VERSION}
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
-    if len(data) > DOCUMENT_BYTES_MAX:
+    if len(data) > limit:
         raise InvalidArgument(
-            f"{what} would be {len(data)} bytes, limit {DOCUMENT_BYTES_MAX}{cure and f': {cure}'}"
+            f"{what} would be {len(data)} bytes, limit {limit}{cure and f': {cure}'}"
         )
     return data
 

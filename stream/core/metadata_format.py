@@ -15,6 +15,7 @@ from stream.core.documents import dump_document, read_document, whole, word
 from stream.core.metadata import ProducerState, Segment, SegmentState, StreamMetadata
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
+from stream.core.retention import TRASH_SEGMENTS_MAX
 from stream.errors import IsPartitioned
 
 # Segments are rows, not objects: their names would be most of the bytes.
@@ -28,6 +29,10 @@ _COLUMNS_OF: Final = attrgetter(*_SEGMENT_COLUMNS)
 _STATE: Final = _SEGMENT_COLUMNS.index("state")
 _STATES: Final = {state.value: state for state in SegmentState}
 _NUMBER_END: Final = 1 << 63
+
+_MARK_BYTES: Final = 11
+"""By so much a row grows when its `dropped_ms`, -1 before, becomes a time of 13 digits."""
+_ROOM_BYTES: Final = 256
 
 
 def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
@@ -56,7 +61,19 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         "segments": [_row(segment) for segment in stream.segments],
     }
     cure = "truncate, set a retention, or roll later (roll_bytes, roll_ms)"
-    return dump_document("stream", _what("stream", stream.name), document, cure=cure)
+    return dump_document(
+        "stream", _what("stream", stream.name), document, cure=cure, room_bytes=_room_bytes(stream)
+    )
+
+
+def _room_bytes(stream: StreamMetadata) -> int:
+    """What must stay free so that the cure of being full is not refused for being full: dropped
+    segments are marked, and a deleted stream says when."""
+    if stream.is_deleted:
+        return 0
+    marked = sum(segment.dropped_ms >= 0 for segment in stream.segments)
+    unmarked = len(stream.segments) - marked
+    return _ROOM_BYTES + _MARK_BYTES * max(0, min(unmarked, TRASH_SEGMENTS_MAX - marked))
 
 
 def decode_stream(name: str, data: bytes) -> StreamMetadata:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.core.metadata import SegmentEnd, StreamMetadata
+from ledger.errors import InvalidArgument
+from stream.core.metadata import Segment, SegmentEnd, SegmentState, StreamMetadata
+from stream.core.metadata_format import encode_stream
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import BEGINNING, Position
 from stream.core.retention import (
@@ -246,3 +250,39 @@ def test_what_was_not_purged_comes_back_and_what_was_does_not(
         assert [s.number for s in stream.live()] == list(range(first_seen, 7))
         for segment in stream.segments:
             assert (segment.dropped_ms >= 0) == stream.is_dropped(segment)
+
+
+def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
+    """Marks of what was dropped need bytes, too: the cure must not be refused for the illness."""
+    now_ms = 1_700_000_000_000
+
+    def stream_with(count: int) -> StreamMetadata:
+        segments = tuple(
+            Segment(
+                number, 10**9 + number, number - 1, now_ms, SegmentState.SEALED, 0, 1, 100,
+                now_ms, now_ms, now_ms,
+            )
+            for number in range(1, count + 1)
+        )  # fmt: skip
+        return StreamMetadata(
+            name="s", created_ms=now_ms, segments=segments, next_sequence=count,
+            next_segment=count + 1,
+        )  # fmt: skip
+
+    def fits(count: int) -> bool:
+        try:
+            return bool(encode_stream(stream_with(count)))
+        except InvalidArgument:
+            return False
+
+    full = stream_with(bisect_left(range(20_000), True, key=lambda count: not fits(count)) - 1)
+    assert len(full.segments) > 5000
+    with pytest.raises(InvalidArgument, match="truncate, set a retention"):
+        encode_stream(stream_with(len(full.segments) + 1))
+    for count in (1, 100, TRASH_SEGMENTS_MAX, TRASH_SEGMENTS_MAX + 1):
+        rules = policy(retention_bytes=100 * (len(full.segments) - count))
+        after = retained(full, explain(full, rules, {}, now_ms))
+        assert after.truncated_to == full.segments[count - 1].end
+        encode_stream(after)
+        encode_stream(untruncated(after, None))
+    encode_stream(trashed(full, now_ms))
