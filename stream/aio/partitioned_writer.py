@@ -112,7 +112,8 @@ class PartitionedWriter(Appending):
 
         Within a partition they keep their order. `keys` and `event_times` (ms), when given, have
         one item per value. Raises InvalidArgument before anything is taken; PartitionsFailed when
-        some partitions failed: what was for the others is durable.
+        some partitions failed, or refused a record over the namespace's own `record_bytes_max`:
+        what was for the others is durable.
         """
         return await self._crossing.call(
             lambda: self._appends.in_turn(
