@@ -13,7 +13,7 @@ from typing import TypeVar
 import trio
 
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError, MetadataConflict, NoSuchLedger
+from ledger.errors import LedgerError, MetadataConflict, MetadataCorrupt, NoSuchLedger
 from ledger.metastore.base import Check
 from stream.core.metadata import StreamMetadata
 from stream.core.names import parse_partition
@@ -211,6 +211,10 @@ class Janitor:
             try:
                 metadata = await self._client.ledger_metadata(ledger_id)
             except NoSuchLedger:
+                continue
+            except MetadataCorrupt as error:
+                sweep.count("failures")
+                _log.warning("ledger=%d: nobody can tell whose it is: %s", ledger_id, error)
                 continue
             tag = metadata.custom.get(STREAM_TAG, b"")
             if not tag.startswith(prefix):

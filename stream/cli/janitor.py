@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from ledger.cli.output import ClusterOption, OutputOption
 from ledger.cli.supervised import wait_starter_gone
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, MetadataUnavailable
 from stream.errors import NoSuchNamespace
 from stream.janitor import Janitor, SweepReport
 from stream.namespace import list_namespaces
@@ -78,7 +78,8 @@ async def sweep(
     """One sweep of every namespace there is.
 
     `janitors` are those of the sweep before, by namespace: each knows which ledgers are none of
-    its business. It is kept up to date.
+    its business. It is kept up to date. A namespace that cannot be read is a failure of its own
+    report. Raises MetadataUnavailable.
     """
     known = {} if janitors is None else janitors
     names = await list_namespaces(client)
@@ -91,4 +92,9 @@ async def sweep(
             reports[name] = await janitor.sweep()
         except NoSuchNamespace:
             continue  # deleted since the listing
+        except MetadataUnavailable:
+            raise  # for all of them
+        except LedgerError as error:
+            _log.warning("namespace=%s: not cleaned: %s", name, error)
+            reports[name] = SweepReport(failures=1)
     return reports
