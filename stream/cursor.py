@@ -186,6 +186,7 @@ class Cursor:
                         return
                 except NoSuchCursor as error:
                     self._error = error
+                    self._advanced.set()  # `run` ends
                     raise
                 except BaseException as error:
                     # Also when cancelled: nobody knows whether it was stored.

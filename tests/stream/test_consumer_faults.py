@@ -11,6 +11,7 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerClosed
 from stream import EARLIEST, Namespace
 from stream.core.position import BEGINNING
+from stream.cursor_store import cursor_path
 from stream.errors import MemberExists, NoSuchStream, PartitionLost
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, wait_for, write
 
@@ -254,5 +255,28 @@ def test_a_long_outage_of_the_metadata_in_the_middle_of_a_batch_leaves_no_record
                 await trio.sleep(60)
                 nursery.cancel_scope.cancel()
                 assert seen == [b"%d" % number for number in range(40)]
+
+    simulate(story)
+
+
+def test_a_cursor_that_is_gone_altogether_is_made_again() -> None:
+    """Even if it was a commit of the application's own that met it."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_stream(cluster, 1) as namespace:
+            await write(namespace, "a", 3)
+            async with namespace.consumer("s", "g") as consumer:
+                await consumer.__anext__()
+                await consumer.commit()
+                await consumer.__anext__()
+                await namespace.client.store.delete(cursor_path("n", "s#0", "g"))
+                assert await consumer.commit() == {}
+                await trio.sleep(5)
+                await write(namespace, "b", 1)
+                with trio.fail_after(20):
+                    while (await consumer.__anext__()).batch.values() != [b"s#0/b0"]:
+                        pass
+                assert list(await consumer.commit()) == ["s#0"]
+                assert (await namespace.cursor_lag("s#0", "g")).records == 0
 
     simulate(story)
