@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 from ledger.errors import (
     InvalidArgument,
-    LedgerError,
     MetadataConflict,
     MetadataCorrupt,
     MetadataUnavailable,
@@ -103,7 +102,7 @@ class SqliteFile:
         for work in works:
             try:
                 outcomes.append(work())
-            except LedgerError as error:
+            except Exception as error:  # noqa: BLE001 - a mistake of a caller is his alone
                 outcomes.append(error)
         return outcomes
 
@@ -142,7 +141,8 @@ class SqliteFile:
     def commit_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
         """Does all of these in one transaction, which is synced once. Returns what each returned.
 
-        One that raises a LedgerError undoes what it did alone, and the error is in its place.
+        One that raises undoes what it did alone, and the error is in its place; but what SQLite
+        raises is the fate of them all.
         """
         outcomes: list[object] = []
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
@@ -150,7 +150,9 @@ class SqliteFile:
                 self._db.execute("SAVEPOINT work")
                 try:
                     outcomes.append(work())
-                except LedgerError as error:
+                except sqlite3.Error:
+                    raise
+                except Exception as error:  # noqa: BLE001 - a mistake of a caller is his alone
                     self._db.execute("ROLLBACK TO work")
                     outcomes.append(error)
                 self._db.execute("RELEASE work")

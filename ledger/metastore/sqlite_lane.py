@@ -34,15 +34,15 @@ class _Waiting(Generic[T]):
         self.work = work
         self.has_begun = False
         self.done = trio.Event()
-        self.outcome: T | LedgerError | None = None
+        self.outcome: T | Exception | None = None
 
 
 class Lane:
     """`do` from any task; `run` is the task that visits the thread, again and again.
 
     Args:
-        visit: does all works; gives what each returned, or the LedgerError it raised. What it
-            raises itself is the fate of them all.
+        visit: does all works; gives what each returned, or the exception it raised. A LedgerError
+            of its own is the fate of them all.
     """
 
     def __init__(self, visit: Visit) -> None:
@@ -71,7 +71,7 @@ class Lane:
             with trio.CancelScope(shield=True):
                 await waiting.done.wait()
         outcome = waiting.outcome
-        if isinstance(outcome, LedgerError):
+        if isinstance(outcome, Exception):
             raise outcome
         return cast("T", outcome)
 

@@ -251,3 +251,23 @@ async def test_watches_of_many_nodes_see_each_change_of_theirs(tmp_path: Path) -
                 await until(4, b"again")
             nursery.cancel_scope.cancel()
         assert all(len(seen[number]) == 1 for number in range(5, count))
+
+
+async def test_a_mistake_of_one_caller_is_his_alone(tmp_path: Path) -> None:
+    async with a_store(tmp_path) as store:
+        await store.create("/n", b"")
+        raised: list[BaseException] = []
+
+        async def mistaken() -> None:
+            try:
+                await store.put("/n", "text")  # type: ignore[arg-type]
+            except TypeError as error:
+                raised.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mistaken)
+            for number in range(10):
+                nursery.start_soon(store.create, f"/m/{number}", b"")
+        assert len(raised) == 1
+        assert len(await store.children("/m")) == 10
+        assert (await store.get("/n")).version == 0
