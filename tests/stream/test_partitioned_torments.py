@@ -214,3 +214,18 @@ def test_a_node_that_cannot_be_read_stops_no_writer() -> None:
                 assert writer.partitions == 4
 
     simulate(story, 5)
+
+
+def test_what_others_were_refused_is_not_waited_for() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            namespace = Namespace(client, "demo")
+            await namespace.ensure(bytes_per_s_max=1)
+            async with namespace.partitioned_writer("s", create=2) as writer:
+                await writer.append(bytes(1000), partition=0)
+                with pytest.raises(trio.WouldBlock):
+                    writer.append_nowait(b"dropped: no room for a quarter of an hour", partition=0)
+                with trio.fail_after(10):
+                    await writer.append(b"1", partition=1)
+
+    simulate(story, 6)
