@@ -10,9 +10,7 @@ back, and a host loop that is stopped early leaves trio's run in pieces.
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -27,9 +25,6 @@ _log = logging.getLogger(__name__)
 
 CALLS_MAX = 10_000
 """Calls under way at once, over all callers; one more is refused."""
-
-EXIT_TIMEOUT_S = 5.0
-"""How long the interpreter's exit waits for the loop to end."""
 
 
 class Latch:
@@ -86,9 +81,13 @@ class BackgroundLoop:
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as self._nursery:
-            self._started.set()
-            await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._started.set()
+                if not self._is_ending:
+                    await trio.sleep_forever()
+        finally:
+            self._is_ending = True
 
     @property
     def is_this_thread(self) -> bool:
@@ -118,8 +117,11 @@ class BackgroundLoop:
             raise TooManyRequests(
                 f"{self._calls} calls are under way in this process; let some end first"
             )
+        try:
+            self._nursery.start_soon(self._counted, run)
+        except RuntimeError:  # it is closed, and `_main` has not had its turn since
+            raise self.closed() from None
         self._calls += 1
-        self._nursery.start_soon(self._counted, run)
 
     async def _counted(self, run: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -151,6 +153,13 @@ class BackgroundLoop:
     def closed() -> LedgerClosed:
         return LedgerClosed("the connection is closed: its background loop has ended")
 
+    def as_told(self, error: BaseException) -> BaseException:
+        """The error for callers, who must not meet a trio.Cancelled of the loop's end."""
+        if not isinstance(error, BaseExceptionGroup):
+            return error
+        rest = error.split(trio.Cancelled)[1]
+        return self.closed() if rest is None else rest
+
     def stop(self) -> None:
         """Ends the loop soon: what it runs is cancelled. Safe everywhere, and twice."""
 
@@ -160,6 +169,10 @@ class BackgroundLoop:
                 self._nursery.cancel_scope.cancel()
 
         if not self.is_forked and not self.ended.is_set():
+            if self._token is None:
+                self._is_ending = True  # interrupted while it started: it looks at this then
+            if self._token is None:
+                return
             try:
                 self.post(end)
             except LedgerClosed:
@@ -177,18 +190,28 @@ class Call(Latch, Generic[T]):
     Args:
         make: called in the trio thread; what it returns is awaited there.
         wake: how its caller learns of the end.
+        give_back: called in the trio thread with the value, if `cancel` came too late to prevent
+            one: its caller has gone. It must not raise.
     """
 
     __slots__ = (
-        "_has_started", "_is_cancelled", "_loop", "_make", "_scope", "_value", "_wake", "error",
+        "_give_back", "_has_started", "_is_cancelled", "_loop", "_make", "_scope", "_value",
+        "_wake", "error",
     )  # fmt: skip
 
-    def __init__(self, loop: BackgroundLoop, make: Callable[[], Awaitable[T]], wake: Wake) -> None:
+    def __init__(
+        self,
+        loop: BackgroundLoop,
+        make: Callable[[], Awaitable[T]],
+        wake: Wake,
+        give_back: Callable[[T], object] | None = None,
+    ) -> None:
         super().__init__()
         self.error: BaseException | None = None
         self._loop = loop
         self._make = make
         self._wake = wake
+        self._give_back = give_back
         self._value: list[T] = []
         self._scope: trio.CancelScope | None = None
         self._is_cancelled = False
@@ -205,12 +228,19 @@ class Call(Latch, Generic[T]):
             self._end(error)
 
     def cancel(self) -> None:
-        """A job for `post`: ends the call soon, or never begins it."""
+        """A job for `post`: ends the call soon, or never begins it; a value is given back."""
         self._is_cancelled = True
-        if self._scope is not None:
+        if self.is_set:
+            self._return_value()
+        elif self._scope is not None:
             self._scope.cancel()
         elif not self._has_started:
             self._end(LedgerClosed("cancelled before it began"))
+
+    def _return_value(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None and self._value:
+            give_back(self._value[0])
 
     def _end(self, error: LedgerError) -> None:
         if not self.is_set:
@@ -229,8 +259,10 @@ class Call(Latch, Generic[T]):
             self.error = self._loop.closed()
             raise
         except BaseException as error:  # noqa: BLE001 (it is raised again where it was called)
-            self.error = error
+            self.error = self._loop.as_told(error)
         finally:
+            if self._is_cancelled:
+                self._return_value()
             self._wake([self])
 
     def result(self) -> T:
@@ -323,55 +355,9 @@ class Held(Generic[T]):
         except BlockFailed:
             pass
         except BaseExceptionGroup as group:
-            self.error = group.split(BlockFailed)[1]
+            if (rest := group.split(BlockFailed)[1]) is not None:
+                self.error = self._loop.as_told(rest)
         except BaseException as error:  # noqa: BLE001 (it is raised again where the block is)
             self.error = error
         finally:
             self._wake([self.entered, self.left])
-
-
-# The loop of this process. The lock is never held while waiting, so that fork() finds it free.
-_guard = threading.Lock()
-_loops: list[BackgroundLoop] = []
-
-
-def acquire_loop() -> BackgroundLoop:
-    """The loop of this process, begun if there is none; `release_loop` when done with it."""
-    with _guard:
-        if not _loops or _loops[0].ended.is_set():
-            _loops[:] = [BackgroundLoop()]
-            _loops[0].start()
-        loop = _loops[0]
-        loop.users += 1
-        return loop
-
-
-def release_loop(loop: BackgroundLoop) -> bool:
-    """The last user stops the loop; True then: the caller waits for its end, by `join`."""
-    with _guard:
-        loop.users -= 1
-        if loop.users or loop.is_forked:
-            return False
-        if loop in _loops:
-            _loops.remove(loop)
-    loop.stop()
-    return True
-
-
-def _forget_in_child() -> None:
-    for loop in _loops:
-        loop.is_forked = True
-    _loops.clear()
-    _guard.release()
-
-
-@atexit.register
-def _end_at_exit() -> None:
-    for loop in list(_loops):
-        loop.stop()
-        loop.join(EXIT_TIMEOUT_S)
-
-
-os.register_at_fork(
-    before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_forget_in_child
-)

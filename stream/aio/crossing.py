@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch, acquire_loop, release_loop
+from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch
+from ledger.runtime.shared_loop import acquire_loop, release_loop
+from stream.bridged.appends import Appends
 
 T = TypeVar("T")
 
@@ -70,6 +72,8 @@ class Crossing:
                     owner.error = owner.error or error
                     self._set(owner.entered)
                     self._set(owner.left)
+                elif isinstance(owner, Appends):
+                    job()  # closed by now: refuses what it finds
 
     def post_now(self, job: Callable[[], object]) -> None:
         """The same from any thread, also when the asyncio loop is closed already."""
@@ -118,7 +122,12 @@ class Crossing:
         else:
             latch.waiters.append(waiter)
         if not latch.is_set:
-            await future
+            try:
+                await future
+            except BaseException:
+                if latch.waiters is not None and waiter in latch.waiters:
+                    latch.waiters.remove(waiter)
+                raise
 
     async def wait_out(self, latch: Latch) -> None:
         """Until it is set, cancelled or not: for the end of what was cancelled already."""
@@ -128,13 +137,17 @@ class Crossing:
             except asyncio.CancelledError:
                 continue
 
-    async def call(self, make: Callable[[], Awaitable[T]]) -> T:
+    async def call(
+        self, make: Callable[[], Awaitable[T]], give_back: Callable[[T], object] | None = None
+    ) -> T:
         """Awaits `make()` in the trio thread; returns or raises what it did.
 
-        If cancelled, so is the trio side, and CancelledError is raised when that has ended.
+        If cancelled, so is the trio side, and CancelledError is raised when that has ended. If it
+        ended with a value all the same, `give_back` is called with it in the trio thread, before
+        what is posted later.
         """
         self.check_loop()
-        call = Call(self._loop, make, self.wake)
+        call = Call(self._loop, make, self.wake, give_back)
         self.post(call.start)
         try:
             await self.wait(call)

@@ -7,6 +7,7 @@ number of threads. Its twin for asyncio is stream/aio/crossing.py.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -15,7 +16,8 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch, acquire_loop, release_loop
+from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch
+from ledger.runtime.shared_loop import acquire_loop, release_loop
 
 T = TypeVar("T")
 
@@ -28,8 +30,16 @@ class _Deadlines(threading.local):
 
 
 _deadlines = _Deadlines()
-_joining = threading.Lock()
-"""Held while a thread joins those that wait for a latch."""
+_joining = threading.RLock()
+"""Held while a thread joins those that wait for a latch; by a finalizer in it, too."""
+
+
+def _join_anew_in_child() -> None:
+    global _joining
+    _joining = threading.RLock()  # a thread that was not copied may have held it
+
+
+os.register_at_fork(after_in_child=_join_anew_in_child)
 
 
 @contextmanager
@@ -56,6 +66,11 @@ class Crossing:
         if self._loop.is_this_thread:
             raise RuntimeError("a blocking call in the thread of the background loop")
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the trio thread."""
+        return self._loop.is_this_thread
+
     # To the trio thread
 
     def post(self, job: Callable[[], object]) -> None:
@@ -71,7 +86,9 @@ class Crossing:
         """Sets latches and wakes who waits."""
         for latch in latches:
             latch.is_set = True
-            for waiter in latch.waiters or ():
+            # Each waiter once: some latches are set twice, by the event and by the end of all.
+            waiters, latch.waiters = latch.waiters, None
+            for waiter in tuple(waiters or ()):  # others may take theirs back meanwhile
                 waiter()
 
     # Waiting
@@ -89,30 +106,43 @@ class Crossing:
     def _wait(latch: Latch, timeout_s: float) -> bool:
         lock = threading.Lock()
         lock.acquire()
+        waiter = lock.release
         with _joining:
-            if latch.waiters is None:
-                latch.waiters = []
-            latch.waiters.append(lock.release)
-        # Who adds itself too late to be woken sees that it is set.
-        return latch.is_set or lock.acquire(timeout=timeout_s)
+            waiters = latch.waiters
+            if waiters is None:
+                waiters = latch.waiters = []
+            waiters.append(waiter)
+        has_come = False
+        try:
+            # Who adds itself too late to be woken sees that it is set.
+            has_come = latch.is_set or lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+        finally:
+            if not has_come:
+                with _joining:
+                    if waiter in waiters:
+                        waiters.remove(waiter)
+        return has_come
 
     def abort(self, cancel: Callable[[], object], latch: Latch) -> None:
         """Has `cancel` run in the trio thread and waits for `latch`, whatever `fail_after` says."""
-        if latch.is_set:
-            return
         try:
-            self.post(cancel)
+            self.post(cancel)  # also if it is set: there may be a value to give back
         except LedgerClosed:
             return
-        self._wait(latch, -1)
+        if not latch.is_set:
+            self._wait(latch, -1)
 
-    def call(self, make: Callable[[], Awaitable[T]]) -> T:
+    def call(
+        self, make: Callable[[], Awaitable[T]], give_back: Callable[[T], object] | None = None
+    ) -> T:
         """Awaits `make()` in the trio thread; returns or raises what it did.
 
         If interrupted, the trio side is cancelled, and the exception leaves when that has ended.
+        If it ended with a value all the same, `give_back` is called with it in the trio thread,
+        before what is posted later.
         """
         self.check_loop()
-        call = Call(self._loop, make, self.wake)
+        call = Call(self._loop, make, self.wake, give_back)
         try:
             self.post(call.start)
             self.wait(call)
@@ -165,6 +195,10 @@ class Holding(Generic[T]):
         traceback: TracebackType | None,
     ) -> None:
         crossing, held = self._crossing, self._held
+        if crossing.is_here:
+            # The garbage collector ends a block that was dropped: the trio thread cannot wait.
+            held.cancel()
+            return
         try:
             if held.left.is_set:
                 pass  # it ended by itself, or with the loop

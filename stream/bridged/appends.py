@@ -107,7 +107,8 @@ class Lane:
         self._end = end
         self._refused = trio.Event()
         self._has_taken = trio.Event()
-        self._emptied = trio.Event()
+        self._has_pushed = trio.Event()
+        self._pushed = 0  # records that have left `offered`
 
     def offer(self, record: PendingRecord) -> None:
         """To be followed by `push`."""
@@ -116,6 +117,7 @@ class Lane:
     def push(self) -> None:
         """Hands records to the writer as far as it has room."""
         offered, taken = self.offered, self.taken
+        offered_before = len(offered)
         ended: list[PendingRecord] = []
         while offered:
             record = offered[0]
@@ -135,14 +137,15 @@ class Lane:
             self._end(ended)
         if taken:
             self._has_taken.set()
-        if not offered:
-            self._emptied.set()
+        self._pushed += offered_before - len(offered)
+        self._has_pushed.set()
 
     async def wait_taken(self) -> None:
-        """Until the writer has taken or refused all that was offered."""
-        while self.offered:
-            self._emptied = trio.Event()
-            await self._emptied.wait()
+        """Until the writer has taken or refused all that is offered now."""
+        goal = self._pushed + len(self.offered)
+        while self._pushed < goal:
+            self._has_pushed = trio.Event()
+            await self._has_pushed.wait()
 
     async def run_pushing(self) -> None:
         """Offers again what found no room."""
@@ -180,10 +183,15 @@ class Lane:
             self._end(ended)
 
     def drain(self, error: Exception) -> list[PendingRecord]:
-        """All that has not ended, with this error, or with a position if it was confirmed."""
+        """All that has not ended, with this error, or with a position if it was confirmed.
+
+        Who waits in line behind it gets his own error.
+        """
         left = [*self.taken, *self.offered]
         for record in left:
             record.error = None if record.position is not None else error
+        self._pushed += len(self.offered)
+        self._has_pushed.set()
         self.taken.clear()
         self.offered.clear()
         return left
@@ -207,7 +215,7 @@ class Appends:
         self._lock = threading.Lock()
         self._given_bytes = 0  # under the lock
         self._ended_bytes = 0  # written by the trio thread only
-        self._room: deque[Latch] = deque()
+        self._room: Latch | None = None  # of all who wait for it
         self._gathered: deque[PendingRecord] = deque()
         self._is_asked = False
         self._is_closed = False
@@ -236,9 +244,12 @@ class Appends:
 
     def want_room(self) -> Latch:
         """What to wait for while there is no room; then look again."""
-        latch = Latch()
-        self._room.append(latch)
+        with self._lock:
+            latch = self._room
+            if latch is None:
+                latch = self._room = Latch()
         if self.has_room:
+            latch = Latch()
             latch.is_set = True
         return latch
 
@@ -254,7 +265,7 @@ class Appends:
             # Reset by the job as its first act: who sees it set is sure that a job will follow.
             self._is_asked = True
             try:
-                self._post(self._arrive)
+                self._post(self.arrive)
             except BaseException:
                 self._is_asked = False
                 raise
@@ -264,7 +275,9 @@ class Appends:
 
     # The trio thread
 
-    def _arrive(self) -> None:
+    def arrive(self) -> None:
+        """Offers what was handed over. Before what has to come after it, too: the hop for it may
+        be that of another thread, which has not made it yet."""
         self._is_asked = False
         if self._is_closed:
             self._refuse_gathered()
@@ -284,11 +297,11 @@ class Appends:
         for record in records:
             self._ended_bytes += record.nbytes
         self._wake(records)
-        if self._room and self.has_room:
-            waiting = []
-            while self._room:
-                waiting.append(self._room.popleft())
-            self._wake(waiting)
+        if self._room is not None and self.has_room:
+            with self._lock:
+                latch, self._room = self._room, None
+            if latch is not None:
+                self._wake([latch])
 
     def close(self) -> None:
         """Nothing more is taken."""
@@ -311,19 +324,21 @@ class Appends:
 
     async def in_turn(self, act: Callable[[], Awaitable[T]]) -> T:
         """Does `act` when the writer has taken all records handed over before."""
+        await self._wait_taken()
+        return await act()
+
+    async def _wait_taken(self) -> None:
+        self.arrive()
         for lane in self.lanes():
             await lane.wait_taken()
-        return await act()
 
     async def settle(self, act: Callable[[], Awaitable[T]]) -> T:
         """The same for what confirms them (flush, close): their callers know of it first."""
-        result = await self.in_turn(act)
-        await self.wait_ended()
-        return result
-
-    async def wait_ended(self) -> None:
-        """Until what the writer has taken and confirmed is known to its callers."""
-        for lane in self.lanes():
-            last = lane.taken[-1] if lane.taken else None
-            while last is not None and not last.is_set:
+        await self._wait_taken()
+        # Not those that are taken meanwhile, which `act` need not confirm.
+        confirmed = [lane.taken[-1] for lane in self.lanes() if lane.taken]
+        result = await act()
+        for last in confirmed:
+            while not last.is_set:
                 await trio.lowlevel.checkpoint()
+        return result

@@ -187,6 +187,7 @@ async def bridged_writer(
                 nursery.start_soon(appends.lane.run_pushing)
                 nursery.start_soon(appends.lane.run_confirming)
                 yield appends
+                appends.arrive()
                 appends.close()
                 if writer.error is None:
                     await appends.settle(writer.flush)
@@ -204,12 +205,16 @@ async def bridged_partitioned_writer(
         appends = PartitionedAppends(writer, nursery, post, wake, bytes_max)
         try:
             yield appends
+            appends.arrive()
             appends.close()
-            try:
-                await appends.in_turn(writer.flush)
-            except PartitionsFailed:
-                pass  # closing tells the same
-            await appends.wait_ended()
+            await appends.settle(lambda: _flush(writer))
         finally:
             appends.close()
             appends.end_all()
+
+
+async def _flush(writer: PartitionedWriter) -> None:
+    try:
+        await writer.flush()
+    except PartitionsFailed:
+        pass  # closing tells the same
