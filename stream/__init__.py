@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stream.backward import BackwardBatches
     from stream.batch import Ticket
     from stream.canary import Canary, CanaryOptions, CanaryRound
-    from stream.consumer import Consumer, Delivery, RecordDelivery
+    from stream.consumer import Consumer
     from stream.core.compression import Compression
     from stream.core.cursor_metadata import CursorMetadata
     from stream.core.entry_encoder import encode
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
     from stream.core.routing import partition_of
     from stream.cursor import Cursor
+    from stream.delivery import Delivery, RecordDelivery
     from stream.errors import (
         CommitOutOfOrder,
         CompressionUnavailable,
@@ -203,7 +204,8 @@ __all__ = [
 _HOMES = {
     "stream.backward": "BackwardBatches",
     "stream.batch": "Ticket",
-    "stream.consumer": "Consumer Delivery RecordDelivery",
+    "stream.consumer": "Consumer",
+    "stream.delivery": "Delivery RecordDelivery",
     "stream.core.compression": "Compression",
     "stream.core.cursor_metadata": "CursorMetadata",
     "stream.core.entry_encoder": "encode",

@@ -110,6 +110,10 @@ class BackwardBatches:
                 return batch
         raise StopAsyncIteration
 
+    def _take_back(self, batch: RecordBatch) -> None:
+        """It never reached who asked for it: it comes again."""
+        self._before, self._fetched = batch.after, []
+
     async def _fetch(self) -> bool:
         """Gets entries before `_before`; False at the beginning of the stream.
 

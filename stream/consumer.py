@@ -10,15 +10,13 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, RetryableError
 from stream.core.group_metadata import GroupMetadata
 from stream.core.position import EARLIEST, Position, Start
-from stream.core.records import Record, RecordBatch
+from stream.delivery import Delivery, Part, RecordDelivery
 from stream.errors import PartitionLost
 from stream.group_coordinator import Coordinator
 from stream.held_partition import RETRY_S, HeldPartition, HoldState, Seat
@@ -29,42 +27,6 @@ _log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 5.0
 """How long the end of a block waits for the last commits and the farewell."""
-
-
-class Delivery(NamedTuple):
-    """Records of one partition. `epoch` rises with each change of its holder: store it beside
-    what you make of the records, and refuse an older one, to fence a member that woke late."""
-
-    partition: str
-    batch: RecordBatch
-    epoch: int
-
-
-class RecordDelivery(NamedTuple):
-    """One record of a partition; see `Delivery`."""
-
-    partition: str
-    record: Record
-    epoch: int
-
-
-@dataclass(slots=True)
-class _Part:
-    """A batch of which the records before `index` were handed out."""
-
-    held: HeldPartition
-    delivery: Delivery
-    records: list[Record]
-    index: int = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Another gets the rest, or we at another epoch. What is merely in doubt is not lost."""
-        return not self.held.is_holding(self.delivery.epoch)
-
-    @property
-    def is_current(self) -> bool:
-        return self.held.is_offering and not self.is_lost
 
 
 class Consumer:
@@ -93,7 +55,7 @@ class Consumer:
         self._something = trio.Event()
         self._is_asked = False
         self._in_hand: tuple[HeldPartition, Position, int] | None = None
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[Part] = deque()
         """Batches that are handed out record by record; of several tasks, a few."""
         self._error: LedgerError | None = None
         self._nursery: trio.Nursery | None = None
@@ -130,6 +92,9 @@ class Consumer:
 
     async def next_record(self) -> RecordDelivery:
         """The next record of any partition; see `__anext__`."""
+        return (await self._next_of_part())[0]
+
+    async def _next_of_part(self) -> tuple[RecordDelivery, Part]:
         self._settle()
         while True:
             part = self._current_part()
@@ -139,7 +104,8 @@ class Consumer:
                 if part.index == len(part.records):
                     self._parts.remove(part)
                 self._hand_out(part.held, record.position.after, part.delivery.epoch)
-                return RecordDelivery(part.delivery.partition, record, part.delivery.epoch)
+                taken = RecordDelivery(part.delivery.partition, record, part.delivery.epoch)
+                return taken, part
             found = await self._next()
             if found is None:
                 continue
@@ -149,9 +115,9 @@ class Consumer:
             except LedgerError as error:
                 self._error = error  # to go on behind it would leave records out
                 raise
-            self._parts.append(_Part(held, delivery, records))
+            self._parts.append(Part(held, delivery, records))
 
-    def _current_part(self) -> _Part | None:
+    def _current_part(self) -> Part | None:
         """The first that may go on now. Those in doubt stay: nobody reads their rest again."""
         for part in list(self._parts):
             if part.is_lost:
@@ -213,6 +179,30 @@ class Consumer:
         held.handed_out(to)
         if self.auto_advance:
             self._in_hand = (held, to, epoch)
+
+    def _take_back(self, delivery: Delivery) -> None:
+        """It never reached who asked for it: it is handed out again."""
+        held = self._held.get(delivery.partition)
+        if held is None:
+            return
+        try:
+            self._put_back(Part(held, delivery, delivery.batch.records()), 0)
+        except LedgerError as error:
+            self._error = error
+
+    def _take_back_record(self, taken: tuple[RecordDelivery, Part]) -> None:
+        delivery, part = taken
+        self._put_back(part, delivery.record.position.slot - part.records[0].position.slot)
+
+    def _put_back(self, part: Part, index: int) -> None:
+        self._in_hand = None
+        if part.is_lost or index >= part.index > 0:
+            return
+        part.held.taken_back(part.records[index].position, part.handed_out_to)
+        part.index = index
+        if not any(each is part for each in self._parts):
+            self._parts.appendleft(part)
+        self._something.set()
 
     # Handling.
 

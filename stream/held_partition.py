@@ -131,6 +131,13 @@ class HeldPartition:
         """Records before `to` were handed out; a hand-over waits until they are handled."""
         self._delivered = max(self._delivered, to)
 
+    def taken_back(self, begin: Position, end: Position) -> None:
+        """Of what was handed out, this reached nobody: a hand-over does not wait for it."""
+        if self._delivered == end:
+            self._delivered = begin
+            if self.cursor is not None and self.cursor.position >= begin:
+                self._drained.set()
+
     def handled(self, to: Position, epoch: int) -> bool:
         """Records before `to`, handed out at `epoch`, are handled; False if it is not ours now."""
         if self.cursor is None or not self.holds(epoch):

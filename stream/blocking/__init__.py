@@ -30,8 +30,6 @@ from stream.blocking.tickets import Ticket as Ticket
 from stream.blocking.writer import StreamWriter as StreamWriter
 from stream.canary import CanaryOptions as CanaryOptions
 from stream.canary import CanaryRound as CanaryRound
-from stream.consumer import Delivery as Delivery
-from stream.consumer import RecordDelivery as RecordDelivery
 from stream.core.compression import Compression as Compression
 from stream.core.cursor_metadata import CursorMetadata as CursorMetadata
 from stream.core.entry_encoder import encode as encode
@@ -61,6 +59,8 @@ from stream.core.retention import RetentionPlan as RetentionPlan
 from stream.core.retention import SegmentPlan as SegmentPlan
 from stream.core.retention import Verdict as Verdict
 from stream.core.routing import partition_of as partition_of
+from stream.delivery import Delivery as Delivery
+from stream.delivery import RecordDelivery as RecordDelivery
 from stream.errors import CommitOutOfOrder as CommitOutOfOrder
 from stream.errors import CompressionUnavailable as CompressionUnavailable
 from stream.errors import CursorMoved as CursorMoved

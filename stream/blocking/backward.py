@@ -63,4 +63,5 @@ class BackwardBatches:
         Raises NoSuchStream, and what reading ledgers raises. Records that were truncated
         meanwhile are not there any more: that is the beginning of the stream.
         """
-        return self._crossing.call(lambda: anext(self._inner))
+        inner = self._inner
+        return self._crossing.call(lambda: anext(inner), inner._take_back)

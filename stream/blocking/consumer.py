@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from stream.blocking.crossing import Crossing
 from stream.consumer import Consumer as TrioConsumer
-from stream.consumer import Delivery, RecordDelivery
 from stream.consumer import RecordIterator as TrioRecordIterator
 from stream.core.position import Position
+from stream.delivery import Delivery, RecordDelivery
 from stream.lag import CursorLag
 
 
@@ -56,7 +56,8 @@ class Consumer:
 
         Raises Truncated, NoSuchStream, MemberExists, and what reading raises for good.
         """
-        return self._crossing.call(lambda: anext(self._inner))
+        inner = self._inner
+        return self._crossing.call(lambda: anext(inner), inner._take_back)
 
     def records(self) -> RecordIterator:
         """The same, record by record. May be mixed with batches: nothing is left out."""
@@ -64,7 +65,9 @@ class Consumer:
 
     def next_record(self) -> RecordDelivery:
         """The next record of any partition; see `__next__`."""
-        return self._crossing.call(lambda: self._inner.next_record())
+        inner = self._inner
+        taken = self._crossing.call(inner._next_of_part, inner._take_back_record)
+        return taken[0]
 
     def advance(self, handled: Delivery | RecordDelivery) -> None:
         """Everything of this partition up to and with these records is handled.
@@ -107,4 +110,6 @@ class RecordIterator:
         return self
 
     def __next__(self) -> RecordDelivery:
-        return self._crossing.call(lambda: anext(self._inner))
+        inner = self._inner._consumer
+        taken = self._crossing.call(inner._next_of_part, inner._take_back_record)
+        return taken[0]

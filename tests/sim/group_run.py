@@ -19,7 +19,8 @@ from bookie.testing.process import SimProcess
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from stream.consumer import Consumer, Delivery
+from stream.consumer import Consumer
+from stream.delivery import Delivery
 from stream.errors import MemberExists, PartitionLost
 from stream.groups import GroupInfo
 from stream.namespace import Namespace

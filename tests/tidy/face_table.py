@@ -41,7 +41,14 @@ class Face:
 
 
 _LEAVE = "await self.aclose()"
-_STEP = "return await self._crossing.call(lambda: anext(self._inner))"
+# Who is cancelled in the moment in which his records arrive gets them next time.
+_STEP = """\
+inner = self._inner
+return await self._crossing.call(lambda: anext(inner), inner._take_back)"""
+_RECORD_STEP = """\
+inner = {}
+taken = await self._crossing.call(inner._next_of_part, inner._take_back_record)
+return taken[0]"""
 _TICKET = """\
 ticket = Ticket(
     self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
@@ -207,11 +214,19 @@ while True:
     ),
     "Consumer": Face(
         attributes={"group": "str", "member": "str", "stream": "str"},
-        bodies={"__aiter__": "return self", "__anext__": _STEP},
+        bodies={
+            "__aiter__": "return self",
+            "__anext__": _STEP,
+            "next_record": _RECORD_STEP.format("self._inner"),
+        },
         skipped=frozenset({"note_group", "note_lost", "note_again", "run", "begin", "leave"}),
     ),
     "RecordIterator": Face(
-        home="consumer", bodies={"__aiter__": "return self", "__anext__": _STEP}
+        home="consumer",
+        bodies={
+            "__aiter__": "return self",
+            "__anext__": _RECORD_STEP.format("self._inner._consumer"),
+        },
     ),
     "Cursor": Face(
         attributes={"name": "str", "stream": "str", "position": "Position: self._to"},
