@@ -16,7 +16,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
-from ledger.errors import FinalError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from ledger.errors import FinalError, LedgerClosed, MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from ledger.read_ahead import EntryRange
 from ledger.reader import LedgerReader
 from ledger.tail import Tail
@@ -56,9 +56,13 @@ class SegmentFeed:
         self._ledger: LedgerReader | None = None
         self._entries: Tail | EntryRange | None = None
         self._fetched: deque[Entry] = deque()
+        self._fetching: trio.CancelScope | None = None
 
     async def aclose(self) -> None:
-        """Lets go of the ledger. Closing twice is fine."""
+        """Lets go of the ledger. Closing twice is fine. A call under way in another task raises
+        LedgerClosed."""
+        if self._fetching is not None:
+            self._fetching.cancel()
         await self._leave_segment()
 
     @property
@@ -82,7 +86,12 @@ class SegmentFeed:
             if end is not None and at >= end:
                 return None
             if not self._fetched:
-                if not await self._fetch(at, end, may_wait):
+                with trio.CancelScope() as self._fetching:
+                    has_more = await self._fetch(at, end, may_wait)
+                if self._fetching.cancel_called:
+                    await self._leave_segment()
+                    raise LedgerClosed(f"the reader of stream {self.stream!r} was closed")
+                if not has_more:
                     return None
                 continue
             batch = self._next_fetched()

@@ -111,6 +111,10 @@ class SharedTail:
 
     def leave(self, follower: ReaderFeed) -> None:
         self._followers.pop(follower, None)
+        task = follower.task
+        if task is not None and task in self._waiting:
+            del self._waiting[task]
+            trio.lowlevel.reschedule(task)
         if not self._followers:
             self.end()
 
@@ -136,11 +140,11 @@ class SharedTail:
             return False
         if self.is_over:
             return False
-        await self._wait()
+        await self._wait(follower)
         return True
 
-    async def _wait(self) -> None:
-        task = trio.lowlevel.current_task()
+    async def _wait(self, follower: ReaderFeed) -> None:
+        task = follower.task = trio.lowlevel.current_task()
         self._waiting[task] = None
         pump, self._pump = self._pump, None
         if pump is not None:
@@ -284,6 +288,8 @@ class ReaderFeed:
     ) -> None:
         self.number = 0
         """Of the batch he takes next from the tail he follows."""
+        self.task: trio.lowlevel.Task | None = None
+        """The last that waited for it."""
         self._client = client
         self._store = store
         self._namespace = namespace
@@ -293,6 +299,7 @@ class ReaderFeed:
         self._own.read_ahead_bytes = read_ahead_bytes
         self._tail: SharedTail | None = None
         self._goes_alone = tails is None
+        self._is_closed = False
 
     @property
     def position(self) -> Position | None:
@@ -309,7 +316,8 @@ class ReaderFeed:
         return await self._own.refresh()
 
     async def aclose(self) -> None:
-        """Lets go of everything. Closing twice is fine."""
+        """Lets go of everything. Closing twice is fine. A call under way raises LedgerClosed."""
+        self._is_closed = True
         self._leave_tail()
         await self._own.aclose()
 
@@ -338,6 +346,8 @@ class ReaderFeed:
                 # If it failed the error must come out here, not end another shared feed.
                 self._goes_alone = tail.is_over
                 self._leave_tail()
+            if self._is_closed:
+                raise LedgerClosed(f"the reader of stream {self._stream!r} was closed")
             if not self._client.is_open:
                 raise LedgerClosed(f"the client that reads stream {self._stream!r} is closed")
             if not self._goes_alone and await self._join():

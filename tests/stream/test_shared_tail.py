@@ -298,3 +298,47 @@ def test_the_last_one_that_leaves_in_the_moment_an_answer_comes_breaks_nothing(
                 assert seen == values
 
     simulate(story, 1)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("after_s", [0.001, 0.003, 0.01, 1.0, 3.0])
+def test_a_reader_that_another_task_closes_gives_out_nothing_more(
+    after_s: float, others: int
+) -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with cluster.client("one") as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(batch_bytes=1)
+            async with (
+                namespace.writer("s", create=True) as writer,
+                trio.open_nursery() as nursery,
+            ):
+                await writer.append_many([b"x"] * 20)
+
+                async def follow() -> None:
+                    async with namespace.reader("s") as other:
+                        for _ in range(21):
+                            await other.next_batch()
+
+                async def read(reader: StreamReader) -> None:
+                    while True:
+                        try:
+                            await reader.next_batch()
+                        except LedgerClosed:
+                            closed.set()
+                            return
+                        assert not is_closed
+
+                closed, is_closed = trio.Event(), False
+                for _ in range(others):
+                    nursery.start_soon(follow)
+                async with namespace.reader("s") as reader:
+                    nursery.start_soon(read, reader)
+                    await trio.sleep(after_s)
+                is_closed = True
+                with trio.fail_after(0.5):
+                    await closed.wait()
+                await writer.append(b"last")
+            assert namespace.tails.streams == []
+
+    simulate(story, 1)
