@@ -326,7 +326,8 @@ class StreamMetadata:
         """Whole closed ledgers become sealed segments, once per (sink, batch).
 
         Returns the same object if this batch was committed before. Raises CommitOutOfOrder for
-        an older batch, StreamBusy while a segment is open.
+        an older batch, StreamBusy while a segment is open, InvalidArgument for a ledger that the
+        stream has already: it would be deleted with the first of its segments.
         """
         last = self.commits.get(sink_id, -1)
         if batch_id == last:
@@ -342,9 +343,16 @@ class StreamMetadata:
                 f"writer (or take over and close) before committing ledgers"
             )
         segments, number, sequence = list(self.segments), self.next_segment, self.next_sequence
+        known = set(self.ledgers())
         for ledger_id, end in ends:
             if end.records <= 0:
                 continue
+            if ledger_id in known:
+                raise InvalidArgument(
+                    f"stream {self.name!r} has ledger {ledger_id} already: batch {batch_id} of "
+                    f"sink {sink_id!r} must bring ledgers of its own"
+                )
+            known.add(ledger_id)
             fresh = Segment(number, ledger_id, sequence, now_ms).sealed(end, now_ms)
             segments.append(fresh)
             number, sequence = number + 1, fresh.next_sequence

@@ -51,7 +51,8 @@ def untruncated(stream: StreamMetadata, position: Position | None) -> StreamMeta
     begin = first if position is None else position
     if begin >= stream.truncated_to:
         return stream
-    if begin < first and stream.segments and stream.segments[0].number > 1:
+    oldest = stream.segments[0].number if stream.segments else stream.next_segment
+    if begin < first and oldest > 1:
         raise InvalidArgument(
             f"stream {stream.name!r}: what is before {first} was purged and cannot come back; "
             f"{position} is before it. Leave the position out to bring back all there is"

@@ -122,6 +122,9 @@ def test_a_batch_commits_once() -> None:
         later.committed("sink", 3, [], 9)
     with pytest.raises(StreamBusy):
         later.taken_over().begun(1, 9, 0).committed("sink", 5, [], 9)
+    for twice in ([(7, end_of(2))], [(9, end_of(1)), (9, end_of(1))]):
+        with pytest.raises(InvalidArgument, match="must bring ledgers of its own"):
+            later.committed("other", 0, twice, 9)
 
 
 _steps = st.lists(

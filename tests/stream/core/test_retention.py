@@ -286,3 +286,12 @@ def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
         encode_stream(after)
         encode_stream(untruncated(after, None))
     encode_stream(trashed(full, now_ms))
+
+
+def test_what_was_purged_does_not_seem_to_come_back() -> None:
+    stream = stream_of([1, 1, 1]).truncated(Position(3, 1, 0), 5)
+    for through in (2, 3):  # 3: nothing is left at all
+        left = purged(stream, through)
+        assert len(untruncated(left, None).live()) == len(left.segments)
+        with pytest.raises(InvalidArgument, match="was purged and cannot come back"):
+            untruncated(left, Position(1, 0, 0))
