@@ -125,8 +125,8 @@ class SegmentChanges(OwnSegments):
             return await self._seal()
         elif trio.current_time() < self._retry_at:
             await self._wait()
-        elif should_roll(**facts, policy=self._policy) or self._is_outdated():
-            await self._roll()
+        elif (is_due := should_roll(**facts, policy=self._policy)) or self._is_outdated():
+            await self._roll(is_due)
         elif not self._is_prepare_tried and should_prepare(**facts, policy=self._policy):
             await self._prepare()
         else:
@@ -177,8 +177,9 @@ class SegmentChanges(OwnSegments):
             except RetryableError:
                 pass  # whether it is still ours will be seen when it matters
 
-    async def _next_ledger(self) -> LedgerWriter:
-        """The one made ahead, if it is as the policy wants it now."""
+    async def _next_ledger(self, is_due: bool) -> LedgerWriter:
+        """The one made ahead, if it is as the policy wants it now. If the roll is due anyway, it
+        may be one as before: a policy that cannot be followed must not make segments endless."""
         ledger, self._prepared = self._prepared, None
         if ledger is not None:
             if makes_alike(self._prepared_for, self._policy):
@@ -186,17 +187,19 @@ class SegmentChanges(OwnSegments):
                 return ledger
             await self._ledgers.discard(ledger)
         policy = await self._fresh_policy()
+        if is_due:
+            return await self._make()
         ledger = await self._ledgers.make(policy)
         self._made_for = policy
         return ledger
 
-    async def _roll(self) -> None:
+    async def _roll(self, is_due: bool) -> None:
         """Sends to a new ledger at once, and confirms there when the old one is closed and the
         new segment is published."""
         old = self._segments[-1]
         try:
             stream, version = await self._check_epoch()
-            ledger = await self._next_ledger()
+            ledger = await self._next_ledger(is_due)
         except RetryableError as error:
             self._retry_at = trio.current_time() + _ROLL_RETRY_S
             _log.info("stream=%s: cannot roll now: %s", self.stream, error)

@@ -250,6 +250,23 @@ def test_a_policy_that_cannot_be_read_ends_no_writer() -> None:
     simulate(story, 8)
 
 
+def test_segments_end_under_a_policy_that_cannot_be_followed() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with (
+            sim_namespace(cluster, roll_bytes=1 << 16, batch_bytes=1000) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            await writer.append(b"1")
+            await namespace.set_policy(ensemble_size=5)
+            await trio.sleep(SOON_S)
+            for _ in range(400):
+                await writer.append(bytes(1000))
+                await trio.sleep(0.1)
+            assert writer.statistics().rolls >= 3
+
+    simulate(story, 11)
+
+
 def test_a_writer_is_repaired_under_a_policy_that_cannot_be_followed() -> None:
     async def story(cluster: SimCluster) -> None:
         async with (
