@@ -76,9 +76,12 @@ class InProcessCluster:
     A bookie that dies of anything but `crash` is a bug: leaving the block raises what it was.
     """
 
-    def __init__(self, directory: Path, *, bookies: int = 3) -> None:
+    def __init__(self, directory: Path | str, *, bookies: int = 3) -> None:
         if not 1 <= bookies <= 64:
             raise InvalidArgument(f"bookies is {bookies}, must be 1 to 64")
+        directory = Path(directory).absolute()  # for programs that run elsewhere, too
+        if not directory.is_dir():
+            raise InvalidArgument(f"there is no directory {directory} for the cluster's metadata")
         self.uri = f"sqlite://{directory / 'cluster.db'}"
         """The cluster's address, as any program may use it."""
         world = Simulation(0, time_limit_s=math.inf, trace_file=None)
@@ -171,11 +174,13 @@ class InProcessCluster:
         async def call() -> None:
             try:
                 await async_fn()
+            except trio.Cancelled:
+                raise  # the cluster has failed or ended; its thread tells why, and then ends
             except BaseException as error:
                 errors.append(error)
-                raise
-            finally:
                 done.set()
+                raise
+            done.set()
 
         try:
             self._token.run_sync_soon(nursery.start_soon, call)

@@ -93,7 +93,10 @@ def test_what_cannot_be_is_refused(ledgerstream_cluster: InProcessCluster, tmp_p
     ledgerstream_cluster.crash(up)
     with pytest.raises(InvalidArgument, match="must be 1 to 64"):
         InProcessCluster(tmp_path, bookies=0)
+    with pytest.raises(InvalidArgument, match="no directory"):
+        InProcessCluster(tmp_path / "nowhere")
     not_entered = InProcessCluster(tmp_path)
+    assert InProcessCluster(str(tmp_path)).uri == not_entered.uri
     with pytest.raises(InvalidArgument, match="`with` block"):
         not_entered.crash(not_entered.bookies[0])
 
