@@ -7,11 +7,17 @@ cursor that cannot be read for one that is not there: retention waits for cursor
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import NamedTuple
 
-from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchNode
+from ledger.errors import (
+    InvalidArgument,
+    MetadataConflict,
+    MetadataCorrupt,
+    NodeExists,
+    NoSuchNode,
+)
 from ledger.metastore.base import ANY_VERSION, Check, Create, MetadataStore
 from stream.core.cursor_metadata import CursorMetadata, decode_cursor, encode_cursor
 from stream.core.metadata import StreamMetadata
@@ -161,20 +167,31 @@ class CursorStore:
         for path in (*(f"{folder}/{name}" for name in names), folder):
             await remove_leftover(self._store, path, only_if)
 
-    async def forget_deleted(
-        self, namespace: str, stream: StreamMetadata, before_ms: int
-    ) -> int:  # fmt: skip
+    async def forget_life(self, namespace: str, gone: StreamMetadata) -> None:
+        """Removes the cursors of just this stream, whose name another one has now."""
+        await self._forget_if(
+            namespace, gone.name, lambda cursor: cursor.stream_created_ms == gone.created_ms
+        )
+
+    async def forget_deleted(self, namespace: str, stream: StreamMetadata, before_ms: int) -> int:
         """Removes nodes of cursors that were deleted before a time long past; how many."""
+        # Cursors of an earlier stream of this name stay: it may come back from the trash.
+        return await self._forget_if(
+            namespace, stream.name, lambda c: c.is_deleted and c.changed_ms < before_ms
+        )
+
+    async def _forget_if(
+        self, namespace: str, stream: str, is_going: Callable[[CursorMetadata], bool]
+    ) -> int:
         count = 0
-        folder = cursors_path(namespace, stream.name)
+        folder = cursors_path(namespace, stream)
         for name in await self._store.children(folder):
             try:
                 node = await self._store.get(f"{folder}/{name}")
-            except NoSuchNode:
-                continue
-            cursor = decode_cursor(name, node.data)
-            is_gone = _if_of(stream, cursor) is None
-            if is_gone and cursor.changed_ms < before_ms:
+                cursor = decode_cursor(name, node.data)
+            except (NoSuchNode, MetadataCorrupt):
+                continue  # gone, or nobody can tell whose it is: it stays
+            if is_going(cursor):
                 count += await self._remove(f"{folder}/{name}", node.version)
         return count
 

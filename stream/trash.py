@@ -316,6 +316,8 @@ class Trash:
                 )
                 await forget_groups(self._store, self._namespace, present.name, only_if=is_gone)
                 gone.append(Delete(path, there_version))
+            elif there.created_ms != present.created_ms:
+                await CursorStore(self._store).forget_life(self._namespace, present)
         try:
             await self._store.transaction(gone)
         except NoSuchNode:

@@ -4,6 +4,7 @@ passed; a policy is explained before it is set."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 import trio
@@ -24,6 +25,7 @@ from stream import (
     Verdict,
     delete_namespace,
 )
+from stream.cursor_store import cursors_path
 from stream.store import stream_path
 from stream.trash import TOMBSTONE_MS
 from tests.stream.sim_namespace import sim_namespace
@@ -328,5 +330,30 @@ def test_partitions_made_again_have_epochs_that_no_writer_of_before_holds() -> N
         after = await namespace.stream_metadata("p#0")
         assert after.epoch > before.epoch
         assert after.created_ms > before.created_ms
+
+    tell(story)
+
+
+def test_cursors_wait_in_the_trash_with_their_stream_and_go_when_it_goes() -> None:
+    async def story(namespace: Namespace) -> None:
+        cursors = partial(namespace.client.store.children, cursors_path("n", "s"))
+        await namespace.set_policy(trash_ms=100 * WINDOW_MS)
+        await write(namespace, "s", [b"a"])
+        await namespace.set_cursor("s", "first", Position(1, 1, 0))
+        await namespace.delete_stream("s")
+        await write(namespace, "s", [b"b"])
+        await namespace.set_cursor("s", "second", Position(1, 1, 0))
+        await trio.sleep(80 * WINDOW_MS / 1000)
+        await namespace.delete_cursor("s", "second")
+        await namespace.delete_stream("s")
+        await namespace.undelete_stream("s", as_name="b")
+        await namespace.undelete_stream("s")
+        assert [cursor.name for cursor in await namespace.cursors("s")] == ["first"]
+        await namespace.delete_stream("s")
+        await write(namespace, "s", [b"c"])
+        await namespace.set_cursor("s", "third", Position(1, 1, 0))
+        await trio.sleep(200 * WINDOW_MS / 1000)
+        await sweep(namespace)
+        assert await cursors() == ["third"]
 
     tell(story)
