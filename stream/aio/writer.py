@@ -147,6 +147,14 @@ class StreamWriter(Appending):
                     )
                 )
             )
+        if expected_sequence is not None:
+            return await self._crossing.call(
+                lambda: self._appends.in_turn(
+                    lambda: self._inner.append(
+                        value, key, event_time_ms, headers, expected_sequence=expected_sequence
+                    )
+                )
+            )
         ticket = Ticket(
             self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
         )

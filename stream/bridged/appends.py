@@ -58,6 +58,8 @@ class PendingRecord(Latch):
         ):
             self.nbytes = len(value) + RECORD_OVERHEAD_BYTES
         else:
+            if headers is not None:
+                headers = tuple(headers)  # the caller may change his list meanwhile
             size = record_bytes(value, key, event_time_ms, headers)
             self.nbytes = size + RECORD_OVERHEAD_BYTES
         self.value = value

@@ -63,6 +63,14 @@ if receipt:
             )
         )
     )
+if expected_sequence is not None:
+    return await self._crossing.call(
+        lambda: self._appends.in_turn(
+            lambda: self._inner.append(
+                value, key, event_time_ms, headers, expected_sequence=expected_sequence
+            )
+        )
+    )
 """
 _PARTITION_TICKET = """\
 ticket = PartitionTicket(

@@ -158,6 +158,26 @@ async def check_conditional_appends(namespace: Namespace) -> None:
     assert await values(namespace) == [b"0", b"1", b"2"]
 
 
+async def check_a_mismatch_tells_of_what_is_durable(namespace: Namespace) -> None:
+    await namespace.set_policy(linger_ms=60_000)
+    async with namespace.writer("s", create=True) as writer:
+        ticket = writer.append_nowait(b"0")
+        with pytest.raises(SequenceMismatch):
+            await writer.append(b"again", expected_sequence=0)
+        assert await ticket.wait() == (1, 0, 0)
+    assert await values(namespace) == [b"0"]
+
+
+async def check_headers_are_those_of_the_moment(namespace: Namespace) -> None:
+    async with namespace.writer("s", create=True) as writer:
+        headers = [("h", b"1")]
+        ticket = writer.append_nowait(b"0", headers=headers)
+        headers.clear()
+        await ticket.wait()
+    async with namespace.reader("s") as reader:
+        assert (await anext(reader)).headers == (("h", b"1"),)
+
+
 async def check_a_takeover_ends_the_writer_before(namespace: Namespace) -> None:
     async with namespace.writer("s", create=True) as other:
         await other.append(b"theirs")
