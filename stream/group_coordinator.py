@@ -22,6 +22,7 @@ from stream.errors import NoSuchStream
 from stream.group_store import GroupNode, GroupStore
 from stream.membership import Membership
 from stream.partition_store import PartitionStore
+from stream.store import StreamStore
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +72,9 @@ class Coordinator:
             nursery.start_soon(membership.keep)
             nursery.start_soon(self._follow, self._groups.watch_members, self._saw_members)
             nursery.start_soon(self._follow, self._groups.watch, self._saw_group)
-            if self._is_partitioned:
-                nursery.start_soon(self._follow_partitions)
+            nursery.start_soon(
+                self._follow_partitions if self._is_partitioned else self._follow_stream
+            )
             await self._rebalance_when_needed()
 
     # What there is.
@@ -101,6 +103,21 @@ class Coordinator:
                         if len(stream.partition_names) > len(self._partitions):
                             self._partitions = stream.partition_names
                             self._changed.set()
+            except RetryableError as error:
+                _log.info("group=%s: %s", self._groups.name, error)
+            await trio.sleep(RETRY_S)
+
+    async def _follow_stream(self) -> None:
+        """Of a plain stream it matters only whether it is still the same one: members of another
+        one would undo what this one decides, and the other way round, for ever."""
+        store = StreamStore(self._client.store)
+        while True:
+            try:
+                watch = store.watch_stream(self._namespace, self._groups.stream)
+                async with aclosing(watch) as versions:
+                    async for stream in versions:
+                        if stream is None or stream.created_ms != self._created_ms:
+                            raise NoSuchStream(f"stream {self._groups.stream!r} was deleted")
             except RetryableError as error:
                 _log.info("group=%s: %s", self._groups.name, error)
             await trio.sleep(RETRY_S)

@@ -280,3 +280,35 @@ def test_a_cursor_that_is_gone_altogether_is_made_again() -> None:
                 assert (await namespace.cursor_lag("s#0", "g")).records == 0
 
     simulate(story)
+
+
+def test_members_of_a_plain_stream_that_was_made_anew_are_told_also_those_without_work() -> None:
+    """Else they and the members of the new one would undo each other's assignments for ever."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_stream(cluster, None) as namespace:
+            await write(namespace, "a", 3)
+            told: list[str] = []
+
+            async def consume(name: str) -> None:
+                async with cluster.client(name) as client:
+                    consumer = Namespace(client, "n").consumer("s", "g", member=name)
+                    try:
+                        async with consumer as member:
+                            async for _ in member:
+                                pass
+                    except NoSuchStream:
+                        told.append(name)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consume, "one")
+                nursery.start_soon(consume, "other")
+                await trio.sleep(5)
+                await namespace.delete_stream("s")
+                await namespace.create_stream("s")
+                await wait_for(lambda: sorted(told) == ["one", "other"], 5)
+            sent = await write(namespace, "b", 3)
+            worker = Worker(cluster, "new")
+            await wait_for(lambda: set(worker.values) == sent, 5)
+
+    simulate(story)
