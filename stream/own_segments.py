@@ -181,7 +181,7 @@ class OwnSegments:
         epoch, ledgers = self.epoch, self._ledgers
         try:
             stream = await ledgers.store.update_stream(
-                ledgers.namespace, ledgers.stream, lambda s: s.with_producer(epoch, name)
+                ledgers.namespace, ledgers.stream, lambda s: self._own(s).with_producer(epoch, name)
             )
         except MetadataConflict:
             await self._check_epoch()
@@ -194,11 +194,17 @@ class OwnSegments:
         """The stream as stored. Raises TakenOver, NoSuchStream."""
         ledgers = self._ledgers
         stream, version = await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
-        if stream.is_deleted:
-            raise NoSuchStream(f"stream {ledgers.stream!r} was deleted")
+        return self._own(stream), version
+
+    def _own(self, stream: StreamMetadata) -> StreamMetadata:
+        """This stream, if it is still ours. Raises TakenOver, NoSuchStream."""
+        assert self._stream is not None, "nothing is ours before the takeover"
+        # Long after a stream was deleted epochs of its name begin again.
+        if stream.is_deleted or stream.created_ms != self._stream.created_ms:
+            raise NoSuchStream(f"stream {stream.name!r} was deleted")
         if stream.epoch != self.epoch:
-            raise TakenOver(ledgers.stream, self.epoch, stream.epoch)
-        return stream, version
+            raise TakenOver(stream.name, self.epoch, stream.epoch)
+        return stream
 
     def _publish(self, segment: OpenSegment) -> None:
         assert self._stream is not None, "published without metadata"

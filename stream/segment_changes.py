@@ -165,7 +165,7 @@ class SegmentChanges(OwnSegments):
             await self._ledgers.store.update_stream(
                 self._ledgers.namespace,
                 self.stream,
-                lambda stream: stream.with_prepared(epoch, ledger_id),
+                lambda stream: self._own(stream).with_prepared(epoch, ledger_id),
             )
         except LedgerError as error:
             _log.info("stream=%s: no ledger ahead: %s", self.stream, error)

@@ -258,7 +258,8 @@ class Succession:
 
     def _look_again(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
         assert self.epoch is not None, self.story()
-        if stream.is_deleted:
+        assert self.stream is not None, self.story()
+        if stream.is_deleted or stream.created_ms != self.stream.created_ms:
             return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
         if stream.epoch != self.epoch:
             return self._fail(TakenOver(self.name, self.epoch, stream.epoch))

@@ -6,14 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
+import pytest
 import trio
 
+from ledger.errors import NoSuchNode
 from ledger.metastore.base import Change
-from stream import Janitor, Namespace, Position, encode
+from stream import Janitor, Namespace, NoSuchStream, Position, encode
 from stream.cursor_store import cursors_path
 from stream.group_store import groups_path
 from stream.partition_store import PartitionStore
-from stream.store import namespace_path
+from stream.store import namespace_path, stream_path
 from stream.succession import StreamLedgers
 from stream.trash import TOMBSTONE_MS
 from tests.stream.test_trash import WINDOW_MS, sweep, tell, write
@@ -207,5 +209,29 @@ def test_a_segment_published_unknown_to_its_writer_is_not_taken_out_of_the_trash
         await namespace.undelete_stream("s", as_name="back")
         await write(namespace, "back", [b"b"])
         assert values(await read_all(namespace, "back")) == [b"a", b"sent ahead", b"b"]
+
+    tell(story)
+
+
+def test_a_writer_who_slept_while_his_stream_was_forgotten_does_not_own_its_namesake() -> None:
+    async def sleep_through(namespace: Namespace) -> None:
+        async with namespace.writer("s", create=True) as sleeper:
+            await sleeper.append(b"a")
+            await namespace.delete_stream("s")
+            await trio.sleep(max(TOMBSTONE_MS, WINDOW_MS) / 1000)
+            await sweep(namespace)
+            with pytest.raises(NoSuchNode):
+                await namespace.client.store.get(stream_path("n", "s"))
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append(b"b")
+                assert writer.epoch == sleeper.epoch  # epochs begin again: they tell nothing here
+                with pytest.raises(NoSuchStream):
+                    await sleeper.append(b"never")
+                await writer.append(b"c")
+
+    async def story(namespace: Namespace) -> None:
+        with pytest.raises(NoSuchStream):
+            await sleep_through(namespace)
+        assert values(await read_all(namespace, "s")) == [b"b", b"c"]
 
     tell(story)
