@@ -6,7 +6,7 @@ stop the others. The decisions are core/routing.py; the writers partition_writer
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -104,7 +104,6 @@ class PartitionedWriter:
         self._keyless_number = 0
         self._keyless_writer: StreamWriter | None = None
         self._refused: dict[int, None] = {}
-        self._refused_last = -1
         self._calls = 0
         self._calls_ended = trio.Event()
         self._switching: trio.Event | None = None
@@ -135,7 +134,6 @@ class PartitionedWriter:
         or a partition that is not ours, and the error of a partition that failed.
         """
         if self._switching is not None:
-            self._refused_last = -1
             raise trio.WouldBlock
         if partition is not None:
             number = partition
@@ -144,13 +142,11 @@ class PartitionedWriter:
         writer = self._writers.open.get(number)
         if writer is None:
             self._writers.want(number)
-            self._refused_last = number
             self._refused[number] = None
             raise trio.WouldBlock
         try:
             ticket = writer.append_nowait(value, key, event_time_ms, headers)
         except trio.WouldBlock:
-            self._refused_last = number
             self._refused[number] = None
             raise
         if key is None and partition is None:
@@ -176,10 +172,7 @@ class PartitionedWriter:
             try:
                 ticket = self.append_nowait(value, key, event_time_ms, headers, partition=partition)
             except trio.WouldBlock:
-                # Only for ours: others may have been refused, and never ask again.
-                number = self._refused_last
-                self._refused.pop(number, None)
-                await self._wait_room_in([number])
+                await self.wait_room()
             else:
                 return await ticket.wait()
 
@@ -227,19 +220,23 @@ class PartitionedWriter:
     async def wait_room(self) -> None:
         """Returns when it is worth trying again what `append_nowait` refused."""
         refused, self._refused = self._refused, {}
-        await self._wait_room_in(refused)
-
-    async def _wait_room_in(self, numbers: Iterable[int]) -> None:
         if self._switching is not None:
             await self._switching.wait()
             return
         await trio.lowlevel.checkpoint()
-        for number in numbers:
-            try:
-                writer = await self._writers.opened(number, is_error_kept=True)
-                await writer.wait_room()
-            except LedgerError:
-                continue  # the next append to this partition tells
+        # The first is enough: others may have been refused by a partition that is stuck.
+        async with trio.open_nursery() as nursery:
+
+            async def wait(number: int) -> None:
+                try:
+                    writer = await self._writers.opened(number, is_error_kept=True)
+                    await writer.wait_room()
+                except LedgerError:
+                    pass  # the next append to this partition tells
+                nursery.cancel_scope.cancel()
+
+            for number in refused:
+                nursery.start_soon(wait, number)
 
     async def flush(self) -> None:
         """Sends what has gathered; returns when all records taken so far are durable.

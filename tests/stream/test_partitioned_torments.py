@@ -216,16 +216,22 @@ def test_a_node_that_cannot_be_read_stops_no_writer() -> None:
     simulate(story, 5)
 
 
-def test_what_others_were_refused_is_not_waited_for() -> None:
+def test_a_partition_without_room_keeps_nobody_from_the_others() -> None:
     async def story(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace = Namespace(client, "demo")
             await namespace.ensure(bytes_per_s_max=1)
-            async with namespace.partitioned_writer("s", create=2) as writer:
+            async with namespace.partitioned_writer("s", create=3) as writer:
                 await writer.append(bytes(1000), partition=0)
                 with pytest.raises(trio.WouldBlock):
                     writer.append_nowait(b"dropped: no room for a quarter of an hour", partition=0)
                 with trio.fail_after(10):
                     await writer.append(b"1", partition=1)
+                for partition in (0, 2):
+                    with pytest.raises(trio.WouldBlock):
+                        writer.append_nowait(b"2", partition=partition)
+                with trio.fail_after(10):
+                    await writer.wait_room()
+                    await writer.append_nowait(b"2", partition=2).wait()
 
     simulate(story, 6)
