@@ -1,15 +1,23 @@
-"""Deletes ledgers that nothing names any more, some at a time."""
+"""Deletes ledgers that nothing names any more, some at a time, and lets the metadata forget them.
+
+One that dies on the way has not worked in vain: every so often what is gone is forgotten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchLedger
+from stream.core.metadata import StreamMetadata
+from stream.store import StreamStore
 
 DELETES_AT_ONCE = 16
+
+LEDGERS_PER_STEP = 200
+"""After so many deletions the metadata forgets them."""
 
 
 async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int:
@@ -40,3 +48,28 @@ async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int
     if errors:
         raise errors[0]
     return count
+
+
+def steps(ledger_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The ledgers in parts, after each of which the metadata should forget them."""
+    for begin in range(0, len(ledger_ids), LEDGERS_PER_STEP):
+        yield ledger_ids[begin : begin + LEDGERS_PER_STEP]
+
+
+async def delete_garbage(
+    client: LedgerClient, store: StreamStore, namespace: str, stream: StreamMetadata
+) -> tuple[StreamMetadata, int]:
+    """Deletes the garbage of a stream; returns the stream without it, and how many there were.
+
+    Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
+    """
+    count = 0
+    if not stream.is_deleted:
+        for part in steps(stream.garbage):
+            count += await delete_ledgers(client, part)
+
+            def forgotten(present: StreamMetadata, part: Sequence[int] = part) -> StreamMetadata:
+                return present.forgotten(part)
+
+            stream = await store.update_stream(namespace, stream.name, forgotten)
+    return stream, count

@@ -16,11 +16,12 @@ from stream import trash
 from stream.core.metadata import StreamMetadata
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
-from stream.core.retention import RetentionPlan, explain, purge_through, retained
+from stream.core.retention import Cause, RetentionPlan, explain, purge_through, retained
 from stream.core.trash import purged
 from stream.cursor_store import CursorStore, cursor_path
 from stream.errors import NotInTrash
-from stream.ledger_deletion import delete_ledgers
+from stream.ledger_deletion import delete_garbage
+from stream.partition_sizes import PartitionSizes
 from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing, namespace_path, was_deleted
 
 
@@ -41,28 +42,21 @@ async def reclaim_stream(
     Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
     """
     stream, _ = await store.read_stream(namespace, name)
-    _, count = await _reclaim(client, store, namespace, stream)
+    _, count = await delete_garbage(client, store, namespace, stream)
     return count
 
 
-async def _reclaim(
-    client: LedgerClient, store: StreamStore, namespace: str, stream: StreamMetadata
-) -> tuple[StreamMetadata, int]:
-    if not stream.garbage or stream.is_deleted:
-        return stream, 0
-    count = await delete_ledgers(client, stream.garbage)
-    after = await store.update_stream(
-        namespace, stream.name, lambda present: present.forgotten(stream.garbage)
-    )
-    return after, count
-
-
 async def plan_retention(
-    client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata
+    client: LedgerClient,
+    policy: NamespaceMetadata,
+    stream: StreamMetadata,
+    sizes: PartitionSizes | None = None,
 ) -> tuple[RetentionPlan, list[Check]]:
-    """What the policy does to the stream now, and the cursors this stands on, as they were read.
+    """What the policy does to the stream now, and what this stands on, as it was read: cursors,
+    and of a partition dropped for the size of the whole the others.
 
-    A cursor that cannot be read is none: everything is kept. Raises MetadataUnavailable.
+    `sizes` are of this look at the namespace, if it is at several streams. A cursor that cannot be
+    read is none: everything is kept. Raises MetadataUnavailable.
     """
     cursors: dict[str, Position] = {}
     checks: list[Check] = []
@@ -73,7 +67,12 @@ async def plan_retention(
             if slot.cursor is not None and slot.version is not None:
                 cursors[name] = slot.cursor.position
                 checks.append(Check(cursor_path(policy.name, stream.name, name), slot.version))
-    return explain(stream, policy, cursors, client.now_ms()), checks
+    sizes = PartitionSizes(client, policy.name) if sizes is None else sizes
+    share, others = await sizes.share(policy, stream)
+    plan = explain(stream, policy, cursors, client.now_ms(), share)
+    if any(segment.cause is Cause.SIZE for segment in plan.dropped):
+        checks += others
+    return plan, checks
 
 
 class Seen(NamedTuple):
@@ -94,7 +93,9 @@ async def see(store: StreamStore, namespace: str, name: str) -> Seen:
     return Seen(policy, policy_version, stream, version)
 
 
-async def apply_retention(client: LedgerClient, namespace: str, seen: Seen) -> Applied:
+async def apply_retention(
+    client: LedgerClient, namespace: str, seen: Seen, sizes: PartitionSizes | None = None
+) -> Applied:
     """Drops and purges what the policy of the namespace says now, and gives back ledgers.
 
     Each change is made only if stream, policy and cursors are still those it was decided by, or
@@ -104,18 +105,21 @@ async def apply_retention(client: LedgerClient, namespace: str, seen: Seen) -> A
     """
     store = StreamStore(client.store)
     name = seen.stream.name
+    sizes = PartitionSizes(client, namespace) if sizes is None else sizes
     for _ in range(UPDATE_TRIES_MAX):
         policy, policy_version, stream, version = seen
-        plan, checks = await plan_retention(client, policy, stream)
+        plan, checks = await plan_retention(client, policy, stream, sizes)
         wanted = retained(stream, plan)
         if wanted != stream:
             checks.append(Check(namespace_path(namespace), policy_version))
             try:
                 await store.put_stream(namespace, wanted, version, only_if=checks)
             except MetadataConflict:
+                sizes.forget_all(name)
                 seen = await see(store, namespace, name)
                 continue
-        after, count = await _reclaim(client, store, namespace, wanted)
+            sizes.forget(name)
+        after, count = await delete_garbage(client, store, namespace, wanted)
         return Applied(after, plan, count)
     raise kept_changing(f"stream {name!r}, its cursors or its policy")
 
@@ -138,7 +142,7 @@ async def truncate_stream(
                 await store.put_stream(namespace, wanted, version, only_if=unchanged)
             except MetadataConflict:
                 continue
-        stream, _ = await _reclaim(client, store, namespace, wanted)
+        stream, _ = await delete_garbage(client, store, namespace, wanted)
         return stream
     raise kept_changing(f"stream {name!r}")
 

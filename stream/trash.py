@@ -35,7 +35,7 @@ from stream.core.trash import (
 from stream.cursor_store import CursorStore
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash, StreamExists
 from stream.group_store import forget_groups
-from stream.ledger_deletion import delete_ledgers
+from stream.ledger_deletion import delete_garbage, delete_ledgers, steps
 from stream.store import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -266,10 +266,11 @@ class Trash:
         NotInTrash if it came back or is gone; MetadataConflict if `only_if` changed.
         """
         present, version = await self._condemned(stream, deleted_ms, only_if)
-        count = await delete_ledgers(self._client, present.garbage)
+        count = 0
         try:
-            if present.garbage:
-                present = replace(present, garbage=())
+            for part in steps(present.garbage):
+                count += await delete_ledgers(self._client, part)
+                present = replace(present, garbage=present.garbage[len(part) :])
                 version = await self._put(present, version)
             if self._client.now_ms() - deleted_ms >= TOMBSTONE_MS:
                 await self._forget(present, version)
@@ -354,10 +355,7 @@ class Trash:
             after = await self._streams.update_stream(
                 self._namespace, name, lambda s: purged(s, min(through, _last_dropped(s)))
             )
-            count = await delete_ledgers(self._client, after.garbage)
-            await self._streams.update_stream(
-                self._namespace, name, lambda s: s.forgotten(after.garbage)
-            )
+            _, count = await delete_garbage(self._client, self._streams, self._namespace, after)
         except (NoSuchStream, IsPartitioned):
             return -1
         return count
