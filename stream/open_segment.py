@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.errors import InvalidArgument
 from ledger.writer import LedgerWriter
 from stream.core.entry_format import read_header
 from stream.core.metadata import SegmentEnd
@@ -24,6 +25,13 @@ class WriterOptions:
     receipt_wait_s: float = 0.2
     """How long a receipt waits, once its record is durable, for the bookies that were not needed
     for that. Without receipts nothing waits."""
+
+    def __post_init__(self) -> None:
+        if self.pending_bytes_max < 1:
+            raise InvalidArgument(
+                f"pending_bytes_max is {self.pending_bytes_max}: nothing would ever have room; at "
+                "least 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,11 @@ async def test_bad_records_are_refused_and_harm_nobody(tmp_path: Path) -> None:
             await writer.append(b"late")
 
 
+def test_a_writer_must_have_room_for_something() -> None:
+    with pytest.raises(InvalidArgument, match="nothing would ever have room"):
+        WriterOptions(pending_bytes_max=0)
+
+
 async def test_event_times_are_whole_numbers(tmp_path: Path) -> None:
     """Refused when handed over: in the batch it would take down the writer."""
     async with a_namespace(tmp_path) as namespace:
