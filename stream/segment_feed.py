@@ -226,9 +226,11 @@ class SegmentFeed:
             raise error
 
     async def _leave_segment(self) -> None:
-        ledger, self._ledger = self._ledger, None
-        self._entries = self._segment = None
+        ledger, entries = self._ledger, self._entries
+        self._ledger = self._entries = self._segment = None
         self._fetched.clear()
-        if ledger is not None:
-            with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True):
+            if entries is not None:
+                await entries.aclose()  # else what was read ahead comes in all the same
+            if ledger is not None:
                 await ledger.aclose()

@@ -1,5 +1,5 @@
 """Readers of streams that are deleted and made anew, truncated ahead of what is written, or
-committed by others whose clocks differ."""
+committed by others whose clocks differ; and readers that are cancelled again and again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
+from ledger.options import ClientOptions
+from ledger.read_ahead import EntryRange, _Span
 from stream import LATEST, FromTime, Namespace, NoSuchStream, OnTruncated, Position
 from stream.core.entry_encoder import encode
 
@@ -129,5 +131,44 @@ def test_from_a_time_on_nothing_is_left_out_where_times_go_back() -> None:
             async with namespace.reader("s", start=FromTime(4000)) as reader:
                 batches = [batch async for batch in reader.read_to_end()]
             assert [batch.first_sequence for batch in batches] == [1, 2, 3, 4, 5]
+
+    simulate(story, 1)
+
+
+def test_what_a_cancelled_call_had_read_ahead_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else calls with short timeouts pile up reads, each as much as one reader may read ahead."""
+    under_way: list[EntryRange] = []
+    most = 0
+    run = EntryRange._run
+
+    async def counted(entries: EntryRange, span: _Span) -> None:
+        nonlocal most
+        under_way.append(entries)
+        most = max(most, len(under_way))
+        try:
+            await run(entries, span)
+        finally:
+            under_way.remove(entries)
+
+    async def story(cluster: SimCluster) -> None:
+        options = ClientOptions(batch_read_bytes=4000, read_ahead_bytes=16_000)
+        async with cluster.client("one", options) as client:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(batch_bytes=1)
+            async with namespace.writer("s", create=True) as writer:
+                await writer.append_many([b"x" * 500] * 500)
+            network = cluster.network.options
+            network.latency_min_s = network.latency_max_s = 0.2
+            monkeypatch.setattr(EntryRange, "_run", counted)
+            async with namespace.reader("s") as reader:
+                next_sequence = 0
+                for _ in range(40):
+                    with trio.move_on_after(1):
+                        while next_sequence < 500:
+                            batch = await reader.next_batch()
+                            assert batch.first_sequence == next_sequence
+                            next_sequence += len(batch)
+                assert next_sequence == 500
+            assert 0 < most <= 6, "four batches are what may be read ahead"
 
     simulate(story, 1)
