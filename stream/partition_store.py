@@ -16,7 +16,7 @@ from stream.core.metadata_format import encode_stream
 from stream.core.names import partition_name
 from stream.core.partitioned import PartitionedStream, decode_partitioned, encode_partitioned
 from stream.core.trash import remade
-from stream.errors import StreamExists
+from stream.errors import IsPartitioned, NoSuchStream, StreamExists
 from stream.store import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -52,9 +52,9 @@ class PartitionStore:
         for _ in range(UPDATE_TRIES_MAX):
             changes = await self._blank_partitions(namespace, stream, 0)
             path, data = stream_path(namespace, stream.name), encode_partitioned(stream)
+            dead = await self._tombstone(namespace, stream.name)
+            changes.append(Create(path, data) if dead is None else Put(path, data, dead[1]))
             try:
-                version = await self._free_version(namespace, stream.name)
-                changes.append(Create(path, data) if version < 0 else Put(path, data, version))
                 await self._store.transaction(changes)
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue  # somebody came between: look again
@@ -125,31 +125,25 @@ class PartitionStore:
             name = partition_name(stream.name, number)
             path = stream_path(namespace, name)
             blank = StreamMetadata(name=name, created_ms=stream.created_ms)
-            version = await self._free_version(namespace, name) if name in there else -1
-            if version >= 0:
-                present, _ = await self._streams.read_stream(namespace, name)
-                blank = remade(blank, present)
-            data = encode_stream(blank)
-            changes.append(Create(path, data) if version < 0 else Put(path, data, version))
+            dead = await self._tombstone(namespace, name) if name in there else None
+            if dead is None:
+                changes.append(Create(path, encode_stream(blank)))
+            else:
+                changes.append(Put(path, encode_stream(remade(blank, dead[0])), dead[1]))
         return changes
 
-    async def _free_version(self, namespace: str, name: str) -> int:
-        """The version of the tombstone of this name, -1 if there is nothing.
+    async def _tombstone(self, namespace: str, name: str) -> tuple[StreamMetadata, int] | None:
+        """The tombstone of this name and its version, None if there is nothing.
 
         Raises StreamExists if the name is in use, or its ledgers were not put away yet.
         """
         try:
-            node = await self._store.get(stream_path(namespace, name))
-        except NoSuchNode:
-            return -1
-        partitioned = decode_partitioned(name, node.data)
-        if partitioned is not None:
-            is_free = partitioned.is_deleted
-        else:
-            plain, version = await self._streams.read_stream(namespace, name)
-            if version != node.version:
-                raise MetadataConflict(f"stream {name!r} is being changed")
-            is_free = plain.is_deleted and not plain.ledgers()
+            present, version = await self._streams.read_stream(namespace, name)
+            is_free = present.is_deleted and not present.ledgers()
+        except NoSuchStream:
+            return None
+        except IsPartitioned:
+            is_free = False
         if not is_free:
             raise StreamExists(f"stream {name!r} exists already in namespace {namespace!r}")
-        return node.version
+        return present, version

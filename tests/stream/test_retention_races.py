@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from ledger.errors import NoSuchNode
-from ledger.metastore.base import Change
-from stream import Janitor, Namespace, NoSuchStream, Position, encode
+from ledger.metastore.base import Change, Node
+from stream import Janitor, Namespace, NoSuchStream, Position, StreamExists, encode
 from stream.cursor_store import cursors_path
 from stream.group_store import groups_path
 from stream.partition_store import PartitionStore
@@ -23,15 +23,20 @@ from tests.stream.whole_streams import read_all, values
 
 
 class Interloper:
-    """Does something just before the next transaction, or that which changes a certain node, or
-    before the children of that node are listed."""
+    """Does something just before the next transaction; with a path before the call of this turn
+    that reads that node, lists its children, or is a transaction about it."""
 
     def __init__(
-        self, namespace: Namespace, act: Callable[[], Awaitable[object]], path: str | None
+        self,
+        namespace: Namespace,
+        act: Callable[[], Awaitable[object]],
+        path: str | None,
+        turn: int,
     ) -> None:
         self._inner = namespace.client.store
-        self._act: Callable[[], Awaitable[object]] | None = act
+        self._act = act
         self._path = path
+        self._turn = turn
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -46,19 +51,27 @@ class Interloper:
             await self._interlope()
         return await self._inner.children(path)
 
+    async def get(self, path: str) -> Node:
+        if path == self._path:
+            await self._interlope()
+        return await self._inner.get(path)
+
     async def _interlope(self) -> None:
-        act, self._act = self._act, None
-        if act is not None:
-            await act()
+        self._turn -= 1
+        if self._turn == 0:
+            await self._act()
 
 
 @asynccontextmanager
 async def interloper(
-    namespace: Namespace, act: Callable[[], Awaitable[object]], path: str | None = None
+    namespace: Namespace,
+    act: Callable[[], Awaitable[object]],
+    path: str | None = None,
+    turn: int = 1,
 ) -> AsyncIterator[None]:
     """The store of this namespace's client, with somebody else who is always a bit faster."""
     inner = namespace.client.store
-    namespace.client.store = Interloper(namespace, act, path)  # type: ignore[assignment]
+    namespace.client.store = Interloper(namespace, act, path, turn)  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -233,5 +246,24 @@ def test_a_writer_who_slept_while_his_stream_was_forgotten_does_not_own_its_name
         with pytest.raises(NoSuchStream):
             await sleep_through(namespace)
         assert values(await read_all(namespace, "s")) == [b"b", b"c"]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("turn", range(1, 5))
+def test_of_those_who_bring_back_and_make_anew_one_wins(turn: int) -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.create_stream("p", partitions=1)
+        await write(namespace, "p#0", [b"old"])
+        await namespace.delete_stream("p")
+        back = partial(namespace.undelete_stream, "p")
+        is_made = True
+        async with interloper(namespace, back, stream_path("n", "p#0"), turn):
+            try:
+                await namespace.create_stream("p", partitions=1)
+            except StreamExists:
+                is_made = False
+        records = values(await read_all(namespace, "p#0"))
+        assert records == ([] if is_made else [b"old"])
 
     tell(story)
