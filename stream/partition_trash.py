@@ -80,13 +80,11 @@ async def _check_in_trash(client: LedgerClient, namespace: str, node: Partitione
     for name, deleted_ms in await streams.list_trash(namespace):
         times.setdefault(name, []).append(deleted_ms)
     for name in node.partition_names:
-        if name not in times:
-            try:
-                await streams.read_living_stream(namespace, name)
-            except NoSuchStream:
+        try:
+            await streams.read_living_stream(namespace, name)
+        except NoSuchStream:
+            if name not in times or (await trash.read(name, max(times[name])))[0].is_purged:
                 raise _purged(namespace, name) from None
-        elif (await trash.read(name, max(times[name])))[0].is_purged:
-            raise _purged(namespace, name)
 
 
 def _purged(namespace: str, name: str) -> NotInTrash:

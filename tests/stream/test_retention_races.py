@@ -15,6 +15,7 @@ from stream import Janitor, Namespace, NoSuchStream, Position, StreamExists, enc
 from stream.cursor_store import cursors_path
 from stream.group_store import groups_path
 from stream.partition_store import PartitionStore
+from stream.partitions import delete_uncounted
 from stream.store import namespace_path, stream_path
 from stream.succession import StreamLedgers
 from stream.trash import TOMBSTONE_MS
@@ -265,5 +266,26 @@ def test_of_those_who_bring_back_and_make_anew_one_wins(turn: int) -> None:
                 is_made = False
         records = values(await read_all(namespace, "p#0"))
         assert records == ([] if is_made else [b"old"])
+
+    tell(story)
+
+
+def test_half_a_deletion_is_taken_back_though_the_name_was_purged_before() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.set_policy(trash_ms=0)
+        await namespace.create_stream("p", partitions=2)
+        await namespace.delete_stream("p")
+        await namespace.set_policy(trash_ms=WINDOW_MS)
+        await namespace.create_stream("p", partitions=2)
+        for partition in ("p#0", "p#1"):
+            await write(namespace, partition, [partition.encode()])
+        nodes = PartitionStore(namespace.client.store)
+        node, version = await nodes.read("n", "p")
+        assert node is not None
+        await nodes.put("n", node.deleted(namespace.client.now_ms()), version)
+        assert await delete_uncounted(namespace.client, "n", "p#0")  # and stopped there
+        await namespace.undelete_stream("p")
+        for partition in ("p#0", "p#1"):
+            assert values(await read_all(namespace, partition)) == [partition.encode()]
 
     tell(story)
