@@ -20,6 +20,7 @@ from stream.core.names import parse_partition
 from stream.core.policy import NamespaceMetadata
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.group_store import forget_groups
+from stream.partition_sizes import PartitionSizes
 from stream.partitions import delete_uncounted, uncounted
 from stream.reclaim import Seen, apply_retention
 from stream.store import StreamStore, namespace_path, stream_path
@@ -55,6 +56,7 @@ class _Sweep:
     policy: NamespaceMetadata
     policy_version: int
     moves: Check
+    sizes: PartitionSizes
     counts: dict[str, int] = field(default_factory=dict)
     named: set[int] = field(default_factory=set)
     """Ledgers that a stream or the trash names."""
@@ -102,7 +104,8 @@ class Janitor:
         NoSuchNamespace, MetadataUnavailable.
         """
         policy, version = await self._store.read_namespace(self._namespace)
-        sweep = _Sweep(policy, version, await self._trash.moves())
+        sizes = PartitionSizes(self._client, self._namespace)
+        sweep = _Sweep(policy, version, await self._trash.moves(), sizes)
         names = await self._store.list_nodes(self._namespace)
         await self._finish_deletions(sweep, names)
         for name in self._from_anywhere(names):
@@ -145,7 +148,7 @@ class Janitor:
             return
         sweep.named.update(stream.ledgers())
         seen = Seen(sweep.policy, sweep.policy_version, stream, version)
-        applied = await apply_retention(self._client, self._namespace, seen)
+        applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
         sweep.named.update(applied.stream.ledgers())
         sweep.count("streams")
         sweep.count("streams_truncated", bool(applied.plan.dropped))

@@ -16,6 +16,7 @@ from stream.core.amounts import duration_text, size_text
 from stream.core.policy import NamespaceMetadata
 from stream.core.retention import RetentionPlan, SegmentPlan, Verdict, explain_deleted
 from stream.errors import DataWouldBeDropped, IsPartitioned, NoSuchStream, NotInTrash
+from stream.partition_sizes import PartitionSizes
 from stream.reclaim import plan_retention
 from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing
 from stream.trash import Trash
@@ -127,6 +128,7 @@ async def set_policy(
 async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[RetentionPlan]:
     """What a policy does now to each stream of its namespace, and to those in the trash."""
     store, trash = StreamStore(client.store), Trash(client, policy.name)
+    sizes = PartitionSizes(client, policy.name)
     found: list[RetentionPlan] = []
     for name in await store.list_nodes(policy.name):
         try:
@@ -134,7 +136,7 @@ async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[Retenti
         except (NoSuchStream, IsPartitioned):
             continue
         if not stream.is_deleted:
-            found.append((await plan_retention(client, policy, stream))[0])
+            found.append((await plan_retention(client, policy, stream, sizes))[0])
     for name, deleted_ms in await store.list_trash(policy.name):
         try:
             stream, _ = await trash.read(name, deleted_ms)

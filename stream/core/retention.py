@@ -10,12 +10,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from stream.core.amounts import duration_text, size_text
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 from stream.core.trash import purged
+
+if TYPE_CHECKING:
+    from stream.core.partitioned_retention import SizeShare
 
 TRASH_SEGMENTS_MAX = 2000
 """Of one stream. They share a metadata node with what is alive, which must not fill up with them:
@@ -53,8 +57,9 @@ class SegmentPlan:
 
     `due_ms` is when it happens if the policy stays and nothing else does (dropped, if it is
     kept; purged, if it is or goes to the trash); None: not by time alone. `newest_ms` is the time
-    of its last record. `bytes_behind` are sealed behind it. `is_purged`: it cannot come back after
-    this sweep.
+    of its last record. `bytes_behind` are sealed behind it: later in its stream, or by time in
+    all `partitions` if it is of a partitioned one. `is_purged`: it cannot come back after this
+    sweep.
     """
 
     number: int
@@ -67,6 +72,7 @@ class SegmentPlan:
     due_ms: int | None
     is_purged: bool = False
     bytes_behind: int = 0
+    partitions: int = 0
     cursor: str = ""
     cursor_at: Position | None = None
     dropped_ms: int = -1
@@ -120,8 +126,7 @@ class SegmentPlan:
             )
         if policy.retention_bytes is not None:
             words.append(
-                f"{size_text(self.bytes_behind)} sealed behind it, retention_bytes keeps "
-                f"{size_text(policy.retention_bytes)}"
+                f"{self._behind()}, retention_bytes keeps {size_text(policy.retention_bytes)}"
             )
         return "; ".join(words)
 
@@ -134,10 +139,11 @@ class SegmentPlan:
                 f"retention_ms of {duration_text(policy.retention_ms)}"
             )
         assert policy.retention_bytes is not None, "dropped by a size that is not set"
-        return (
-            f"{size_text(self.bytes_behind)} sealed behind it, retention_bytes wants "
-            f"{size_text(policy.retention_bytes)}"
-        )
+        return f"{self._behind()}, retention_bytes wants {size_text(policy.retention_bytes)}"
+
+    def _behind(self) -> str:
+        where = f" in {self.partitions} partitions" if self.partitions else ""
+        return f"{size_text(self.bytes_behind)} sealed behind it{where}"
 
     def _then(self) -> str:
         if self.is_purged:
@@ -192,15 +198,17 @@ def explain(
     policy: NamespaceMetadata,
     cursors: Mapping[str, Position],
     now_ms: int,
+    share: SizeShare | None = None,
 ) -> RetentionPlan:
     """What the policy does to the stream now.
 
     A sealed segment goes when its newest record is older than `retention_ms`, or when the sealed
     segments behind it hold at least `retention_bytes`; not before every cursor of
     `retention_cursors` is behind it, and not before those that are older. `cursors` are the
-    stream's by name; one that is named and missing keeps everything.
+    stream's by name; one that is named and missing keeps everything. `share` is for a partition:
+    what is behind a segment is counted in all of them.
     """
-    dropped, kept = _divide(stream, policy, cursors, now_ms)
+    dropped, kept = _divide(stream, policy, cursors, now_ms, share)
     begin = dropped[-1][0].end if dropped else stream.truncated_to
     begin = max(begin, stream.truncated_to)
     after = stream.truncated(begin, now_ms) if dropped else stream
@@ -215,7 +223,7 @@ def explain(
                 segment.number, segment.ledger_id, Verdict.DROP, cause, segment.records,
                 segment.nbytes, newest_ms(segment), now_ms + policy.trash_ms,
                 is_purged=segment.number <= through, bytes_behind=behind,
-                policy=policy, now_ms=now_ms,
+                partitions=share.partitions if share else 0, policy=policy, now_ms=now_ms,
             )
         )  # fmt: skip
     return RetentionPlan(stream.name, now_ms, begin, through, (*plans, *kept))
@@ -276,6 +284,7 @@ def _divide(
     policy: NamespaceMetadata,
     cursors: Mapping[str, Position],
     now_ms: int,
+    share: SizeShare | None,
 ) -> tuple[list[_Dropped], list[SegmentPlan]]:
     """Of the live segments: those to drop now, oldest first, and the plans of the others."""
     missing = next((name for name in policy.retention_cursors if name not in cursors), None)
@@ -284,13 +293,19 @@ def _divide(
         default=None,
     )
     live = stream.live()
-    behind = sum(segment.nbytes for segment in live)
+    left = sum(segment.nbytes for segment in live)
     dropped: list[_Dropped] = []
     kept: list[SegmentPlan] = []
     due_ms: int | None = now_ms
     for segment in live:
-        behind -= segment.nbytes
-        cause, is_held, cursor, at = _judge(segment, policy, behind, missing, slowest, now_ms)
+        left -= segment.nbytes
+        behind = left if share is None else share.bytes_behind.get(segment.number, 0)
+        is_surplus = policy.retention_bytes is not None and (
+            behind >= policy.retention_bytes
+            if share is None
+            else segment.number <= share.drop_through
+        )
+        cause, is_held, cursor, at = _judge(segment, policy, is_surplus, missing, slowest, now_ms)
         if not is_held and not kept:
             dropped.append((segment, cause, behind))
             continue
@@ -307,8 +322,8 @@ def _divide(
             SegmentPlan(
                 segment.number, segment.ledger_id, Verdict.KEEP, cause, segment.records,
                 segment.nbytes, -1 if segment.is_open else newest_ms(segment), due_ms,
-                bytes_behind=behind, cursor=cursor, cursor_at=at,
-                policy=policy, now_ms=now_ms,
+                bytes_behind=behind, partitions=share.partitions if share else 0,
+                cursor=cursor, cursor_at=at, policy=policy, now_ms=now_ms,
             )
         )  # fmt: skip
     return dropped, kept
@@ -317,7 +332,7 @@ def _divide(
 def _judge(
     segment: Segment,
     policy: NamespaceMetadata,
-    behind: int,
+    is_surplus: bool,
     missing: str | None,
     slowest: tuple[Position, str] | None,
     now_ms: int,
@@ -328,7 +343,6 @@ def _judge(
     if policy.retention_ms is None and policy.retention_bytes is None:
         return Cause.NO_LIMIT, True, "", None
     is_old = policy.retention_ms is not None and now_ms - newest_ms(segment) > policy.retention_ms
-    is_surplus = policy.retention_bytes is not None and behind >= policy.retention_bytes
     if not (is_old or is_surplus):
         return Cause.WITHIN_LIMITS, True, "", None
     if missing is not None:

@@ -19,6 +19,7 @@ from stream.core.metadata import Segment, StreamMetadata
 from stream.core.policy import NamespaceMetadata
 from stream.core.retention import RetentionPlan
 from stream.ledger_deletion import delete_ledgers
+from stream.partition_sizes import PartitionSizes
 from stream.store import StreamStore, namespace_path
 from tests.sim.model import Violation
 from tests.sim.retention import Options, run_retention
@@ -54,7 +55,7 @@ def _nothing_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _cursors_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     async def careless(
-        client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata
+        client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata, *_: PartitionSizes
     ) -> tuple[RetentionPlan, list[Check]]:
         blind = replace(policy, retention_cursors=())
         return retention.explain(stream, blind, {}, client.now_ms()), []
@@ -82,10 +83,12 @@ def _moves_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 def _ledgers_go_before_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = reclaim.apply_retention
 
-    async def hasty(client: LedgerClient, namespace: str, seen: reclaim.Seen) -> reclaim.Applied:
+    async def hasty(
+        client: LedgerClient, namespace: str, seen: reclaim.Seen, *rest: PartitionSizes
+    ) -> reclaim.Applied:
         plan, _ = await reclaim.plan_retention(client, seen.policy, seen.stream)
         await delete_ledgers(client, [segment.ledger_id for segment in plan.purged])
-        return await apply(client, namespace, seen)
+        return await apply(client, namespace, seen, *rest)
 
     monkeypatch.setattr(janitor, "apply_retention", hasty)
 
