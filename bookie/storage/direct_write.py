@@ -3,7 +3,7 @@
 What a bookie writes it seldom reads back from the disk: journals at a restart, entry logs after
 they have left the caches. So what the page cache does for a write (taking pages, copying,
 writing back, giving up) costs more than one copy into memory that is warm. Must never report a
-write as done before all of it is with the disk, nor a synced one before it is durable.
+write as done before all of it is with the disk.
 """
 
 from __future__ import annotations
@@ -42,11 +42,9 @@ class DirectWrites:
     def __init__(self) -> None:
         self._spares: list[memoryview] = []
 
-    def write(
-        self, direct_fd: int, fd: int, offset: int, views: Sequence[Buffer], flags: int = 0
-    ) -> bool:
+    def write(self, direct_fd: int, fd: int, offset: int, views: Sequence[Buffer]) -> bool:
         """Writes all of `views` at `offset`: whole blocks to `direct_fd`, what is before the
-        first and after the last of them to `fd`. `flags` are those of pwritev.
+        first and after the last of them to `fd`. Durable after a sync, as any other write.
 
         To be called in a thread that waits. False: this file system cannot, nothing is promised
         about these bytes, write them otherwise. Raises OSError; never leaves a short write
@@ -63,14 +61,14 @@ class DirectWrites:
                 rest = memoryview(view).cast("B")
                 while size := len(rest):
                     if filled == BUFFER_BYTES:
-                        _put(direct_fd, fd, base, buffer, begin, filled, flags)
+                        _put(direct_fd, fd, base, buffer, begin, filled)
                         base += BUFFER_BYTES
                         begin = filled = 0
                     size = min(size, BUFFER_BYTES - filled)
                     buffer[filled : filled + size] = rest[:size]
                     filled += size
                     rest = rest[size:]
-            _put(direct_fd, fd, base, buffer, begin, filled, flags)
+            _put(direct_fd, fd, base, buffer, begin, filled)
         except OSError as error:
             if error.errno in _NOT_SUPPORTED:
                 return False
@@ -86,25 +84,21 @@ class DirectWrites:
             return memoryview(mmap.mmap(-1, BUFFER_BYTES))
 
 
-def _put(
-    direct_fd: int, fd: int, base: int, buffer: memoryview, begin: int, end: int, flags: int
-) -> None:
+def _put(direct_fd: int, fd: int, base: int, buffer: memoryview, begin: int, end: int) -> None:
     """Writes `buffer[begin:end]`; the buffer's first byte belongs at `base` of the file."""
     first = begin + -begin % ALIGNMENT
     stop = end - end % ALIGNMENT
     if first >= stop:
-        _write_all(fd, base + begin, buffer[begin:end], flags)
+        _write_all(fd, base + begin, buffer[begin:end])
         return
-    _write_all(fd, base + begin, buffer[begin:first], flags)
-    # Pieces of a synced write are synced each for itself: a disk that writes one through its
-    # cache says nothing about others.
-    _write_all(direct_fd, base + first, buffer[first:stop], flags)
-    _write_all(fd, base + stop, buffer[stop:end], flags)
+    _write_all(fd, base + begin, buffer[begin:first])
+    _write_all(direct_fd, base + first, buffer[first:stop])
+    _write_all(fd, base + stop, buffer[stop:end])
 
 
-def _write_all(fd: int, offset: int, data: memoryview, flags: int) -> None:
+def _write_all(fd: int, offset: int, data: memoryview) -> None:
     while data:
-        written = os.pwritev(fd, [data], offset, flags)
+        written = os.pwritev(fd, [data], offset)
         if written == 0:
             raise OSError(errno.EIO, f"wrote none of {len(data)} bytes at {offset}")
         # A direct write that stopped within a block fails with EINVAL now: written otherwise.

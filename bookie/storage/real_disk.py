@@ -152,14 +152,14 @@ class RealFile:
             self._calls -= 1
             self._close_if_idle()
 
-    def _write_direct(self, offset: int, views: Sequence[Buffer], flags: int = 0) -> bool:
+    def _write_direct(self, offset: int, views: Sequence[Buffer]) -> bool:
         """In a thread. False: not possible here."""
         if self._direct_write_fd is None:
             self._direct_write_fd = open_direct_write(self._path, self._fd)
         direct_fd = self._direct_write_fd
         if direct_fd < 0:
             return False
-        if self._direct_writes.write(direct_fd, self._fd, offset, views, flags):
+        if self._direct_writes.write(direct_fd, self._fd, offset, views):
             return True
         self._direct_write_fd = -1  # do not ask again
         os.close(direct_fd)
@@ -179,14 +179,17 @@ class RealFile:
         self._size = max(self._size, offset + nbytes)
 
     async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
-        fd = self._fd
+        fd, nbytes = self._fd, sum(map(len, views))
 
         def do() -> None:
-            if not _RWF_DSYNC or not self._write_direct(offset, views, _RWF_DSYNC):
+            # One sync for all pieces of a direct write. A small one is done in a single call.
+            if nbytes >= DIRECT_BYTES_MIN and self._write_direct(offset, views):
+                os.fdatasync(fd)
+            else:
                 _write_all_synced(fd, offset, views)
 
         await self._call(do, self._write_limiter)
-        self._size = max(self._size, offset + sum(map(len, views)))
+        self._size = max(self._size, offset + nbytes)
 
     async def sync(self, *, drops_cache: bool = False) -> None:
         fd = self._fd

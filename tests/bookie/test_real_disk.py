@@ -344,3 +344,30 @@ async def test_a_file_whose_name_another_has_is_written_all_the_same(tmp_path: P
     file.close()
     assert (tmp_path / "g").read_bytes() == data
     assert (tmp_path / "f").read_bytes() == b"another"
+
+
+async def test_a_large_synced_write_is_synced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pieces it is written in: each sync may cost a round to the disk's own medium."""
+    disk = RealDisk()
+    file = await disk.open(f"{tmp_path}/f", is_new=True)
+    await file.write_at_synced(0, [b"x"])
+    calls: list[str] = []
+    really_sync, really_write = os.fdatasync, os.pwritev
+
+    def sync(fd: int) -> None:
+        calls.append("sync")
+        really_sync(fd)
+
+    def write(fd: int, views: Sequence[memoryview], offset: int, flags: int = 0) -> int:
+        calls.append("synced write" if flags else "write")
+        return really_write(fd, views, offset, flags)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(os, "pwritev", write)
+    await file.write_at_synced(1, [bytes(200_000)])
+    assert [call for call in calls if "sync" in call] == ["sync"]
+    assert calls[-1] == "sync"
+    file.close()
+    disk.close()
