@@ -58,6 +58,9 @@ async def _revive(
         if node is None:
             return None
         if as_name is not None and as_name != stream:
+            trash = await StreamStore(client.store).list_trash(namespace)
+            if any(name == stream for name, _ in trash):
+                return None  # a plain one had the name at another time: that is meant
             raise InvalidArgument(
                 f"stream {stream!r} is partitioned and comes back under its own name only; its "
                 f"partitions can have others (like {stream}#0)"

@@ -357,3 +357,17 @@ def test_cursors_wait_in_the_trash_with_their_stream_and_go_when_it_goes() -> No
         assert await cursors() == ["third"]
 
     tell(story)
+
+
+def test_a_plain_stream_comes_back_though_its_name_is_partitioned_now() -> None:
+    async def story(namespace: Namespace) -> None:
+        await write(namespace, "s", [b"plain"])
+        await namespace.delete_stream("s")
+        await namespace.create_stream("s", partitions=2)
+        with pytest.raises(StreamExists):
+            await namespace.undelete_stream("s")
+        await namespace.undelete_stream("s", as_name="before")
+        assert values(await read_all(namespace, "before")) == [b"plain"]
+        assert await namespace.list_streams() == ["before", "s"]
+
+    tell(story)
