@@ -28,6 +28,7 @@ app = App(name="stream", help="Create, grow, list, show, truncate, delete.")
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
+_Flag = Annotated[bool, Parameter(negative="")]
 
 
 def _facts(name: StreamName, info: StreamInfo) -> dict[str, Any]:
@@ -137,7 +138,7 @@ async def list_streams(
     namespace: str | None = None,
     /,
     *,
-    names: Annotated[bool, Parameter(negative="")] = False,
+    names: _Flag = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
@@ -219,6 +220,7 @@ async def truncate(
     position: str,
     /,
     *,
+    yes: _Flag = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
@@ -226,6 +228,11 @@ async def truncate(
 
     All partitions of a stream together are truncated to a time; one of them, NAMESPACE/STREAM#N,
     to a position too.
+
+    Parameters
+    ----------
+    yes
+        Go on although the namespace has no trash. Without it that is an error.
     """
     name = parse_stream(stream)
     to = parse_from(position)
@@ -234,6 +241,7 @@ async def truncate(
             f"truncate to a position like 3:120:0 or to time:2026-01-31T12:00:00Z, not {position!r}"
         )
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        await _check_trash(namespace, yes)
         if not isinstance(to, FromTime):
             await namespace.truncate(name.stream, to)
         elif await namespace.partitions(name.stream) != [name.stream]:
@@ -246,11 +254,23 @@ async def truncate(
 
 @app.command
 async def delete(
-    stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+    stream: str,
+    /,
+    *,
+    yes: _Flag = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
 ) -> None:
-    """Delete a stream; it can be brought back as long as it is in the trash."""
+    """Delete a stream; it can be brought back as long as it is in the trash.
+
+    Parameters
+    ----------
+    yes
+        Go on although the namespace has no trash. Without it that is an error.
+    """
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        await _check_trash(namespace, yes)
         await namespace.delete_stream(name.stream)
         trash_ms = (await namespace.policy()).trash_ms
     fate = f"stream {name} is gone"
@@ -260,3 +280,12 @@ async def delete(
             f"(ledgerstream stream undelete {name})"
         )
     output.tell({"stream": str(name), "deleted": True}, fate)
+
+
+async def _check_trash(namespace: Namespace, yes: bool) -> None:
+    """Raises InvalidArgument if what is dropped now cannot come back, and nobody said `yes`."""
+    if not yes and (await namespace.policy()).trash_ms == 0:
+        raise InvalidArgument(
+            f"namespace {namespace.name} has no trash (trash_ms is 0): nothing can bring back what "
+            f"is dropped or deleted; go on with --yes"
+        )
