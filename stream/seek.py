@@ -18,6 +18,7 @@ from stream.core.entry_format import FLAG_EVENT_TIMES, EntryHeader, read_header
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import (
     EARLIEST,
+    LATEST,
     FromCursor,
     FromEnd,
     FromEventTime,
@@ -85,7 +86,7 @@ async def find(
 ) -> Position:
     """The position to begin at. `namespace` is needed for a cursor.
 
-    Raises Truncated if it is no longer there, NoSuchCursor.
+    Raises Truncated if it is no longer there, NoSuchCursor, InvalidArgument for another thing.
     """
     if isinstance(start, FromCursor):
         if namespace is None:
@@ -106,7 +107,12 @@ async def find(
         return await _find_from_end(client, stream, start.records)
     if start is EARLIEST:
         return stream.first_available
-    return await end_of(client, stream)
+    if start is LATEST:
+        return await end_of(client, stream)
+    raise InvalidArgument(
+        f"start is {start!r}; it must be EARLIEST, LATEST, a Position, FromSequence, FromTime, "
+        f"FromEventTime, FromEnd or FromCursor (parse_start makes one of a text)"
+    )
 
 
 def _live(stream: StreamMetadata) -> list[Segment]:

@@ -115,6 +115,7 @@ class Crossing:
         """Until it is set."""
         if latch.is_set:
             return
+        self.check_loop()
         future: asyncio.Future[None] = self._host.create_future()
         waiter = partial(_finish, future)
         if latch.waiters is None:
@@ -247,6 +248,13 @@ class open_crossing:
         self._loop: BackgroundLoop | None = None
 
     async def __aenter__(self) -> Crossing:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "stream.aio is for asyncio, and no asyncio event loop runs here; "
+                "in trio use `stream`, in plain functions `stream.blocking`"
+            ) from None
         self._loop = acquire_loop()
         return Crossing(self._loop)
 

@@ -105,6 +105,7 @@ class Appending:
     async def _append(self, record: PendingRecord) -> Position | None:
         """Waits for room and until the record has ended; None if it was there before."""
         appends, crossing = self._appends, self._crossing
+        crossing.check_loop()
         while not appends.has_room:
             await crossing.wait(appends.want_room())
         appends.give(record)

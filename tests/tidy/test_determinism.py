@@ -31,6 +31,7 @@ REAL_SIDES = {
     "ledger/metastore/zookeeper_link.py": "the metadata door's real side: waits for kazoo's end",
     "ledger/metastore/zookeeper_threads.py": "part of the same: kazoo's thread",
     "ledger/runtime/bridge.py": "a trio loop in a thread, for callers that are not trio",
+    "ledger/runtime/shared_loop.py": "the one such loop of a process",
     "stream/aio/": "callers of that loop in asyncio",
     "stream/blocking/": "callers of that loop in threads",
     "stream/bridged/": "what those callers share",

@@ -13,14 +13,14 @@ import pytest
 import trio
 
 from bookie.testing.in_process import InProcessCluster
-from ledger.errors import LedgerClosed
+from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.runtime import bridge
 from ledger.runtime.bridge import BackgroundLoop, Latch
 from stream import aio, blocking
 from stream.aio import crossing as aio_crossing
 from stream.blocking import crossing as blocking_crossing
 from stream.bridged.appends import Appends
-from tests.stream.faces.test_bridge import Story, tick
+from tests.stream.faces.test_bridge import Story, loops, tick
 
 RECORDS = 12
 
@@ -295,3 +295,42 @@ def test_waiting_for_room_again_and_again_leaves_nothing_behind() -> None:
             assert not latch.waiters
 
     asyncio.run(main())
+
+
+def test_an_append_in_another_asyncio_loop_is_refused(cluster: InProcessCluster) -> None:
+    async def main() -> None:
+        async with aio.Namespace.connect(cluster.uri, "foreign", create=True) as namespace:
+            async with namespace.writer("s", create=True) as writer:
+                ticket = writer.append_nowait(b"1")
+
+                async def elsewhere() -> None:
+                    with pytest.raises(RuntimeError, match="another asyncio event loop"):
+                        await writer.append(b"never")
+
+                await asyncio.to_thread(asyncio.run, elsewhere())
+                await ticket.wait()
+            assert [record.value for record in await namespace.read_last("s", 9)] == [b"1"]
+
+    asyncio.run(main())
+
+
+def test_the_face_for_asyncio_is_for_asyncio(cluster: InProcessCluster) -> None:
+    before = loops()
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="in trio use `stream`"):
+            await aio.Namespace.connect(cluster.uri, "x").__aenter__()
+
+    trio.run(main)
+    assert loops() == before
+
+
+def test_a_start_that_is_none_is_refused(cluster: InProcessCluster) -> None:
+    filled(cluster, "begins")
+    with blocking.Namespace.connect(cluster.uri, "begins") as namespace, blocking.fail_after(20):
+        for start in ("earliest", 0, None):
+            with (
+                pytest.raises(InvalidArgument, match="must be EARLIEST"),
+                namespace.reader("s", start=start) as reader,  # type: ignore[arg-type]
+            ):
+                next(reader)
