@@ -147,6 +147,18 @@ async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[Retenti
     return found
 
 
+async def plans_of(
+    client: LedgerClient, policy: NamespaceMetadata, names: Sequence[str]
+) -> list[RetentionPlan]:
+    """The same for some streams, such as the partitions of one. Raises NoSuchStream."""
+    store, sizes = StreamStore(client.store), PartitionSizes(client, policy.name)
+    found: list[RetentionPlan] = []
+    for name in names:
+        stream = await store.read_living_stream(policy.name, name)
+        found.append((await plan_retention(client, policy, stream, sizes))[0])
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Consequence:
     """What a new policy does to a stream at the next sweep that the present one does not.

@@ -12,7 +12,7 @@ from stream.cli.arguments import StreamName, parse_stream
 from stream.core.amounts import duration_text, size_text
 from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
 from stream.namespace import Namespace
-from stream.policies import Consequence
+from stream.policies import Consequence, plans_of
 
 app = App(name="retention", help="Explain what is kept, what goes, when and why.")
 
@@ -40,7 +40,7 @@ async def explain(
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         partitions = await namespace.partitions(name.stream)
-        plans = [await namespace.explain_retention(partition) for partition in partitions]
+        plans = await plans_of(namespace.client, await namespace.policy(), partitions)
     if output.json:
         print_json([plan_facts(plan) for plan in plans])
         return

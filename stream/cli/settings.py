@@ -42,7 +42,8 @@ class PolicyOptions:
     retention_ms: str | None = None
     """Drop sealed segments whose newest record is older; "ever" keeps all."""
     retention_bytes: str | None = None
-    """Drop the oldest sealed segments beyond so many bytes; "ever" keeps all."""
+    """Drop the oldest sealed segments beyond so many bytes, of all partitions of a stream
+    together; "ever" keeps all."""
     retention_cursors: str | None = None
     """Drop nothing these cursors have not passed: "billing,search"; "none" for no cursor."""
     trash_ms: str | None = None

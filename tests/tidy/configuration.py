@@ -53,7 +53,8 @@ _POLICY_MEANING = {
     "roll_ms": "age at which a segment is sealed and the next begun",
     "roll_bytes": "size at which a segment is sealed and the next begun",
     "retention_ms": "sealed segments whose newest record is older are dropped; None keeps all",
-    "retention_bytes": "oldest sealed segments beyond so many bytes are dropped; None keeps all",
+    "retention_bytes": "oldest sealed segments beyond so many bytes (of all partitions together) "
+    "are dropped; None keeps all",
     "retention_cursors": "names of cursors; what one of them has not passed is kept however old",
     "trash_ms": "how long what was truncated or deleted can be brought back; 0: not at all",
     "placement": "patterns of bookie ids, separated by commas, that are preferred (`rack1-*`)",
