@@ -21,14 +21,18 @@ from stream.core.retention import RetentionPlan
 from stream.ledger_deletion import delete_ledgers
 from stream.partition_sizes import PartitionSizes
 from stream.store import StreamStore, namespace_path
+from tests.sim import retention as sim
 from tests.sim.model import Violation
 from tests.sim.retention import Options, run_retention
 
-SMALL = Options(expiries=10_000, seed=1, namespaces=2, streams=4)
+SMALL = Options(expiries=3000, seed=1, namespaces=2, streams=4)
+SEEDS = 12
+"""In one of so many a planted bug must be found."""
 
 
-def test_what_is_kept_stays_and_what_is_due_goes() -> None:
-    counts = run_retention(SMALL).counts
+@pytest.mark.parametrize("expiries", [3000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_what_is_kept_stays_and_what_is_due_goes(expiries: int) -> None:
+    counts = run_retention(replace(SMALL, expiries=expiries)).counts
     for what in (
         "janitor crashes", "takeovers", "rolls", "orphans deleted", "segments untruncated",
         "segments truncated by hand", "deleted streams purged", "undelete", "policies set",
@@ -51,6 +55,8 @@ def _trash_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _nothing_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "purge_through", lambda *_: 0)
+    # What is never purged piles up, and each look at it takes longer.
+    monkeypatch.setattr(sim, "BOUND_MS", 10_000)
 
 
 def _cursors_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,23 +99,25 @@ def _ledgers_go_before_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(janitor, "apply_retention", hasty)
 
 
-FEW = Options(expiries=100_000, seed=1, namespaces=1, streams=2)
-
-
 @pytest.mark.parametrize(
-    ("plant", "options"),
+    ("plant", "seed"),
     [
-        (_trash_is_ignored, SMALL),
-        (_nothing_is_purged, FEW),
-        (_cursors_are_ignored, SMALL),
-        (_policy_may_have_changed, SMALL),
-        (_moves_are_ignored, SMALL),
-        (_ledgers_go_before_it_is_said, SMALL),
+        (_trash_is_ignored, 0),
+        (_nothing_is_purged, 0),
+        (_cursors_are_ignored, 0),
+        (_policy_may_have_changed, 0),
+        (_moves_are_ignored, 5),
+        (_ledgers_go_before_it_is_said, 0),
     ],
 )
 def test_a_planted_bug_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], options: Options, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`seed` found it when this was written: it saves time to begin with that."""
     plant(monkeypatch)
-    with pytest.raises(Violation):
-        run_retention(options)
+    for number in range(SEEDS):
+        try:
+            run_retention(replace(SMALL, seed=(seed + number) % SEEDS))
+        except Violation:
+            return
+    pytest.fail(f"{SEEDS} seeds do not notice it")
