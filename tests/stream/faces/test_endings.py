@@ -176,3 +176,33 @@ def test_another_thread_closes_a_reader(cluster: InProcessCluster) -> None:
             with pytest.raises(LedgerClosed, match="closed"):
                 next(reader)
             timer.join()
+
+
+def test_a_child_forked_while_a_thread_began_to_wait(cluster: InProcessCluster) -> None:
+    program = """
+        import os, sys, threading, warnings
+        from stream.blocking import Namespace, crossing
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        with Namespace.connect(sys.argv[1], "forked-late", create=True) as namespace:
+            is_held, may_end = threading.Event(), threading.Event()
+
+            def hold():
+                with crossing._joining:
+                    is_held.set()
+                    may_end.wait()
+
+            thread = threading.Thread(target=hold)
+            thread.start()
+            is_held.wait()
+            child = os.fork()
+            if not child:
+                with Namespace.connect(sys.argv[1], "forked-late") as own:
+                    own.create_stream("s")
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            may_end.set()
+            thread.join()
+            print(namespace.list_streams())
+        """
+    assert ends_well(program, cluster) == "['s']\n"
