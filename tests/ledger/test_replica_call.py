@@ -38,11 +38,11 @@ async def closed_ledger(client: LedgerClient, entries: int) -> AsyncIterator[Led
 async def test_a_silent_replica_costs_the_hedge_once_and_is_asked_last_then() -> None:
     async with (
         scripted_cluster() as cluster,
-        cluster.client(speculative_read_s=0.1, read_timeout_s=5) as client,
+        cluster.client(speculative_read_s=0.4, read_timeout_s=5) as client,
         closed_ledger(client, 20) as reader,
     ):
         silent_in_reads(cluster, "b0", "b1")
-        with trio.fail_after(3):
+        with trio.fail_after(5):
             for number in range(20):
                 (entry,) = await reader.read(number, number)
                 assert bytes(entry.payload) == b"%d" % number
