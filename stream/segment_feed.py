@@ -83,8 +83,10 @@ class SegmentFeed:
         while True:
             at = self.position
             assert at is not None, "the feed has a position"
-            if end is not None and at >= end:
-                return None
+            if end is not None:
+                if at >= end:
+                    return None
+                self._note_end(at, end)
             if not self._fetched:
                 with trio.CancelScope() as self._fetching:
                     has_more = await self._fetch(at, end, may_wait)
@@ -97,6 +99,14 @@ class SegmentFeed:
             batch = self._next_fetched()
             if batch is not None:
                 return batch
+
+    def _note_end(self, at: Position, end: Position) -> None:
+        """Whoever asked for `end` learned what is confirmed, and what was truncated."""
+        if self._metadata is not None:
+            self._check_truncated(self._metadata, at)
+        ledger, segment = self._ledger, self._segment
+        if ledger is not None and segment is not None and segment.number == end.segment:
+            ledger.note_confirmed(end.entry - 1)
 
     def _next_fetched(self) -> RecordBatch | None:
         """The next records among what was fetched already; None if that is used up."""

@@ -10,9 +10,10 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
+from ledger.client import LedgerClient
 from ledger.options import ClientOptions
 from ledger.read_ahead import EntryRange, _Span
-from stream import LATEST, FromTime, Namespace, NoSuchStream, OnTruncated, Position
+from stream import LATEST, FromTime, Namespace, NoSuchStream, OnTruncated, Position, Truncated
 from stream.core.entry_encoder import encode
 
 
@@ -170,5 +171,56 @@ def test_what_a_cancelled_call_had_read_ahead_is_given_up(monkeypatch: pytest.Mo
                             next_sequence += len(batch)
                 assert next_sequence == 500
             assert 0 < most <= 6, "four batches are what may be read ahead"
+
+    simulate(story, 1)
+
+
+def test_to_the_end_of_a_dead_writer_nothing_is_waited_for() -> None:
+    """The end is known, from bookies: a reader that followed needs no poll to hear of it."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with a_namespace(cluster) as namespace:
+            await namespace.create_stream("s")
+
+            async def write(client: LedgerClient) -> None:
+                async with Namespace(client, "n").writer("s") as writer:
+                    await writer.append(b"0")
+                    await trio.sleep(2)
+                    await writer.append(b"1")
+                    done.set()
+                    await trio.sleep_forever()
+
+            done = trio.Event()
+            process = cluster.start_client(write)
+            await trio.sleep(1)
+            async with namespace.reader("s") as reader:
+                assert (await reader.next_batch()).values() == [b"0"]
+                await done.wait()
+                process.kill()
+                await trio.sleep(20)
+                with trio.fail_after(2):
+                    rest = [batch.values() async for batch in reader.read_to_end()]
+                assert rest == [[b"1"]]
+
+    simulate(story, 1)
+
+
+@pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
+def test_to_an_end_that_was_truncated_ahead_nothing_is_waited_for(policy: OnTruncated) -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with (
+            a_namespace(cluster) as namespace,
+            namespace.writer("s", create=True) as writer,
+            namespace.reader("s", on_truncated=policy) as reader,
+        ):
+            await writer.append_many([b"old"] * 5)
+            await reader.next_batch()
+            await namespace.truncate("s", Position(1, 8, 0))
+            with trio.fail_after(2):
+                if policy == "error":
+                    with pytest.raises(Truncated):
+                        await reader.read_to_end().__anext__()
+                else:
+                    assert [batch async for batch in reader.read_to_end()] == []
 
     simulate(story, 1)
