@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import StandaloneCluster, wait_gone
+from tests.system.cluster import StandaloneCluster, wait_for, wait_gone
 from tests.system.conftest import StartCluster
 
 pytestmark = pytest.mark.system
@@ -17,12 +17,18 @@ pytestmark = pytest.mark.system
 LINES = b"".join(b"record %06d of many\n" % n for n in range(6000))
 
 
+def entry_logs(bookie: Path) -> list[Path]:
+    return [path for path in bookie.rglob("*.log") if "ledgers" in path.parts]
+
+
+def is_in_entry_logs(bookie: Path, text: bytes) -> bool:
+    return any(text in path.read_bytes() for path in entry_logs(bookie))
+
+
 def rot(directory: Path, text: bytes) -> int:
     """Flips a bit of every place in entry logs where this text is; how many there were."""
     found = 0
-    for path in directory.rglob("*.log"):
-        if "ledgers" not in path.parts:
-            continue
+    for path in entry_logs(directory):
         data = bytearray(path.read_bytes())
         at = data.find(text)
         while at >= 0:
@@ -66,8 +72,11 @@ def test_copies_are_verified_whatever_happened_to_them(
     assert (code, facts["verdict"]) == (4, "doubt")
     assert facts["copies"] == {"whole": 2 * facts["entries"], "unreachable": facts["entries"]}  # type: ignore[operator]
 
+    # A checkpoint brings it there from the journal.
+    rotten = (cluster.directory / "bookie-1", b"record 001000 of many")
+    wait_for(lambda: is_in_entry_logs(*rotten))
     cluster.end()
-    assert rot(cluster.directory / "bookie-1", b"record 001000 of many")
+    assert rot(*rotten)
     cluster.start()
     code, facts = verify(cluster)
     assert (code, facts["verdict"]) == (3, "damage")
