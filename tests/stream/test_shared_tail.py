@@ -17,6 +17,7 @@ from ledger.replica_call import ReplicaCall
 from stream import EARLIEST, LATEST, Namespace, NoSuchStream, StreamReader, StreamWriter
 from stream import segment_feed as segment_feed_module
 from stream.core.records import decode
+from tests.task_count import TaskCount
 
 READERS = 100
 ENTRIES = 40
@@ -35,16 +36,6 @@ async def take(reader: StreamReader, count: int, pause: Callable[[], Awaitable[N
         seen += [int(value) for value in (await reader.next_batch()).values()]
         await pause()
     return seen
-
-
-class Spawned(trio.abc.Instrument):
-    """Counts tasks."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        self.count += 1
 
 
 def test_what_a_hundred_readers_cost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +63,7 @@ def test_what_a_hundred_readers_cost_is_counted(monkeypatch: pytest.MonkeyPatch)
                 Namespace(one, "n").writer("s", create=True) as writer,
                 trio.open_nursery() as nursery,
             ):
-                spawned = Spawned()
+                spawned = TaskCount()
                 done: list[int] = []
 
                 async def follow() -> None:
