@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +12,13 @@ import pytest
 
 from bookie.zookeeper_server import ZooKeeperMissing, require_zookeeper
 from tests.zookeeper import RunningZooKeeper, running_zookeeper
+
+
+def pytest_configure() -> None:
+    """A shell that starts tests in the background has them, and all they start, ignore Ctrl-C; what
+    it does is tested."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def skip_here(reason: str) -> NoReturn:
