@@ -101,21 +101,13 @@ async def test_clusters_whose_roots_have_one_parent_never_meet(
 async def test_ids_that_nobody_waits_for_leave_no_nodes(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         assert await store.next_id("/ids/ID-") == 0
-        given_up = ended = 0
-
-        async def next_id() -> None:
-            nonlocal ended
-            await store.next_id("/ids/ID-")
-            ended += 1
-
-        while not given_up:  # a quick server may have answered all of them
-            begun, ended = 20, 0
+        is_given_up = False
+        while not is_given_up:  # a quick server may have answered all of them
             async with trio.open_nursery() as nursery:
-                for _ in range(begun):
-                    nursery.start_soon(next_id)
-                while len(store._link._in_flight) + ended < begun:
-                    await trio.lowlevel.checkpoint()
-                given_up = begun - ended
+                for _ in range(20):
+                    nursery.start_soon(store.next_id, "/ids/ID-")
+                await trio.testing.wait_all_tasks_blocked()
+                is_given_up = bool(nursery.child_tasks)
                 nursery.cancel_scope.cancel()
         assert await store.next_id("/ids/ID-") > 0
         with trio.fail_after(20):
