@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ledger.core.metadata_format import decode
 from ledger.metastore.base import Change, Check
 from ledger.metastore.memory import MemoryTree
 from stream.core.cursor_metadata import CursorMetadata, decode_cursor
@@ -96,8 +97,9 @@ class RetentionModel:
                 ledger_id = int("".join(filter(str.isdigit, change.path)))
                 if node is None:
                     gone.append(ledger_id)
-                else:
-                    self.ledgers.setdefault(ledger_id, now_ms)
+                elif ledger_id not in self.ledgers:
+                    # It may be made later than it was asked for; its age counts from then.
+                    self.ledgers[ledger_id] = decode(ledger_id, node.data).created_ms
                 continue
             parts = change.path.removeprefix(f"{ROOT}/").split("/")
             data = None if node is None else node.data
@@ -275,8 +277,7 @@ class RetentionModel:
             if ledger_id in self.expired:
                 del self.expired[ledger_id]
                 self.count("expiries")
-        elif now_ms - created_ms < self.orphan_age_ms - LATE_MS:
-            # Its age counts from when it was asked for, which may have been late to happen.
+        elif now_ms - created_ms < self.orphan_age_ms:
             self._violated(f"ledger {ledger_id} was deleted as an orphan when it was too young")
         else:
             self.count("orphans deleted")

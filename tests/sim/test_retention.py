@@ -106,7 +106,7 @@ def _ledgers_go_before_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         (_nothing_is_purged, 0),
         (_cursors_are_ignored, 0),
         (_policy_may_have_changed, 0),
-        # Its race is rare in small worlds.
+        # Its race is rare in small worlds; test_retention_races.py has it for certain.
         pytest.param(_moves_are_ignored, 5, marks=pytest.mark.slow),
         (_ledgers_go_before_it_is_said, 0),
     ],
