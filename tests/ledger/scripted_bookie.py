@@ -57,6 +57,8 @@ class ScriptedBookie:
     entries: dict[tuple[int, int], bytes] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
+    requests_of: dict[int, list[Request]] = field(default_factory=dict)
+    """By connection, counted from 1."""
     script: Script = lambda request: None
     hold: Callable[[Request], trio.Event | None] = lambda request: None
     """What to wait for before a request of a connection, and all behind it, is looked at."""
@@ -101,6 +103,7 @@ class ScriptedBookie:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
+        asked = self.requests_of[self.connections] = []
         buffer = b""
         with trio.CancelScope():
             async with stream:
@@ -116,6 +119,7 @@ class ScriptedBookie:
                             request = codec.decode_request(frame)
                             if (held := self.hold(request)) is not None:
                                 await held.wait()
+                            asked.append(request)
                             body = self.answer(request)
                             response = Response(request.version, request.txn_id, body)
                             await stream.send_all(codec.encode_response(response))

@@ -7,11 +7,13 @@ import json
 import pytest
 
 from tests.system.cluster import StandaloneCluster
+from tests.system.conftest import StartCluster
 
 pytestmark = pytest.mark.system
 
 
-def test_retention_is_explained_asked_for_and_undone(cluster: StandaloneCluster) -> None:
+def test_retention_is_explained_asked_for_and_undone(start_cluster: StartCluster) -> None:
+    cluster = start_cluster("--janitor-interval-s", "0")  # it is run where the test says so
     cluster.run("namespace", "create", "demo", "--trash-ms", "1h")
     for _ in range(3):
         cluster.run("append", "demo/lines", stdin=b"one\ntwo\n")
