@@ -30,10 +30,11 @@ async def janitor(
     child: Annotated[bool, Parameter(show=False, negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
-) -> None:
+) -> int | None:
     """Apply the retention of all namespaces, again and again.
 
-    `standalone` runs one. Several at once do no harm.
+    `standalone` runs one. Several at once do no harm. With `--once` the exit code is 1 if there
+    was something it could not see to, so that cron tells; standard error says what.
 
     Parameters
     ----------
@@ -42,19 +43,20 @@ async def janitor(
     once
         Sweep once, print what was done, and exit.
     """
+    logging.basicConfig(level=logging.WARNING)
     async with LedgerClient.connect(cluster.uri) as client:
         if once:
             reports = await sweep(client)
             rows = [{"namespace": name, **asdict(report)} for name, report in reports.items()]
             output.show_list(rows, title="sweep", none="no namespaces")
-            return
-        logging.basicConfig(level=logging.WARNING)
+            return int(any(report.failures for report in reports.values()))
         async with trio.open_nursery() as nursery:
             if child:
                 nursery.start_soon(_end_with_starter, nursery.cancel_scope)
             sys.stdout.write("ready janitor\n")
             sys.stdout.flush()
             await _sweep_for_ever(client, interval_s)
+    return None
 
 
 async def _end_with_starter(scope: trio.CancelScope) -> None:

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from ledger.client import LedgerClient
+from stream.store import stream_path
 from tests.system.cluster import StandaloneCluster
 from tests.system.conftest import StartCluster
 
@@ -56,3 +58,19 @@ def test_a_deleted_stream_is_brought_back_or_purged(cluster: StandaloneCluster) 
     assert cluster.try_run("stream", "undelete", "demo/back").returncode == 1
     cluster.run("namespace", "delete", "demo")
     assert json.loads(cluster.run("ledger", "list", "--json")) == []
+
+
+async def test_a_single_sweep_that_could_not_see_to_everything_says_so(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster("--janitor-interval-s", "0")
+    cluster.run("append", "demo/lines", stdin=b"one\n")
+    cluster.run("append", "demo/other", stdin=b"two\n")
+    assert cluster.try_run("janitor", "--once").returncode == 0
+    async with LedgerClient.connect(cluster.uri) as client:
+        path = stream_path("demo", "lines")
+        await client.store.put(path, b"junk", (await client.store.get(path)).version)
+    swept = cluster.try_run("janitor", "--once", "--json")
+    (report,) = json.loads(swept.stdout)
+    assert (swept.returncode, report["failures"], report["streams"]) == (1, 1, 1)
+    assert b"lines" in swept.stderr
