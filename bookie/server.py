@@ -66,9 +66,10 @@ class Server:
                     continue
                 self._accepted += 1
                 self._connections += 1
-                nursery.start_soon(self._serve, transport)
+                nursery.start_soon(self.serve, transport)
 
-    async def _serve(self, transport: Transport) -> None:
+    async def serve(self, transport: Transport) -> None:
+        """One connection, until it ends."""
         connection = Connection(
             transport,
             self._storage,

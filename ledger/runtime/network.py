@@ -42,7 +42,8 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes at once; waiters on this side get OSError or trio.ClosedResourceError."""
+        """Closes at once; who waits on this side, or begins to, gets OSError or
+        trio.ClosedResourceError."""
         ...
 
 
@@ -92,10 +93,18 @@ class TcpTransport:
         self.peer: str = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
     async def wait_readable(self) -> None:
+        self._check_open()
         await trio.lowlevel.wait_readable(self._socket)
 
     async def wait_writable(self) -> None:
+        self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
+
+    def _check_open(self) -> None:
+        # A closed socket has no descriptor to wait for: trio calls that a ValueError the first
+        # time, and a busy resource later.
+        if self._socket.fileno() < 0:
+            raise trio.ClosedResourceError(f"the connection to {self.peer} was closed")
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:

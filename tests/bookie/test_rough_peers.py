@@ -16,7 +16,7 @@ from bookie.connection import Connection
 from bookie.reads import Reads
 from ledger.bookie_connection import BookieConnection
 from ledger.errors import OperationTimeout, Status
-from ledger.runtime.network import TcpNetwork
+from ledger.runtime.network import TcpNetwork, TcpTransport
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     AddRequest,
@@ -280,3 +280,16 @@ async def test_what_only_waits_for_the_journal_is_bounded(
                 while received < 100_000 * 20:
                     received += len(await stream.receive_some(1 << 20))
             await stream.aclose()
+
+
+async def test_a_peer_that_is_gone_when_it_is_answered_costs_nothing(tmp_path: Path) -> None:
+    """The bookie closes the connection while it takes a chunk, and then wants to wait for more."""
+    poll = WriteLacRequest(7, 0, KEY, struct.pack(">qq", 7, 0))
+    async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
+        server = cluster.bookies[0].server
+        assert server is not None
+        ours, theirs = socket.socketpair()
+        ours.sendall(v3.encode_request(Request(3, 1, poll)) * 3)
+        ours.close()
+        await server.serve(TcpTransport(theirs))
+        assert (await peer.ask(AddResponse, add(7, 0), 2)).status is Status.OK
