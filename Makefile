@@ -1,4 +1,5 @@
-# The commands of this repository. `make check`, `make test` and `make interop` are what CI runs.
+# The commands of this repository. `make check`, `make test`, `make interop` and `make spark` are what
+# CI runs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,12 +9,13 @@ RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 
-.PHONY: help install demo test test-all interop interop-table check format docs sim bench faces clean
+.PHONY: help install demo test test-all interop interop-table spark check format docs sim bench faces clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
-	@echo "make test     the tests, without the slow ones (make test-all: with them, and interop)"
+	@echo "make test     the tests, without the slow ones (make test-all: with them, interop and spark)"
 	@echo "make interop  against released Apache BookKeeper; needs Java and Maven"
+	@echo "make spark    with Spark, its newest and its oldest version that will do; needs Java"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    all benchmarks, one JSON object each"
@@ -42,7 +44,7 @@ demo: $(RUNS)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not interop" --durations=10
+	$(BIN)/python -m pytest -m "not slow and not interop and not spark" --durations=10
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
@@ -55,6 +57,9 @@ interop: $(STAMP)
 
 interop-table: $(STAMP)
 	$(BIN)/python -m tests.interop.results --write
+
+spark: $(STAMP)
+	$(BIN)/python -m pytest -m spark tests/spark --durations=10
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,84 @@
+"""Fixtures of the Spark suite: one Spark session and one cluster for all tests of a run.
+
+A session takes ten seconds to come, so that tests share it and use streams of their own names.
+Everything in this folder carries the marker `spark` and is skipped, with the reason, where there
+is no Java or no PySpark; not in CI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import skip_here
+from tests.spark.session import SparkMissing, require_spark, spark_session
+from tests.spark.streams import Streams, connected
+from tests.system.cluster import StandaloneCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+def skip_without_spark() -> None:
+    try:
+        require_spark()
+    except SparkMissing as error:
+        skip_here(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """`local[2]`, with the format "ledgerstream"; leave it running, and no query in it."""
+    skip_without_spark()
+    import connectors.spark
+
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        if hasattr(connectors.spark, "register"):
+            connectors.spark.register(session)
+        yield session
+
+
+@pytest.fixture(autouse=True)
+def _no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A query that a failed test left running must not disturb the next one."""
+    yield
+    if "spark" in request.fixturenames:
+        for query in request.getfixturevalue("spark").streams.active:
+            query.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """Three bookies with SQLite metadata; who kills one starts it again."""
+    skip_without_spark()
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("spark-cluster") / "cluster", None, ())
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def streams(cluster: StandaloneCluster) -> Iterator[Streams]:
+    """Streams of the cluster, for ordinary clients: `streams.written([b"one", b"two"])`."""
+    with connected(cluster.uri) as streams:
+        yield streams
+
+
+@pytest.fixture
+def new_checkpoint(tmp_path: Path) -> Callable[[], str]:
+    """Directories for Spark checkpoints nobody has used."""
+    numbers = iter(range(1, 1000))
+    return lambda: str(tmp_path / f"spark-checkpoint-{next(numbers)}")

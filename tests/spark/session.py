@@ -1,0 +1,152 @@
+"""Spark sessions for tests: small, quiet, in a directory of their own, and gone at the end.
+
+A session costs a JVM and some ten seconds, so that tests share one. Must never leave a process
+behind, nor a file outside of the directory it was given.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+from tests.tidy.checkout import ROOT
+
+JAVA_MIN = 17
+_STOP_TIMEOUT_S = 60.0
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+"""
+
+
+class SparkMissing(Exception):
+    """This machine cannot run Spark; says what it lacks."""
+
+
+def require_spark() -> None:
+    """Raises SparkMissing without PySpark or a Java that runs it."""
+    try:
+        version("pyspark")
+    except PackageNotFoundError:
+        raise SparkMissing("PySpark is not installed: pip install 'ledgerstream[spark]'") from None
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise SparkMissing(f"Spark needs Java {JAVA_MIN} or newer, and there is no `java`")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found[1]) < JAVA_MIN:
+        raise SparkMissing(f"Spark needs Java {JAVA_MIN} or newer, and {java} says {said.strip()}")
+
+
+def settings(directory: Path) -> dict[str, str]:
+    """What every session of the tests is set to."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={directory}/log4j2.properties "
+            f"-Djava.io.tmpdir={directory} -Dderby.system.home={directory} "
+            "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.testing.reservedMemory=0"
+        ),
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        # A test fails with all of what a Python worker said.
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    }
+
+
+def spark_environment(**more: str) -> dict[str, str]:
+    """Variables for the JVM and all Python processes it starts: they run this checkout's code."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LEDGERSTREAM_", "SPARK_"))}
+    path = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **kept,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(path),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **more,
+    }
+
+
+@contextmanager
+def _process_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def spark_session(
+    directory: Path, more: Mapping[str, str] | None = None, *, master: str = "local[2]"
+) -> Iterator[SparkSession]:
+    """A new session with `more` settings; what it logs is in `directory`/spark.log. Ends its JVM.
+
+    There must be no other in this process.
+    """
+    from pyspark.sql import SparkSession
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "log4j2.properties").write_text(_LOG4J.format(log=directory / "spark.log"))
+    chosen: dict[str, str | float | bool | None] = {**settings(directory), **(more or {})}
+    with _process_environment(spark_environment()):
+        builder = SparkSession.builder.master(master).appName(directory.name)
+        spark = builder.config(map=chosen).getOrCreate()
+    try:
+        yield spark
+    finally:
+        end_session(spark)
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stops the session and its JVM, however either of them is doing."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    try:
+        spark.stop()
+    finally:
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        if gateway is not None:
+            _end_jvm(gateway)
+
+
+def _end_jvm(gateway: Any) -> None:
+    try:
+        gateway.shutdown()
+    finally:
+        process = gateway.proc
+        process.stdin.close()  # the JVM watches it
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,125 @@
+"""Streams for Spark tests, written and read by ordinary clients, never through Spark.
+
+Names are full, as everywhere in the connector: "tests/numbers-3".
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from stream.blocking import EARLIEST, Janitor, LedgerClient, Namespace, Position, StreamWriter
+from stream.blocking import create_namespace as create_namespace
+from stream.janitor import SweepReport
+
+NAMESPACE = "tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record, apart from the buffers it was read into."""
+
+    position: Position
+    sequence: int
+    value: bytes
+    key: bytes | None
+    event_time_ms: int | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class Streams:
+    """The streams of one cluster.
+
+    Args:
+        client: of the cluster; the caller keeps it open.
+        cluster: its URI, which Spark's option `cluster` takes.
+    """
+
+    def __init__(self, client: LedgerClient, cluster: str) -> None:
+        self.client = client
+        self.cluster = cluster
+        self._numbers = itertools.count(1)
+        self._namespaces: dict[str, Namespace] = {}
+
+    def namespace(self, name: str = NAMESPACE) -> Namespace:
+        """Made when it is first asked for."""
+        if name not in self._namespaces:
+            self._namespaces[name] = Namespace(self.client, name)
+            self._namespaces[name].ensure()
+        return self._namespaces[name]
+
+    def name(self, word: str = "stream", namespace: str = NAMESPACE) -> str:
+        """A full name nobody has used."""
+        return f"{namespace}/{word}-{next(self._numbers)}"
+
+    def create(self, word: str = "stream", *, partitions: int | None = None) -> str:
+        """A new, empty stream."""
+        name = self.name(word)
+        self.of(name).ensure_stream(local(name), partitions=partitions)
+        return name
+
+    def of(self, name: str) -> Namespace:
+        """The namespace of a full name."""
+        return self.namespace(name.partition("/")[0])
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[StreamWriter]:
+        with self.of(name).writer(local(name)) as writer:
+            yield writer
+
+    def append(
+        self,
+        name: str,
+        values: Iterable[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+    ) -> None:
+        """Appends, as one segment, and returns when all is durable and the segment sealed."""
+        with self.writer(name) as writer:
+            writer.append_many(list(values), keys, event_times)
+
+    def written(self, values: Iterable[bytes], *, segments: int = 1, word: str = "stream") -> str:
+        """A new stream with these values in so many sealed segments of about the same length."""
+        name, all_values = self.create(word), list(values)
+        step = max(1, -(-len(all_values) // segments))
+        for begin in range(0, len(all_values), step):
+            self.append(name, all_values[begin : begin + step])
+        return name
+
+    def rows(self, name: str) -> list[Row]:
+        """All that is in a stream now, in order."""
+        with self.of(name).reader(local(name), start=EARLIEST) as reader:
+            return [
+                Row(
+                    record.position,
+                    record.sequence,
+                    bytes(record.value),
+                    None if record.key is None else bytes(record.key),
+                    record.event_time_ms,
+                    tuple((header, bytes(value)) for header, value in record.headers),
+                )
+                for batch in reader.read_to_end()
+                for record in batch.records()
+            ]
+
+    def values(self, name: str) -> list[bytes]:
+        return [row.value for row in self.rows(name)]
+
+    def sweep(self, name: str = NAMESPACE, *, orphan_age_ms: int = 0) -> SweepReport:
+        """What the janitor does in a namespace."""
+        return Janitor(self.client, name, orphan_age_ms=orphan_age_ms).sweep()
+
+
+def local(name: str) -> str:
+    """A stream's name within its namespace."""
+    return name.partition("/")[2]
+
+
+@contextmanager
+def connected(cluster: str) -> Iterator[Streams]:
+    """The streams of the cluster at this URI."""
+    with LedgerClient.connect(cluster) as client:
+        yield Streams(client, cluster)
