@@ -1,0 +1,251 @@
+"""One LedgerClient per cluster and process, kept between Spark's tasks, used from any thread.
+
+It lives on the background loop that all connections of the process share. A forked process, or
+one whose loop has ended, connects anew by itself; the metadata store is opened by the first
+question asked of it. Must never be pickled with a connection in it: what is pickled is the
+cluster's address.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from connectors.spark.lazy_store import LazyStore
+from ledger.client import LedgerClient, wall_ms
+from ledger.errors import InvalidArgument, LedgerClosed
+from ledger.metastore import ledgers_root
+from ledger.metastore.layout import layout_of_uri
+from ledger.runtime.bridge import BackgroundLoop, Call, Held
+from ledger.runtime.network import TcpNetwork
+from ledger.runtime.shared_loop import acquire_loop, release_loop
+from stream.blocking.crossing import Crossing, Holding
+from stream.namespace import Namespace
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+CONNECTED_MAX = 16
+"""Clusters one process is connected to; for one more, the one not used for longest is let go."""
+_NAMESPACES_MAX = 1000
+
+
+@asynccontextmanager
+async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
+    async with (
+        LazyStore(cluster) as store,
+        LedgerClient(
+            store,
+            TcpNetwork(),
+            rng=random.SystemRandom(),
+            now_ms=wall_ms,
+            root=ledgers_root(cluster),
+            layout=layout_of_uri(cluster),
+        ) as client,
+    ):
+        yield client
+
+
+class _Connection:
+    """A client on the loop, from `open` to `close`."""
+
+    def __init__(self, cluster: str) -> None:
+        self.loop: BackgroundLoop = acquire_loop()
+        self.crossing = Crossing(self.loop)
+        self.namespaces: dict[str, Namespace] = {}
+        self._held = Held(self.loop, lambda: _connect(cluster), Crossing.wake)
+        self._holding = Holding(self.crossing, self._held)
+        try:
+            self.client = self._holding.__enter__()
+        except BaseException:
+            release_loop(self.loop)
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        return not (self.loop.is_forked or self.loop.ended.is_set() or self._held.left.is_set)
+
+    def close(self) -> None:
+        """Soon, without waiting for it."""
+        self._holding.drop()
+        release_loop(self.loop)
+
+
+class Running(Generic[T]):
+    """An async function begun by `KeptCluster.start`."""
+
+    def __init__(self, crossing: Crossing, call: Call[T]) -> None:
+        self._crossing = crossing
+        self._call = call
+
+    @property
+    def has_ended(self) -> bool:
+        return self._call.is_set
+
+    def cancel(self) -> None:
+        """Ends it soon; does not wait. Safe in any thread, and twice."""
+        try:
+            self._crossing.post(self._call.cancel)
+        except LedgerClosed:
+            pass  # its loop has ended, or it was left behind by a fork
+
+    def result(self) -> T:
+        """Waits for its end; what it returned, or raises what it raised."""
+        self._crossing.wait(self._call)
+        return self._call.result()
+
+
+class KeptCluster:
+    """A cluster as this process is connected to it. Made by `kept`; may be pickled.
+
+    Async functions are called with the client before their own arguments, in the thread of the
+    background loop. They must not block it.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+        self._used_s = 0.0
+
+    def __reduce__(self) -> tuple[Callable[[str], KeptCluster], tuple[str]]:
+        return kept, (self.cluster,)
+
+    def run(
+        self,
+        function: Callable[Concatenate[LedgerClient, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Awaits `function(client, ...)` and returns or raises what it did, as it was raised.
+
+        From any thread but the loop's own. Ctrl-C cancels it there. `fail_after` of
+        `stream.blocking` bounds the wait. Raises TooManyRequests when 10,000 calls are under way.
+        """
+        while True:
+            connection = self._connected()
+            begun: list[bool] = []
+
+            def begin(
+                connection: _Connection = connection, begun: list[bool] = begun
+            ) -> Awaitable[T]:
+                begun.append(True)
+                return function(connection.client, *args, **kwargs)
+
+            try:
+                return connection.crossing.call(begin)
+            except LedgerClosed:
+                if begun or connection.is_alive:
+                    raise  # what has begun is never done twice
+
+    def start(
+        self,
+        function: Callable[Concatenate[LedgerClient, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Running[T]:
+        """Begins `function(client, ...)` on the loop and does not wait for it."""
+        connection = self._connected()
+        call = Call(
+            connection.loop, lambda: function(connection.client, *args, **kwargs), Crossing.wake
+        )
+        connection.crossing.post(call.start)
+        return Running(connection.crossing, call)
+
+    def post(self, job: Callable[[], object]) -> None:
+        """Has a plain function run in the thread of the loop soon. It must raise nothing."""
+        self._connected().crossing.post(job)
+
+    def namespace(self, name: str) -> Namespace:
+        """A namespace over the kept client, for use in functions that `run` and `start` call."""
+        connection = self._connected()
+        namespaces = connection.namespaces
+        namespace = namespaces.get(name)
+        if namespace is None:
+            if len(namespaces) >= _NAMESPACES_MAX:
+                namespaces.clear()
+            namespace = namespaces[name] = Namespace(connection.client, name)
+        return namespace
+
+    def disconnect(self) -> None:
+        """Lets go of the connections; the next call makes new ones. What runs fails."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def is_connected(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.is_alive
+
+    @property
+    def used_s(self) -> float:
+        """When it was used last, monotonic."""
+        return self._used_s
+
+    def _connected(self) -> _Connection:
+        self._used_s = time.monotonic()
+        connection = self._connection
+        if connection is not None and connection.is_alive:
+            return connection
+        _make_room(self)
+        with self._lock:
+            connection = self._connection
+            if connection is None or not connection.is_alive:
+                if connection is not None and not connection.loop.is_forked:
+                    connection.close()
+                self._connection = None
+                connection = self._connection = _Connection(self.cluster)
+            return connection
+
+    def after_fork(self) -> None:
+        """In the child: a thread that was not copied may have held the lock."""
+        self._lock = threading.Lock()
+        self._connection = None
+
+
+_guard = threading.Lock()
+_kept: dict[str, KeptCluster] = {}
+
+
+def kept(cluster: str) -> KeptCluster:
+    """The cluster at this address, e.g. "sqlite:///var/lib/cluster.db"; connects when first used.
+
+    Raises InvalidArgument for an address nobody can serve.
+    """
+    if cluster.partition(":")[0].lower() == "memory":
+        raise InvalidArgument(
+            f"cluster address {cluster!r}: a cluster in memory cannot be shared by Spark's "
+            "processes. Cure: sqlite:///path/cluster.db or zk://host:2181/ledgers"
+        )
+    ledgers_root(cluster)
+    layout_of_uri(cluster)
+    with _guard:
+        found = _kept.get(cluster)
+        if found is None:
+            found = _kept[cluster] = KeptCluster(cluster)
+        return found
+
+
+def _make_room(newcomer: KeptCluster) -> None:
+    with _guard:
+        others = [k for k in _kept.values() if k is not newcomer and k.is_connected]
+    others.sort(key=lambda each: each.used_s)
+    for each in others[: max(0, len(others) + 1 - CONNECTED_MAX)]:
+        each.disconnect()
+
+
+def _forget_in_child() -> None:
+    global _guard
+    _guard = threading.Lock()
+    for each in _kept.values():
+        each.after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

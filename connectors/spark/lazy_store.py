@@ -1,0 +1,111 @@
+"""LazyStore: a metadata store that is opened by the first question it is asked.
+
+A worker that only reads sealed segments asks none: hundreds of executors then are no sessions of
+the metadata store. Must never hide an error of opening: whoever asks meets it, and the next one
+tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from ledger.errors import LedgerClosed, LedgerError
+from ledger.metastore import open_store
+from ledger.metastore.base import ANY_VERSION, Change, MetadataStore, Node
+
+
+class LazyStore:
+    """A `MetadataStore`, of the cluster at this address. An `async with` object."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._nursery_manager = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
+        self._opening = trio.Lock()
+        self._store: MetadataStore | None = None
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether anything was asked yet, and the store was there."""
+        return self._store is not None
+
+    async def __aenter__(self) -> Self:
+        self._nursery = await self._nursery_manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+        await self._nursery_manager.__aexit__(None, None, None)
+
+    async def aclose(self) -> None:
+        """Ends the session, if there is one."""
+        nursery, self._nursery, self._store = self._nursery, None, None
+        if nursery is not None:
+            nursery.cancel_scope.cancel()
+
+    async def _opened(self) -> MetadataStore:
+        if self._store is None:
+            async with self._opening:
+                if self._nursery is None:
+                    raise LedgerClosed("the client is closed")
+                if self._store is None:
+                    answer = await self._nursery.start(self._hold)
+                    if isinstance(answer, LedgerError):
+                        raise answer
+        if self._store is None:
+            raise LedgerClosed("the client is closed")
+        return self._store
+
+    async def _hold(
+        self, *, task_status: trio.TaskStatus[LedgerError | None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """A session begins and ends in one task: this one."""
+        try:
+            async with open_store(self._cluster) as self._store:
+                task_status.started(None)
+                await trio.sleep_forever()
+        except LedgerError as error:
+            if self._store is not None:
+                raise
+            task_status.started(error)
+
+    async def get(self, path: str) -> Node:
+        return await (await self._opened()).get(path)
+
+    async def children(self, path: str) -> list[str]:
+        return await (await self._opened()).children(path)
+
+    async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
+        await (await self._opened()).create(path, data, is_ephemeral=is_ephemeral)
+
+    async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        return await (await self._opened()).put(path, data, version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await (await self._opened()).delete(path, version)
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        await (await self._opened()).transaction(changes)
+
+    async def next_id(self, path: str) -> int:
+        return await (await self._opened()).next_id(path)
+
+    async def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
+        async with aclosing((await self._opened()).watch(path)) as nodes:
+            async for node in nodes:
+                yield node
+
+    async def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
+        async with aclosing((await self._opened()).watch_children(path)) as lists:
+            async for names in lists:
+                yield names

@@ -1,0 +1,160 @@
+"""The client that is kept between tasks: shared by threads, anew after a fork, lazy, bounded."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from connectors.spark import kept_client
+from connectors.spark.kept_client import KeptCluster, kept
+from connectors.spark.lazy_store import LazyStore
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument, LedgerClosed, NoSuchLedger
+from ledger.metastore.base import MetadataStore
+from stream.blocking.crossing import fail_after
+
+
+async def _store_of(client: LedgerClient) -> MetadataStore:
+    return client.store
+
+
+async def _sum(client: LedgerClient, *numbers: int) -> int:
+    return sum(numbers)
+
+
+async def _thread(client: LedgerClient) -> int:
+    return threading.get_ident()
+
+
+async def _for_ever(client: LedgerClient) -> None:
+    await trio.sleep_forever()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[KeptCluster]:
+    cluster = kept(f"sqlite://{tmp_path}/cluster.db")
+    yield cluster
+    cluster.disconnect()
+
+
+def test_all_threads_and_tasks_share_one_client(cluster: KeptCluster) -> None:
+    loops: list[int] = []
+
+    def task() -> None:
+        loops.append(cluster.run(_thread))
+
+    threads = [threading.Thread(target=task) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(loops)) == 1
+    assert loops[0] != threading.get_ident()
+    assert kept(cluster.cluster) is cluster
+    assert cluster.run(_sum, 1, 2, 3) == 6
+
+
+def test_an_exception_is_the_one_that_was_raised(cluster: KeptCluster) -> None:
+    with pytest.raises(NoSuchLedger, match="ledger 77"):
+        cluster.run(LedgerClient.ledger_metadata, 77)
+
+    async def stop(client: LedgerClient) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        cluster.run(stop)
+
+
+def test_pickled_it_is_an_address(cluster: KeptCluster) -> None:
+    cluster.run(_sum)
+    assert pickle.loads(pickle.dumps(cluster)) is cluster
+
+
+def test_the_store_is_opened_by_the_first_question(cluster: KeptCluster, tmp_path: Path) -> None:
+    store = cluster.run(_store_of)
+    assert isinstance(store, LazyStore)
+    assert not store.is_opened
+    assert not (tmp_path / "cluster.db").exists()
+    with pytest.raises(NoSuchLedger):
+        cluster.run(LedgerClient.ledger_metadata, 1)
+    assert store.is_opened
+
+
+def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    cluster = kept(f"sqlite://{tmp_path}/later/cluster.db")
+    with pytest.raises(InvalidArgument):
+        cluster.run(LedgerClient.ledger_metadata, 1)
+    (tmp_path / "later").mkdir()
+    with pytest.raises(NoSuchLedger):
+        cluster.run(LedgerClient.ledger_metadata, 1)
+    cluster.disconnect()
+
+
+def test_it_connects_anew(cluster: KeptCluster) -> None:
+    store = cluster.run(_store_of)
+    cluster.disconnect()
+    assert not cluster.is_connected
+    assert cluster.run(_store_of) is not store
+    assert cluster.is_connected
+
+
+def test_what_runs_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
+    running = cluster.start(_for_ever)
+    other = cluster.start(_for_ever)
+    other.cancel()
+    with pytest.raises(LedgerClosed, match="cancelled"):
+        other.result()
+    assert not running.has_ended
+    cluster.disconnect()
+    with pytest.raises(LedgerClosed):
+        running.result()
+
+
+def test_a_wait_is_bounded_by_fail_after(cluster: KeptCluster) -> None:
+    with pytest.raises(TimeoutError), fail_after(0.05):
+        cluster.run(_for_ever)
+    assert cluster.run(_sum, 4) == 4
+
+
+def test_a_forked_process_has_a_connection_of_its_own(cluster: KeptCluster) -> None:
+    parents = cluster.run(_store_of)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            anew = cluster.run(_store_of)
+            is_good = anew is not parents and kept(cluster.cluster) is cluster
+            with pytest.raises(NoSuchLedger):
+                cluster.run(LedgerClient.ledger_metadata, 1)
+            status = 0 if is_good and cluster.run(_sum, 1, 1) == 2 else 2
+        except BaseException:  # noqa: BLE001 (a child of pytest must not run its tests)
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cluster.run(_store_of) is parents
+
+
+def test_so_many_clusters_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_client, "CONNECTED_MAX", 2)
+    clusters = [kept(f"sqlite://{tmp_path}/{number}.db") for number in range(3)]
+    for each in clusters:
+        assert each.run(_sum, 1) == 1
+    assert [each.is_connected for each in clusters] == [False, True, True]
+    assert clusters[0].run(_sum, 2) == 2
+    assert [each.is_connected for each in clusters] == [True, False, True]
+    for each in clusters:
+        each.disconnect()
+
+
+@pytest.mark.parametrize("address", ["memory:", "nowhere", "zk+flat//x", "zk+odd://h:2181/l"])
+def test_an_address_nobody_can_serve(address: str) -> None:
+    with pytest.raises(InvalidArgument):
+        kept(address).run(LedgerClient.list_ledgers)
