@@ -54,7 +54,9 @@ def run_one(name: Name, settings: Settings) -> dict[str, Any]:
         async def measured() -> Measured:
             return await body(settings, cluster)
 
-        return result_of(name, settings, trio.run(measured), cluster.directory)
+        result = result_of(name, settings, trio.run(measured), cluster.directory)
+        ended = cluster.ended_bookies()
+        return result | {"bookies_ended": len(ended)} if ended else result
 
 
 def bench(name: Name, *, settings: Settings | None = None) -> None:

@@ -1,7 +1,8 @@
 """A standalone cluster in processes of its own, and the CPU time of everybody involved.
 
 The cluster is started as a user starts it. CPU comes from /proc, user and system time of all
-threads, counted only between the two ends of a measured phase.
+threads, counted only between the two ends of a measured phase. A bookie that ended by itself
+spoils a measurement and is a bug: that is said loudly, and its log outlives the cluster.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import trio
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE_TRIES, _IDLE_PROBE_S, _IDLE_CPU_S = 40, 0.5, 0.03
+_SIGNS_OF_AN_END = ("bookie ends", "Traceback")
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -42,6 +44,12 @@ class RunningCluster:
     ready_s: float
     """From starting the command to its "ready"."""
     client_pids: list[int] = field(default_factory=lambda: [os.getpid()])
+    first_pids: dict[Path, str] = field(default_factory=dict)
+    """Of the bookies as they were when the cluster was ready, by the files that say so."""
+
+    def ended_bookies(self) -> list[Path]:
+        """Directories of the bookies that ended by themselves. Ask before it is stopped."""
+        return [path.parent for path, pid in self.first_pids.items() if not _says(path, pid)]
 
     def bookie_pid(self, number: int) -> int:
         """Process id of bookie `number`, counted from 1."""
@@ -103,10 +111,20 @@ def start_cluster(directory: Path, bookies: int | None) -> RunningCluster:
     if len(said) != 2 or said[0] != "ready":
         process.wait()
         raise SystemExit("the cluster did not start; its own message is above")
-    return RunningCluster(said[1], directory, process, ready_s)
+    pids = {path: path.read_text() for path in sorted(directory.glob("bookie-*/bookie.pid"))}
+    return RunningCluster(said[1], directory, process, ready_s, first_pids=pids)
+
+
+def _says(path: Path, text: str) -> bool:
+    try:
+        return path.read_text() == text
+    except FileNotFoundError:
+        return False
 
 
 def stop_cluster(cluster: RunningCluster) -> None:
+    """Stops it; says so, and keeps the logs, if a bookie had ended before or did not end well."""
+    ended = cluster.ended_bookies()
     cluster.process.send_signal(signal.SIGTERM)
     try:
         cluster.process.wait(30)
@@ -115,6 +133,15 @@ def stop_cluster(cluster: RunningCluster) -> None:
         cluster.process.wait()
     if cluster.process.stdout is not None:
         cluster.process.stdout.close()
+    for path in sorted(cluster.directory.glob("bookie-*/bookie.log")):
+        text = path.read_text(errors="replace")
+        if path.parent in ended or any(sign in text for sign in _SIGNS_OF_AN_END):
+            kept = Path(tempfile.mkdtemp(prefix="ledgerstream-log-")) / path.name
+            shutil.copy(path, kept)
+            sys.stderr.write(
+                f"\n!!! {path.parent.name} ENDED BY ITSELF: a bug, and the numbers count for "
+                f"nothing. Its log is kept: {kept}\n\n"
+            )
 
 
 @contextmanager
