@@ -1,0 +1,382 @@
+"""Spark's options (text by text) as typed, frozen values: `ReadOptions` and `WriteOptions`.
+
+Pure: the environment is an argument. Whatever is wrong is an InvalidArgument that names the option,
+its value and the accepted forms. An unknown option is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from connectors.spark import option_values
+from connectors.spark.option_table import (
+    OF_SPARK,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    Option,
+    Where,
+    nearest,
+)
+from connectors.spark.schema import COLUMNS, SORT_COLUMNS
+from ledger.errors import InvalidArgument
+from stream.core.entry_format import BODY_BYTES_MAX
+from stream.core.names import check_name
+from stream.core.position import EARLIEST, LATEST, Start
+from stream.core.stream_patterns import StreamPatterns, is_pattern
+
+CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
+TASKS_VARIABLE = "LEDGERSTREAM_SPARK_TASKS"
+"""`register(spark)` hands Spark's default parallelism to the processes that plan in it."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which streams are meant: full names and patterns, "demo/clicks", "demo/click-*"."""
+
+    streams: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+
+    def by_namespace(self) -> dict[str, StreamPatterns]:
+        """The names and patterns of each namespace, to be matched against its listing."""
+        words: dict[str, list[str]] = {}
+        for word in (*self.streams, *self.patterns):
+            namespace, _, stream = word.partition("/")
+            words.setdefault(namespace, []).append(stream)
+        return {namespace: StreamPatterns(words[namespace]) for namespace in words}
+
+    def __str__(self) -> str:
+        return ", ".join((*self.streams, *self.patterns))
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """A place in each stream: what holds for all, and what holds for some by full name."""
+
+    everywhere: Start
+    named: Mapping[str, Start]
+
+    def of(self, stream: str) -> Start:
+        """The place in "demo/clicks#2": its own, that of "demo/clicks", or that of all."""
+        base = stream.partition("#")[0]
+        return self.named.get(stream, self.named.get(base, self.everywhere))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    cluster: str
+    selection: Selection
+    is_streaming: bool
+    starting: Positions
+    ending: Positions
+    """The first record that is not read (batch only)."""
+    columns: tuple[str, ...] | None = None
+    """As the option names them; None: all. What counts is the schema Spark hands over."""
+    max_bytes_per_task: int = 128 << 20
+    min_tasks: int | None = None
+    """None: nobody said, and Spark's default parallelism is not known."""
+    max_records_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_records_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    fail_on_data_loss: bool = True
+    rows_per_batch: int = 262_144
+    progress: str = "auto"
+    """ "auto", "true" or "false"."""
+
+    @classmethod
+    def parse(
+        cls, options: Mapping[str, str], environment: Mapping[str, str], *, is_streaming: bool
+    ) -> ReadOptions:
+        """Args:
+        options: as Spark hands them over; the case of names means nothing.
+        environment: for the defaults of `cluster` and `minTasks`.
+        is_streaming: `spark.readStream` rather than `spark.read`.
+        """
+        given = _Given(options, READ_OPTIONS, "read", is_streaming=is_streaming)
+        default_start: Start = LATEST if is_streaming else EARLIEST
+        minimum = given.get("minRecordsPerTrigger", option_values.count)
+        maximum = given.get("maxRecordsPerTrigger", option_values.count)
+        if minimum is not None and maximum is not None and minimum > maximum:
+            raise InvalidArgument(
+                f"option minRecordsPerTrigger={minimum} is over maxRecordsPerTrigger={maximum}: "
+                f"no micro-batch could have both"
+            )
+        tasks = environment.get(TASKS_VARIABLE, "")
+        selection = _selection(given)
+        options_read = cls(
+            cluster=given.cluster(environment),
+            selection=selection,
+            is_streaming=is_streaming,
+            starting=given.positions("startingPosition", default_start),
+            ending=given.positions("endingPosition", LATEST),
+            columns=given.get("columns", _columns),
+            max_bytes_per_task=given.value("maxBytesPerTask", option_values.size_bytes, 128 << 20),
+            min_tasks=given.get("minTasks", option_values.count)
+            or (int(tasks) if tasks.isdigit() else None),
+            max_records_per_trigger=maximum,
+            max_bytes_per_trigger=given.get("maxBytesPerTrigger", option_values.size_bytes),
+            min_records_per_trigger=minimum,
+            max_trigger_delay_ms=given.value(
+                "maxTriggerDelay", option_values.duration_ms, 15 * 60_000
+            ),
+            fail_on_data_loss=given.value("failOnDataLoss", option_values.flag, True),
+            rows_per_batch=given.value("rowsPerBatch", option_values.count, 262_144),
+            progress=given.value("progress", _progress, "auto"),
+        )
+        _check_places(options_read)
+        return options_read
+
+    @classmethod
+    def columns_of(cls, text: str) -> tuple[str, ...]:
+        """The option `columns` alone."""
+        return _Given({"columns": text}, READ_OPTIONS, "read", is_streaming=False).value(
+            "columns", _columns, COLUMNS
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    cluster: str
+    is_streaming: bool
+    stream: str | None = None
+    """Full name of the target of rows that name none."""
+    namespace: str | None = None
+    """What bare names in the `stream` column are in."""
+    sink_id: str | None = None
+    """Streaming only; None: the id of the query, which tasks put into their messages."""
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    sort_within_batch: tuple[str, ...] = ()
+    create_streams: bool = False
+    entry_bytes: int = 1 << 20
+    max_ledgers_per_task: int = 256
+
+    @classmethod
+    def parse(
+        cls, options: Mapping[str, str], environment: Mapping[str, str], *, is_streaming: bool
+    ) -> WriteOptions:
+        """The same as for reading: `is_streaming` is `df.writeStream` rather than `df.write`."""
+        given = _Given(options, WRITE_OPTIONS, "write", is_streaming=is_streaming)
+        txn_app_id = given.get("txnAppId", _sink_name)
+        txn_version = given.get("txnVersion", option_values.version)
+        if (txn_app_id is None) != (txn_version is None):
+            present, missing = "txnAppId", "txnVersion"
+            if txn_app_id is None:
+                present, missing = missing, present
+            raise InvalidArgument(
+                f"option {present}={given.text(present)!r} is given without {missing}: both "
+                f"together name a write that is to be done once"
+            )
+        return cls(
+            cluster=given.cluster(environment),
+            is_streaming=is_streaming,
+            stream=given.stream(),
+            namespace=given.get("namespace", _namespace),
+            sink_id=given.get("sinkId", _sink_name),
+            txn_app_id=txn_app_id,
+            txn_version=txn_version,
+            sort_within_batch=given.value("sortWithinBatch", _sort_columns, ()),
+            create_streams=given.value("createStreams", option_values.flag, False),
+            entry_bytes=given.value("entryBytes", _entry_bytes, 1 << 20),
+            max_ledgers_per_task=given.value("maxLedgersPerTask", option_values.count, 256),
+        )
+
+
+class _Given:
+    """The options that were given, known ones only, by their lower-case names."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        table: tuple[Option, ...],
+        verb: str,
+        *,
+        is_streaming: bool,
+    ) -> None:
+        self._texts = {name.lower(): str(options[name]) for name in options}
+        self._table = {option.name.lower(): option for option in table}
+        names = [option.name for option in table]
+        for name in options:
+            if name.lower() in OF_SPARK:
+                continue
+            option = self._table.get(name.lower())
+            if option is None:
+                meant = nearest(name, names)
+                hint = f"did you mean {meant}? " if meant else ""
+                raise InvalidArgument(
+                    f"there is no option {name!r} to {verb} streams: {hint}"
+                    f"Options are {', '.join(names)}"
+                )
+            _check_where(option, self._texts[name.lower()], verb, is_streaming=is_streaming)
+
+    def text(self, name: str) -> str | None:
+        return self._texts.get(name.lower())
+
+    def get(self, name: str, parse: Callable[[str], T]) -> T | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except InvalidArgument as error:
+            raise self.wrong(name, str(error)) from None
+
+    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        found = self.get(name, parse)
+        return default if found is None else found
+
+    def wrong(self, name: str, why: str) -> InvalidArgument:
+        text = self._texts[name.lower()]
+        accepted = "" if name == "path" else f". Accepted: {self._table[name.lower()].forms}"
+        return InvalidArgument(f"option {name}={text[:200]!r}: {why}{accepted}")
+
+    def cluster(self, environment: Mapping[str, str]) -> str:
+        cluster = (self.text("cluster") or environment.get(CLUSTER_VARIABLE, "")).strip()
+        if not cluster:
+            raise InvalidArgument(
+                f"option cluster is missing, and {CLUSTER_VARIABLE} is not set where the driver "
+                f"runs: give {self._table['cluster'].forms}"
+            )
+        return cluster
+
+    def stream(self) -> str | None:
+        """The one stream of `stream` or of the path."""
+        if self.text("stream") is not None and self.text("path") is not None:
+            raise InvalidArgument(
+                f"option stream={self.text('stream')!r} and the path {self.text('path')!r} both "
+                f"name a stream: give one of them"
+            )
+        found = self.get("stream", option_values.stream_name)
+        return self.get("path", option_values.stream_name) if found is None else found
+
+    def positions(self, name: str, default: Start) -> Positions:
+        nothing: tuple[Start | None, dict[str, Start]] = (None, {})
+        everywhere, named = self.value(name, option_values.starts, nothing)
+        return Positions(default if everywhere is None else everywhere, named)
+
+
+def _check_where(option: Option, text: str, verb: str, *, is_streaming: bool) -> None:
+    if option.where is Where.ALWAYS or (option.where is Where.STREAMING) == is_streaming:
+        return
+    here, there = f"{verb}Stream", verb
+    if not is_streaming:
+        here, there = there, here
+    instead = {
+        "endingPosition": "; a query is stopped, or ends by trigger(availableNow=True)",
+        "sinkId": "; a batch write is named by txnAppId and txnVersion",
+        "txnAppId": "; Spark numbers the batches, and sinkId names the sink",
+        "txnVersion": "; Spark numbers the batches, and sinkId names the sink",
+    }.get(option.name, "")
+    raise InvalidArgument(
+        f"option {option.name}={text!r} has no meaning in {here}, only in {there}{instead}"
+    )
+
+
+def _selection(given: _Given) -> Selection:
+    named = [name for name in ("stream", "path", "paths", "streams", "streamPattern")
+             if given.text(name) is not None]  # fmt: skip
+    if len(named) != 1:
+        what = f"{' and '.join(named)} are given" if named else "no stream is named"
+        raise InvalidArgument(
+            f"{what}: give exactly one of the options stream (NAMESPACE/STREAM, also as "
+            f'load("NAMESPACE/STREAM")), streams (several by comma) and streamPattern'
+        )
+    if named[0] in ("stream", "path"):
+        stream = given.stream()
+        assert stream is not None
+        return Selection(streams=(stream,))
+    if named[0] == "streamPattern":
+        return Selection(patterns=given.value("streamPattern", _patterns, ()))
+    return Selection(streams=given.value(named[0], _stream_names, ()))
+
+
+def _stream_names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(option_values.stream_name(word) for word in _words(text)))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return option_values.words(text)
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    found = []
+    for word in _words(text):
+        namespace, slash, pattern = word.partition("/")
+        if not slash or not pattern:
+            raise InvalidArgument(f"{word!r}: write NAMESPACE/PATTERN, like demo/click-*")
+        if is_pattern(namespace):
+            raise InvalidArgument(f"{word!r}: only the stream may be a pattern, not the namespace")
+        check_name(namespace, "namespace")
+        StreamPatterns(pattern)
+        found.append(word)
+    return tuple(dict.fromkeys(found))
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    return _known(text, COLUMNS)
+
+
+def _sort_columns(text: str) -> tuple[str, ...]:
+    return _known(text, SORT_COLUMNS)
+
+
+def _known(text: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+    found = tuple(word.lower() for word in option_values.words(text))
+    for word in found:
+        if word not in columns:
+            meant = nearest(word, list(columns))
+            hint = f", did you mean {meant}?" if meant else ""
+            raise InvalidArgument(f"no column {word!r}{hint} Columns are {', '.join(columns)}")
+    if len(set(found)) != len(found):
+        raise InvalidArgument("a column is named twice")
+    return found
+
+
+def _progress(text: str) -> str:
+    return option_values.one_of(text, ("auto", "true", "false"))
+
+
+def _namespace(text: str) -> str:
+    return check_name(text.strip(), "namespace")
+
+
+def _sink_name(text: str) -> str:
+    return check_name(text.strip(), "sink")
+
+
+def _entry_bytes(text: str) -> int:
+    size = option_values.size_bytes(text)
+    if size > BODY_BYTES_MAX:
+        raise InvalidArgument(f"is over {BODY_BYTES_MAX} bytes, the most an entry may have")
+    return size
+
+
+def _check_places(options: ReadOptions) -> None:
+    """What is sure to read nothing, or names a stream that is not read, was not meant."""
+    read = set(options.selection.streams)
+    for name, places in (
+        ("startingPosition", options.starting),
+        ("endingPosition", options.ending),
+    ):
+        if not options.selection.patterns:
+            strange = [each for each in places.named if each.partition("#")[0] not in
+                       {stream.partition("#")[0] for stream in read}]  # fmt: skip
+            if strange:
+                raise InvalidArgument(
+                    f"option {name} gives a place in {strange[0]}, which is not read. Read are: "
+                    f"{options.selection}"
+                )
+    if not options.is_streaming:
+        if LATEST in (options.starting.everywhere, *options.starting.named.values()):
+            raise InvalidArgument(
+                "option startingPosition='latest': a batch ends there, it would read nothing. "
+                "Use end=N for the last N records"
+            )
+        if EARLIEST in (options.ending.everywhere, *options.ending.named.values()):
+            raise InvalidArgument(
+                "option endingPosition='earliest': a batch begins there, it would read nothing"
+            )
