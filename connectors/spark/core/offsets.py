@@ -1,0 +1,107 @@
+"""Spark's offsets of streams: how far a query has read each of them, as a readable dict.
+
+Answers for the form that Spark stores in its checkpoint; it is read by later releases, so what is
+there never changes its meaning. A stream that is not in the offsets was not begun. Must never take
+a foreign dict for one of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ledger.errors import InvalidArgument
+from stream.core.position import Position
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The first record of a stream that was not read, whether it is written yet or not.
+
+    It is at `slot` of `entry` of `segment`; `sequence` is its number in the stream. `nbytes` are
+    stored before it in its segment, where a record counts its share of its entry. `begin` is the
+    sequence where reading this stream began. `created_ms` tells a stream from another one that
+    was made under its name later.
+    """
+
+    segment: int
+    entry: int
+    slot: int
+    sequence: int
+    nbytes: int
+    begin: int
+    created_ms: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.segment, self.entry, self.slot)
+
+
+_FIELDS = tuple(field.name for field in fields(StreamOffset))
+
+
+class Offsets(Mapping[str, StreamOffset]):
+    """Offsets by the full name of the stream ("ns/clicks", "ns/clicks#2"), in its order."""
+
+    def __init__(self, streams: Mapping[str, StreamOffset]) -> None:
+        self._streams = {name: streams[name] for name in sorted(streams)}
+
+    def __getitem__(self, name: str) -> StreamOffset:
+        return self._streams[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {o.position}" for name, o in list(self._streams.items())[:20])
+        return f"Offsets({shown}{', ...' if len(self) > 20 else ''})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The dict that Spark stores."""
+        return {
+            "version": VERSION,
+            "streams": {name: asdict(offset) for name, offset in self._streams.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> Offsets:
+        """Reads what `to_json` made, in this release or an earlier one.
+
+        Raises InvalidArgument for anything else, saying what is wrong with it.
+        """
+        if not isinstance(document, dict) or "streams" not in document:
+            raise _foreign(f"{str(document)[:200]!r} has no streams")
+        version = document.get("version")
+        if type(version) is not int or version < 1:
+            raise _foreign(f"its version is {version!r}")
+        if version > VERSION:
+            raise _foreign(f"it has version {version}, this release reads up to {VERSION}")
+        streams = document["streams"]
+        if not isinstance(streams, dict):
+            raise _foreign(f"its streams are {str(streams)[:200]!r}")
+        return cls({name: _read_offset(name, offset) for name, offset in streams.items()})
+
+
+def _read_offset(name: object, document: object) -> StreamOffset:
+    if not isinstance(name, str) or name.count("/") != 1:
+        raise _foreign(f"it names a stream {str(name)[:200]!r}, which is not 'namespace/stream'")
+    if not isinstance(document, dict):
+        raise _foreign(f"stream {name!r} has {str(document)[:200]!r}")
+    for field in _FIELDS:
+        number = document.get(field)
+        if type(number) is not int or number < 0:
+            raise _foreign(f"stream {name!r} has {field} {number!r}, not a whole number >= 0")
+    return StreamOffset(*(document[field] for field in _FIELDS))
+
+
+def _foreign(what: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"an offset in the Spark checkpoint cannot be read: {what}. Cure: the checkpoint must be "
+        f"one of a query that reads with format 'ledgerstream' (of this release or an earlier one)"
+    )

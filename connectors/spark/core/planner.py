@@ -1,0 +1,150 @@
+"""What Spark's tasks read: ranges of segments, cut so that tasks have about the same bytes.
+
+Shared by batches and micro-batches. A range is cut between entries only, where it would be if its
+entries were of one size: nothing is asked of a bookie to plan. Must never leave out a record, nor
+give one to two tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from connectors.spark.core.offsets import StreamOffset
+from stream.core.metadata import Segment, StreamMetadata
+from stream.core.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """Records of one segment: entries `first_entry` to `last_entry`, both included.
+
+    Of the first entry those from `first_slot` on, of the last one those before `end_slot` (None:
+    all). `stream` is the full name, of a partition "ns/clicks#2". `nbytes` are stored in it,
+    roughly.
+    """
+
+    stream: str
+    segment: Segment
+    first_entry: int
+    first_slot: int
+    last_entry: int
+    end_slot: int | None
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.first_entry <= self.last_entry, f"{self} has no entries"
+        assert self.end_slot is None or self.end_slot > (
+            self.first_slot if self.first_entry == self.last_entry else 0
+        ), f"{self} has no records in its last entry"
+
+    @property
+    def entries(self) -> int:
+        return self.last_entry - self.first_entry + 1
+
+
+Task = tuple[SegmentRange, ...]
+"""What one task reads, in order."""
+
+
+def ranges_between(
+    name: str, stream: StreamMetadata, start: StreamOffset, end: StreamOffset
+) -> list[SegmentRange]:
+    """The records of a stream from `start` on and before `end`, by segment.
+
+    Both are of this stream, and behind what was truncated.
+    """
+    found: list[SegmentRange] = []
+    if end.sequence <= start.sequence:
+        return found
+    for segment in stream.segments:
+        if not start.segment <= segment.number <= end.segment:
+            continue
+        first = start.position if segment.number == start.segment else Position(0, 0, 0)
+        before = start.nbytes if segment.number == start.segment else 0
+        end_slot: int | None = None
+        if segment.number < end.segment:
+            last_entry, behind = segment.last_entry, segment.nbytes
+        elif end.slot:
+            last_entry, behind, end_slot = end.entry, end.nbytes, end.slot
+        else:
+            last_entry, behind = end.entry - 1, end.nbytes
+        if first.entry > last_entry:
+            continue
+        found.append(
+            SegmentRange(
+                name, segment, first.entry, first.slot, last_entry, end_slot,
+                max(0, behind - before),
+            )
+        )  # fmt: skip
+    return found
+
+
+def plan(
+    ranges: Sequence[SegmentRange],
+    *,
+    task_bytes_max: int,
+    tasks_min: int = 1,
+    task_bytes_min: int = 0,
+) -> list[Task]:
+    """Tasks that together read exactly these ranges, in their order.
+
+    As many as it takes for each to have about `task_bytes_max` at most, and at least `tasks_min`;
+    but rather fewer than tasks of less than `task_bytes_min`, and never more than entries. Small
+    ranges share a task.
+    """
+    assert task_bytes_max > 0, f"tasks of at most {task_bytes_max} bytes"
+    assert tasks_min > 0, f"at least {tasks_min} tasks"
+    total = sum(each.nbytes for each in ranges)
+    wanted = max(tasks_min, -(-total // task_bytes_max))
+    if task_bytes_min:
+        wanted = min(wanted, max(1, total // task_bytes_min, -(-total // task_bytes_max)))
+    wanted = min(wanted, sum(each.entries for each in ranges))
+    tasks: list[Task] = []
+    task: list[SegmentRange] = []
+    left_bytes = total
+    room = _share(total, wanted)
+    for whole in ranges:
+        left: SegmentRange | None = whole
+        while left is not None:
+            part: SegmentRange | None = left
+            if len(tasks) + 1 < wanted:
+                part, left = _cut(left, room, may_be_none=bool(task))
+            else:
+                left = None
+            if part is not None:
+                task.append(part)
+                room -= part.nbytes
+                left_bytes -= part.nbytes
+            if len(tasks) + 1 < wanted and (left is not None or room <= 0):
+                tasks.append(tuple(task))
+                task = []
+                room = _share(left_bytes, wanted - len(tasks))
+    if task:
+        tasks.append(tuple(task))
+    return tasks
+
+
+def _share(nbytes: int, tasks: int) -> int:
+    return -(-nbytes // tasks) if tasks else nbytes
+
+
+def _cut(
+    whole: SegmentRange, room: int, *, may_be_none: bool
+) -> tuple[SegmentRange | None, SegmentRange | None]:
+    """The part of about `room` bytes, and the rest; the part has an entry if it may not be none."""
+    if whole.nbytes <= room:
+        return whole, None
+    entries = (2 * max(0, room) * whole.entries + whole.nbytes) // (2 * whole.nbytes)
+    if not may_be_none:
+        entries = max(1, entries)
+    if entries >= whole.entries:
+        return whole, None
+    if entries == 0:
+        return None, whole
+    nbytes = whole.nbytes * entries // whole.entries
+    middle = whole.first_entry + entries
+    return (
+        replace(whole, last_entry=middle - 1, end_slot=None, nbytes=nbytes),
+        replace(whole, first_entry=middle, first_slot=0, nbytes=whole.nbytes - nbytes),
+    )
