@@ -307,7 +307,7 @@ class EnsembleSender:
     def attach(self, index: int) -> None:
         """Takes the connection to the bookie that is now at `index`."""
         bookie = self.metadata.last_fragment.bookies[index]
-        self._progress[index] = (-1, trio.current_time())
+        self._progress[index] = (-1, self._loop.watched_s)
         try:
             connection = self._loop.pool.connection(bookie, self.wire_version)
         except LedgerError as error:
@@ -330,21 +330,21 @@ class EnsembleSender:
             self.detach(index)
             self._change.begin(index, error)
 
-    def check_progress(self, now: float) -> None:
-        """Gives up a bookie that acknowledged nothing for the add timeout (seconds)."""
+    def check_progress(self, now_s: float) -> None:
+        """Gives up a bookie that acknowledged nothing for the add timeout, by the loop's clock."""
         core = self.core
         for index, connection in enumerate(self.connections):
             if connection is None or index in core.failed:
                 continue
             mark = core.acked_up_to(index)
-            seen, since = self._progress[index]
+            seen, since_s = self._progress[index]
             if mark >= core.last_add_pushed or mark != seen:
-                self._progress[index] = (mark, now)
-            elif now - since > self._options.add_timeout_s:
+                self._progress[index] = (mark, now_s)
+            elif now_s - since_s > self._options.add_timeout_s:
                 connection.close(
                     OperationTimeout(
                         f"bookie {connection.bookie} acknowledged nothing for "
-                        f"{now - since:.1f} s, entries from {mark + 1} wait"
+                        f"{now_s - since_s:.1f} s, entries from {mark + 1} wait"
                     )
                 )
 

@@ -20,6 +20,9 @@ from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
 
 _TELL_AGAIN_S = 0.5
+_CHECKS_PER_TIMEOUT = 4
+_LATENESS_MAX = 1.5
+"""A check that came later than so many intervals came late because this process did not run."""
 _TICKS_UNTIL_IDLE = 2
 """So many scheduler ticks a caller, woken by the ack of its entry, has to append another one (a
 stream's caller needs two: one to append, one to seal the batch). That one carries the last add
@@ -36,7 +39,7 @@ class Writing(Protocol):
 
     def send_lac(self) -> None: ...
 
-    def check_progress(self, now: float) -> None: ...
+    def check_progress(self, now_s: float) -> None: ...
 
     def fail(self, error: LedgerError) -> None: ...
 
@@ -64,6 +67,9 @@ class WriteLoop:
         self._lac_due: deque[tuple[float, Writing]] = deque()
         self._lac_teller: trio.lowlevel.Task | None = None
         self._watcher: trio.lowlevel.Task | None = None
+        self.watched_s = 0.0
+        """A clock that stands still while this process does not run: answers are not read then,
+        and a bookie that gave them is not to be given up for it."""
 
     def start(self, nursery: trio.Nursery) -> None:
         """Starts the loops; they end with `nursery`."""
@@ -156,10 +162,14 @@ class WriteLoop:
                 self._watcher = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._forget_watcher)
                 continue
-            await trio.sleep(self.options.add_timeout_s / 4)
-            now = trio.current_time()
+            begun_s, interval_s = (
+                trio.current_time(),
+                self.options.add_timeout_s / _CHECKS_PER_TIMEOUT,
+            )
+            await trio.sleep(interval_s)
+            self.watched_s += min(trio.current_time() - begun_s, _LATENESS_MAX * interval_s)
             for writer in list(self._writers):
-                writer.check_progress(now)
+                writer.check_progress(self.watched_s)
 
     def _forget_watcher(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._watcher = None
