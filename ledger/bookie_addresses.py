@@ -14,6 +14,8 @@ from ledger.metastore.bookies import BookieRegistry
 
 _ANSWER_S = 1.0
 """Longer than a store that works takes; shorter than anybody waits for a connection."""
+_TOLD_MAX = 10_000
+"""Bookies; of more the registry is asked."""
 
 
 class BookieAddresses:
@@ -23,9 +25,22 @@ class BookieAddresses:
         self._registry = registry
         self._named_so: dict[str, None] = {}
         """Bookies that were at `host:port` when last asked, and have this for a name."""
+        self._told: dict[str, None] = {}
+
+    def note_named_so(self, bookie: str, is_named_so: bool) -> None:
+        """Another process that has asked tells whether the bookie has its address for a name.
+
+        If so, the registry is not asked here; until somebody tells otherwise.
+        """
+        if not is_named_so:
+            self._told.pop(bookie, None)
+        elif len(self._told) < _TOLD_MAX:
+            self._told[bookie] = None
 
     async def resolve(self, bookie: str) -> tuple[str, int]:
         """Host and port of a bookie. Raises BookieUnavailable, MetadataUnavailable."""
+        if bookie in self._told:
+            return _address_in(bookie)
         error: MetadataUnavailable | None = None
         with trio.move_on_after(_ANSWER_S if bookie in self._named_so else float("inf")):
             try:
@@ -39,6 +54,10 @@ class BookieAddresses:
                     self._named_so.pop(bookie, None)
                 return host, port
         if bookie in self._named_so:
-            host, _, port_text = bookie.rpartition(":")
-            return host, int(port_text)
+            return _address_in(bookie)
         raise error or BookieUnavailable(f"bookie {bookie}: its address is unknown")
+
+
+def _address_in(bookie: str) -> tuple[str, int]:
+    host, _, port = bookie.rpartition(":")
+    return host, int(port)

@@ -109,8 +109,8 @@ class LedgerClient:
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
         self._presence = Presence(store, rng)
-        addresses = BookieAddresses(self.bookies)
-        self.pool = BookiePool(network, addresses.resolve, self.options, rng, auth=auth)
+        self.addresses = BookieAddresses(self.bookies)
+        self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
         self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
         self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -284,6 +284,18 @@ class LedgerClient:
             )
 
         return Opening(open_it)
+
+    def reader_of(
+        self, metadata: LedgerMetadata, *, password: bytes = b"", rotation: int | None = None
+    ) -> LedgerReader:
+        """A reader by metadata that the caller has, for instance from another process. Asks
+        nobody: of a ledger that is open in it, what its reader may read is what it is told by
+        `note_confirmed`. Metadata that is outdated is read anew when replicas fail.
+
+        `rotation` says which replica is asked first, counted round; None: any. Raises
+        Unauthorized, LedgerClosed if the client is not open.
+        """
+        return self._opener.reader_of(metadata, password=password, rotation=rotation)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes the metadata; bookies give the space back later. Raises NoSuchLedger."""

@@ -107,7 +107,24 @@ class Opener:
         metadata = await self.metadata_for_reading(
             ledger_id, password=password, recover=recover, digest_type=digest_type
         )
-        reader = LedgerReader(
+        reader = self.reader_of(metadata, password=password, digest_type=digest_type)
+        if not reader.is_closed:
+            await reader.read_last_confirmed()
+        return reader
+
+    def reader_of(
+        self,
+        metadata: LedgerMetadata,
+        *,
+        password: bytes = b"",
+        digest_type: DigestType | None = None,
+        rotation: int | None = None,
+    ) -> LedgerReader:
+        """A reader by metadata that the caller has; asks nobody. Raises Unauthorized."""
+        if self._nursery is None:
+            raise LedgerClosed("the client is not open")
+        check_password(metadata, password)
+        return LedgerReader(
             metadata,
             digest_of(metadata, password, digest_type),
             pool=self.pool,
@@ -116,10 +133,8 @@ class Opener:
             options=self.options,
             rng=self.rng,
             nursery=self._nursery,
+            rotation=rotation,
         )
-        if not reader.is_closed:
-            await reader.read_last_confirmed()
-        return reader
 
     async def metadata_for_reading(
         self,

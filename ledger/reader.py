@@ -68,6 +68,7 @@ class LedgerReader:
     Args:
         digest: of the ledger's type and password; the opener checked the password.
         nursery: the client's; tasks of this reader end with it or with `aclose`.
+        rotation: which replica is asked first, counted round; None: any.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LedgerReader:
         options: ClientOptions,
         rng: random.Random,
         nursery: trio.Nursery,
+        rotation: int | None = None,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self._digest = digest
@@ -97,6 +99,7 @@ class LedgerReader:
             options=options,
             rng=rng,
             on_metadata=self._install,
+            rotation=rotation,
         )
         self.read_ahead_bytes = options.read_ahead_bytes
         """Bytes a range read begun from now on may hold ahead of its consumer."""

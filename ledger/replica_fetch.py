@@ -77,6 +77,7 @@ class ReplicaFetch:
 
     Args:
         on_metadata: called with metadata that was read anew.
+        rotation: which replica to ask first, counted round; None: any.
     """
 
     def __init__(
@@ -89,9 +90,10 @@ class ReplicaFetch:
         options: ClientOptions,
         rng: random.Random,
         on_metadata: Callable[[LedgerMetadata], None],
+        rotation: int | None = None,
     ) -> None:
         self.metadata = metadata
-        self.order = ReplicaOrder(rng.randrange(1 << 16))
+        self.order = ReplicaOrder(rng.randrange(1 << 16) if rotation is None else rotation)
         self.counts = FetchCounts()
         self._digest = digest
         self._pool = pool
