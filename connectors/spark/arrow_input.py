@@ -1,0 +1,223 @@
+"""The columns a sink is handed, each made into the one Arrow type that is written.
+
+Answers for which types a column may have and for errors that name column, row and cure. Buffers
+are shared where they can be; there is no Python per row. What comes out is encoded by
+arrow_write.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ledger.errors import InvalidArgument
+
+VALUE: Final = "value"
+KEY: Final = "key"
+EVENT_TIME: Final = "event_time"
+HEADERS: Final = "headers"
+STREAM: Final = "stream"
+PARTITION: Final = "partition"
+
+RECORD_COLUMNS: Final = (VALUE, KEY, EVENT_TIME, HEADERS)
+INPUT_COLUMNS: Final = (*RECORD_COLUMNS, STREAM, PARTITION)
+
+_PAIR: Final = pa.struct([("name", pa.string()), ("value", pa.binary())])
+
+
+def input_rows(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
+    """The columns of a batch that the sink takes, each in the one type that is written.
+
+    `value` and `key` become binary, `event_time` int64 (ms since 1970, rounded down), `headers`
+    a list of (name, value) without nulls, `stream` string, `partition` int32. Columns that are
+    missing, or wholly of Arrow's null type, are left out. Shares buffers where it can.
+    `first_row` is the number of the first row in its task, for messages.
+
+    Raises InvalidArgument naming column, type, row and cure.
+    """
+    columns: dict[str, Any] = {}
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        make = _INPUTS.get(name)
+        if make is None:
+            raise InvalidArgument(
+                f"column {name!r} has no place in a record; a sink takes the columns "
+                f"{', '.join(INPUT_COLUMNS)}. Cure: select() those"
+            )
+        if name in columns:
+            raise InvalidArgument(f"column {name!r} is there twice. Cure: select() it once")
+        if not pa.types.is_null(array.type):
+            columns[name] = make(name, array, first_row)
+    if VALUE not in columns:
+        raise InvalidArgument(
+            "no column 'value' (binary or string): it is what a record holds. Cure: "
+            "selectExpr('to_json(struct(*)) AS value'), or whatever the bytes shall be"
+        )
+    value = columns[VALUE]
+    if value.null_count:
+        raise InvalidArgument(
+            f"column 'value' is null in row {first_row + _first_null(value):,} of the task "
+            f"(and in {value.null_count - 1:,} more of this batch); a record has a value, which "
+            "may be empty. Cure: where('value IS NOT NULL'), or coalesce(value, lit(b''))"
+        )
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _first_null(array: pa.Array) -> int:
+    return int(pc.index(pc.is_null(array), True).as_py())
+
+
+def _binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
+    kind = array.type
+    if pa.types.is_binary(kind):
+        return array
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return _from_large(name, array)
+    if pa.types.is_dictionary(kind):
+        return _binary(name, array.dictionary_decode(), first_row)
+    if pa.types.is_run_end_encoded(kind):
+        return _binary(name, pc.run_end_decode(array), first_row)
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
+        return array.cast(pa.binary())
+    raise InvalidArgument(
+        f"column {name!r} is {kind}; it must be binary or string. "
+        f"Cure: CAST({name} AS STRING), to_json, to_avro, ..."
+    )
+
+
+def _from_large(name: str, array: pa.Array) -> pa.Array:
+    """64-bit offsets as 32-bit ones from 0; the bytes are shared."""
+    validity, offsets, data = array.buffers()
+    count = len(array)
+    if count == 0 or offsets is None:
+        return pa.array([None] * count, pa.binary())
+    wide = pa.Array.from_buffers(pa.int64(), count + 1, [None, offsets], offset=array.offset)
+    low, high = wide[0].as_py(), wide[count].as_py()
+    if high - low >= 1 << 31:
+        raise InvalidArgument(
+            f"column {name!r} has {high - low:,} bytes in {count:,} rows of one Arrow batch, limit "
+            "2 GiB. Cure: set spark.sql.execution.arrow.maxRecordsPerBatch lower"
+        )
+    narrow = pc.subtract(wide, low).cast(pa.int32())
+    if validity is not None and array.offset:
+        validity = pc.is_valid(array).buffers()[1] if array.null_count else None
+    data = pa.py_buffer(b"") if data is None else data.slice(low, high - low)
+    return pa.Array.from_buffers(pa.binary(), count, [validity, narrow.buffers()[1], data])
+
+
+def _event_time(name: str, array: pa.Array, first_row: int) -> pa.Array:
+    kind = array.type
+    if pa.types.is_integer(kind):
+        try:
+            return array.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"column {name!r}: {error}; it is ms since 1970") from None
+    if not pa.types.is_timestamp(kind):
+        raise InvalidArgument(
+            f"column {name!r} is {kind}; it must be a timestamp, or a long of milliseconds since "
+            f"1970. Cure: CAST({name} AS TIMESTAMP)"
+        )
+    plain = array.view(pa.timestamp(kind.unit))
+    if kind.unit in ("us", "ns"):
+        # A cast alone rounds towards 1970.
+        plain = pc.floor_temporal(plain, unit="millisecond")
+    try:
+        return plain.cast(pa.timestamp("ms")).view(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument(f"column {name!r}: {error}") from None
+
+
+def _headers(name: str, array: pa.Array, first_row: int) -> pa.Array:
+    kind = array.type
+    if pa.types.is_map(kind):
+        lists = _list_of_map(array)
+    elif pa.types.is_list(kind):
+        lists = array
+    elif pa.types.is_large_list(kind):
+        lists = array.cast(pa.list_(kind.value_type))
+    else:
+        raise _bad_headers(kind)
+    pair = lists.type.value_type
+    if not pa.types.is_struct(pair) or pair.num_fields != 2:
+        raise _bad_headers(kind)
+    if pair[0].name not in ("name", "key") or pair[1].name != "value":
+        raise _bad_headers(kind)
+    lengths = pc.list_value_length(lists)
+    if lengths.null_count:
+        lengths = pc.fill_null(lengths, 0)
+    pairs = lists.flatten()
+    names, values = pairs.flatten()
+    for what, part in (("a pair", pairs), ("a name", names), ("a value", values)):
+        if part.null_count:
+            raise InvalidArgument(
+                f"column {name!r}: {what} is null in a row from {first_row:,} to "
+                f"{first_row + len(array) - 1:,} of the task; a header is a name and bytes. Cure: "
+                "filter(headers, h -> h.value IS NOT NULL), or an empty value"
+            )
+    zero = pa.array([0], pa.int32())
+    bounds = pa.concat_arrays([zero, pc.cumulative_sum(lengths.cast(pa.int32()))])
+    try:
+        texts = _binary(f"{name}.name", names, first_row).cast(pa.string())
+    except pa.ArrowInvalid:
+        raise InvalidArgument(
+            f"column {name!r}: a header's name is no UTF-8 text, in a row from {first_row:,} to "
+            f"{first_row + len(array) - 1:,} of the task"
+        ) from None
+    content = _binary(f"{name}.value", values, first_row)
+    return pa.ListArray.from_arrays(
+        bounds, pa.StructArray.from_arrays([texts, content], fields=list(_PAIR))
+    )
+
+
+def _list_of_map(array: pa.MapArray) -> pa.Array:
+    pairs = pa.StructArray.from_arrays([array.keys, array.items], ["name", "value"])
+    buffers = array.buffers()[:2]
+    kind = pa.list_(pairs.type)
+    return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset, children=[pairs])
+
+
+def _bad_headers(kind: pa.DataType) -> InvalidArgument:
+    return InvalidArgument(
+        f"column 'headers' is {kind}; it must be array<struct<name: string, value: binary>> or "
+        "map<string, binary>. Cure: map_entries, transform, or leave it out"
+    )
+
+
+def _stream(name: str, array: pa.Array, first_row: int) -> pa.Array:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+    elif not (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    ):
+        raise InvalidArgument(
+            f"column 'stream' is {kind}; it must be a string, the full name: 'namespace/stream'"
+        )
+    return array.cast(pa.string())
+
+
+def _partition(name: str, array: pa.Array, first_row: int) -> pa.Array:
+    if not pa.types.is_integer(array.type):
+        raise InvalidArgument(
+            f"column 'partition' is {array.type}; it must be an int, the partition's number"
+        )
+    try:
+        return array.cast(pa.int32())
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument(f"column 'partition': {error}") from None
+
+
+_INPUTS: Final = {
+    VALUE: _binary,
+    KEY: _binary,
+    EVENT_TIME: _event_time,
+    HEADERS: _headers,
+    STREAM: _stream,
+    PARTITION: _partition,
+}

@@ -1,0 +1,241 @@
+"""Arrow rows in, the payload of one stream entry out; columns are copied as buffers.
+
+Answers for the same bytes that `stream.core.entry_encoder` makes of the same records, and for how
+rows are cut into entries. Must never run Python per row. Rows come from arrow_input.py; the
+reading half is arrow_read.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connectors.spark.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
+from ledger.errors import InvalidArgument
+from stream.core.compression import Compression, deflate
+from stream.core.entry_format import (
+    BODY_BYTES_MAX,
+    FLAG_EVENT_TIME_VALIDITY,
+    FLAG_EVENT_TIMES,
+    FLAG_HEADERS,
+    FLAG_KEY_VALIDITY,
+    FLAG_KEYS,
+    FLAG_SEQUENCE_IN_SEGMENT,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    RECORDS_PER_ENTRY_MAX,
+    VERSION,
+)
+from stream.core.record_sizes import RECORD_OVERHEAD_BYTES
+
+# ---- sizes
+
+
+def _offsets(array: pa.Array) -> memoryview:
+    """The offsets of an array of variable length, from its first item on."""
+    if not len(array):
+        return memoryview(bytes(4)).cast("i")
+    return memoryview(array.buffers()[1]).cast("i")[array.offset :]
+
+
+class RowSizes:
+    """How many bytes rows take in an entry; a question costs the same however many rows."""
+
+    __slots__ = ("_binaries", "_headers", "_row_bytes", "count")
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.count: int = rows.num_rows
+        names = set(rows.schema.names)
+        self._binaries = [_offsets(rows.column(name)) for name in (VALUE, KEY) if name in names]
+        # An offset or a time, and a whole byte for what says whether it is null.
+        self._row_bytes = 5 * len(self._binaries) + 9 * (EVENT_TIME in names)
+        self._headers: tuple[memoryview, ...] | None = None
+        if HEADERS in names:
+            lists = rows.column(HEADERS)
+            pairs = lists.values
+            self._headers = (
+                _offsets(lists), _offsets(pairs.field(0)), _offsets(pairs.field(1)),
+            )  # fmt: skip
+            self._row_bytes += 4
+
+    def between(self, first: int, stop: int) -> int:
+        """Bytes of the columns of these rows, less padding."""
+        return self.records_between(first, stop) + self._row_bytes * (stop - first)
+
+    def records_between(self, first: int, stop: int) -> int:
+        """Bytes of the records alone, counted as `stream.core.record_sizes` does."""
+        size = 0
+        for offsets in self._binaries:
+            size += offsets[stop] - offsets[first]
+        if self._headers is not None:
+            bounds, names, values = self._headers
+            low, high = bounds[first], bounds[stop]
+            size += names[high] - names[low] + values[high] - values[low]
+            size += RECORD_OVERHEAD_BYTES * (high - low)
+        return size
+
+    def first_over(self, first: int, stop: int, bytes_max: int) -> int | None:
+        """The first of these rows whose record is larger than `bytes_max`."""
+        if self.records_between(first, stop) <= bytes_max:
+            return None
+        # Only rows that together are larger than one record may be are ever looked at singly.
+        between = self.records_between
+        return next((row for row in range(first, stop) if between(row, row + 1) > bytes_max), None)
+
+    def cuts(self, entry_bytes: int) -> Iterator[tuple[int, int]]:
+        """Ranges of rows for entries of about equal size, of `entry_bytes` at most or one row."""
+        first, count = 0, self.count
+        while first < count:
+            left = self.between(first, count)
+            entries = max(-(-left // entry_bytes), -(-(count - first) // RECORDS_PER_ENTRY_MAX))
+            if entries == 1:
+                stop = count
+            else:
+                wanted = left // entries
+                begin = first
+                candidates = range(first + 1, min(count, first + RECORDS_PER_ENTRY_MAX) + 1)
+                at = bisect_left(candidates, wanted, key=lambda row: self.between(begin, row))
+                stop = candidates[min(at, len(candidates) - 1)]
+                if stop > first + 1 and self.between(first, stop) > entry_bytes:
+                    stop -= 1
+            yield first, stop
+            first = stop
+
+
+# ---- entries
+
+
+class _Body:
+    """The pieces of a body in order, each buffer begun at a multiple of 8 bytes."""
+
+    __slots__ = ("nbytes", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = [b""]  # the header's place
+        self.nbytes = 0
+
+    def add(self, piece: Any) -> None:
+        if padding := -self.nbytes % 8:
+            self.pieces.append(bytes(padding))
+            self.nbytes += padding
+        self.pieces.append(piece)
+        self.nbytes += len(piece)
+
+    def add_offsets(self, array: pa.Array, count: int) -> tuple[int, int]:
+        """count + 1 offsets, from 0; returns what they were at both ends."""
+        offsets = _offsets(array)
+        low, high = offsets[0], offsets[count]
+        if low == 0:
+            self.add(offsets[: count + 1].cast("B"))
+        else:
+            numbers = pa.Array.from_buffers(
+                pa.int32(), count + 1, [None, array.buffers()[1]], offset=array.offset
+            )
+            self.add(
+                memoryview(pc.subtract(numbers, pa.scalar(low, pa.int32())).buffers()[1])[
+                    : 4 * (count + 1)
+                ]
+            )
+        return low, high
+
+    def add_binary(self, array: pa.Array) -> None:
+        low, high = self.add_offsets(array, len(array))
+        data = array.buffers()[2] if high > low else None
+        self.add(b"" if data is None else memoryview(data)[low:high])
+
+    def add_validity(self, array: pa.Array) -> None:
+        count = len(array)
+        bits = pc.is_valid(array)
+        packed = bytearray(memoryview(bits.buffers()[1])[: (count + 7) // 8])
+        if count % 8:
+            packed[-1] &= (1 << count % 8) - 1
+        self.add(packed)
+
+    def add_keys(self, keys: pa.Array) -> int:
+        nulls = keys.null_count
+        if nulls == len(keys):
+            return 0
+        if not nulls:
+            self.add_binary(keys)
+            return FLAG_KEYS
+        self.add_validity(keys)
+        self.add_binary(pc.fill_null(keys, b""))
+        return FLAG_KEYS | FLAG_KEY_VALIDITY
+
+    def add_event_times(self, times: pa.Array) -> tuple[int, int, int]:
+        """Flags, the lowest and the highest time."""
+        nulls = times.null_count
+        if nulls == len(times):
+            return 0, -1, -1
+        flags = FLAG_EVENT_TIMES
+        ends = pc.min_max(times)
+        if nulls:
+            flags |= FLAG_EVENT_TIME_VALIDITY
+            self.add_validity(times)
+            times = pc.fill_null(times, 0)
+        begin = 8 * times.offset
+        self.add(memoryview(times.buffers()[1])[begin : begin + 8 * len(times)])
+        return flags, ends["min"].as_py(), ends["max"].as_py()
+
+    def add_headers(self, lists: pa.Array) -> int:
+        offsets = _offsets(lists)
+        first, stop = offsets[0], offsets[len(lists)]
+        if first == stop:
+            return 0
+        self.add_offsets(lists, len(lists))
+        pairs = lists.values
+        for index in (0, 1):
+            self.add_binary(pairs.field(index).slice(first, stop - first))
+        return FLAG_HEADERS
+
+
+def encode_rows(
+    rows: pa.RecordBatch,
+    *,
+    first_sequence: int,
+    append_time_ms: int,
+    compression: Compression = Compression.NONE,
+) -> bytes:
+    """The payload of one entry holding all these rows, which `input_rows` made.
+
+    Sequences count from the begin of the segment. The same bytes as `entry_encoder.encode` makes
+    of the same records. Raises InvalidArgument for too many rows or bytes;
+    CompressionUnavailable.
+    """
+    count = rows.num_rows
+    if not 1 <= count <= RECORDS_PER_ENTRY_MAX:
+        raise InvalidArgument(f"an entry holds 1 to {RECORDS_PER_ENTRY_MAX} records, not {count}")
+    flags = FLAG_SEQUENCE_IN_SEGMENT
+    event_min = event_max = -1
+    body = _Body()
+    names: Sequence[str] = rows.schema.names
+    body.add_binary(rows.column(VALUE))
+    if KEY in names:
+        flags |= body.add_keys(rows.column(KEY))
+    if EVENT_TIME in names:
+        more, event_min, event_max = body.add_event_times(rows.column(EVENT_TIME))
+        flags |= more
+    if HEADERS in names:
+        flags |= body.add_headers(rows.column(HEADERS))
+    body_bytes = stored_bytes = body.nbytes
+    if body_bytes > BODY_BYTES_MAX:
+        raise InvalidArgument(
+            f"{count} records make an entry of {body_bytes} bytes, limit {BODY_BYTES_MAX}"
+        )
+    pieces = body.pieces
+    if compression is not Compression.NONE:
+        deflated = deflate(b"".join(pieces), compression)
+        if len(deflated) < body_bytes:
+            pieces, stored_bytes = [b"", deflated], len(deflated)
+        else:
+            compression = Compression.NONE
+    pieces[0] = HEADER.pack(
+        MAGIC, VERSION, compression, flags, count, HEADER_BYTES, 0, first_sequence,
+        append_time_ms, event_min, event_max, 0, 0, body_bytes, stored_bytes,
+    )  # fmt: skip
+    return b"".join(pieces)
