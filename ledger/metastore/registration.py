@@ -112,10 +112,12 @@ class Registration:
                 try:
                     await self._store.create(path, self._data, is_ephemeral=True)
                 except NodeExists:
-                    if await self._take_over(path):
+                    is_ours = await self._take_over(path)
+                    if is_ours:
                         return
-                    is_anothers = True
-                    await self._wait_gone(path)
+                    if is_ours is False:
+                        is_anothers = True
+                        await self._wait_gone(path)
                 else:
                     return
         if not is_anothers:
@@ -128,8 +130,12 @@ class Registration:
             f" {self._takeover_timeout_s} s: are two bookies configured with one id?"
         )
 
-    async def _take_over(self, path: str) -> bool:
-        """Replaces a node of our own address: ours from a lost answer, or our predecessor's."""
+    async def _take_over(self, path: str) -> bool | None:
+        """Replaces a node of our own address: ours from a lost answer, or our predecessor's.
+
+        False if it is another's; None if it changed meanwhile, which says nothing about whose it
+        is now: the burial of a session of ours, or a change of ours that came late.
+        """
         try:
             node = await self._store.get(path)
             if not self._is_same_bookie(node.data):
@@ -137,7 +143,7 @@ class Registration:
             claim = Create(path, self._data, is_ephemeral=True)
             await self._store.transaction([Delete(path, node.version), claim])
         except (NoSuchNode, NodeExists, MetadataConflict):
-            return False
+            return None
         return True
 
     async def _forget(self, path: str) -> None:

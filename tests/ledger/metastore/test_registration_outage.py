@@ -8,7 +8,8 @@ from contextlib import aclosing
 import trio
 import trio.testing
 
-from ledger.metastore.base import Change
+from ledger.errors import MetadataConflict
+from ledger.metastore.base import Change, Delete
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S
@@ -47,3 +48,26 @@ async def test_a_session_lost_before_a_long_pause(autojump_clock: trio.testing.M
                 async for bookies in changes:
                     if bookies == {"b1": INFO}:
                         return
+
+
+class ChangingStore(MemoryStore):
+    """Our node changes just before it is taken over: a change of ours that came late."""
+
+    late = 1
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        if self.late and isinstance(changes[0], Delete):
+            self.late -= 1
+            raise MetadataConflict("the node has another version")
+        await super().transaction(changes)
+
+
+async def test_a_node_of_ours_that_changes_meanwhile_is_not_anothers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tree = MemoryTree()
+    async with (
+        BookieRegistry(MemoryStore(tree, now_ms)).register("b1", INFO),
+        BookieRegistry(ChangingStore(tree, now_ms)).register("b1", INFO),
+    ):
+        assert trio.current_time() < TAKEOVER_TIMEOUT_S
