@@ -7,13 +7,13 @@ twice. Every damage is a RecordFormatError. The writing half is entry_encoder.py
 
 from __future__ import annotations
 
-import importlib
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise, repeat
 from typing import Any, Final, Literal, NamedTuple, cast
 
+from stream.core import arrow_columns
 from stream.core.compression import Buffer, inflate
 from stream.core.entry_format import (
     FLAG_EVENT_TIME_VALIDITY,
@@ -29,6 +29,7 @@ from stream.core.position import Position
 from stream.errors import RecordFormatError
 
 _IS_LITTLE_ENDIAN: Final = sys.byteorder == "little"
+ARROW_COLUMNS: Final = ("value", "key", "event_time_ms", "headers")
 
 
 class Record(NamedTuple):
@@ -331,61 +332,49 @@ class RecordBatch:
 
         Raises RecordFormatError; ImportError if pyarrow is not installed.
         """
-        pa = importlib.import_module("pyarrow")
+        pa = arrow_columns.arrow()
+        made = {name: self.arrow_column(name) for name in ARROW_COLUMNS}
+        kinds = {
+            "value": pa.binary(), "key": pa.binary(), "event_time_ms": pa.int64(),
+            "headers": arrow_columns.plain_pair_lists(),
+        }  # fmt: skip
+        columns = [
+            pa.nulls(self.header.count, kinds[name]) if column is None else column
+            for name, column in made.items()
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, list(made))
         count = self.header.count
-        value = self._arrow_binary(pa, self._value_column, pa.binary(), None)
-        if self._key_column is None:
-            key = pa.nulls(count, pa.binary())
-        else:
-            key = self._arrow_binary(pa, self._key_column, pa.binary(), self._key_validity)
-        if self._event_times is None:
-            times = pa.nulls(count, pa.int64())
-        else:
-            validity = self._event_times_validity
-            times = pa.Array.from_buffers(
-                pa.int64(),
-                count,
-                [None if validity is None else pa.py_buffer(validity),
-                 pa.py_buffer(self._event_times)],
-            )  # fmt: skip
-        columns = [value, key, times, self._arrow_headers(pa)]
-        batch = pa.RecordBatch.from_arrays(columns, ["value", "key", "event_time_ms", "headers"])
         return batch if len(self) == count else batch.slice(self.first_slot, len(self))
+
+    def arrow_column(self, name: str, kind: Any = None) -> Any:
+        """One column of `to_arrow`, of the whole entry whichever part of it this view shows; None
+        if no record has anything there. `kind` is another Arrow type of the same layout.
+
+        Raises RecordFormatError; ImportError if pyarrow is not installed.
+        """
+        if name == "value":
+            return arrow_columns.binary_array(self._value_column, kind)
+        if name == "key":
+            if self._key_column is None:
+                return None
+            return arrow_columns.binary_array(self._key_column, kind, self._key_validity)
+        if name == "event_time_ms":
+            if self._event_times is None:
+                return None
+            return arrow_columns.times_array(
+                self._event_times, self.header.count, self._event_times_validity
+            )
+        assert name == "headers", f"no column {name!r}; there are {', '.join(ARROW_COLUMNS)}"
+        if self._header_list is None:
+            return None
+        return arrow_columns.pair_lists_array(
+            self._header_list, self.header.count, self._header_list_offset,
+            self._header_names, self._header_values, kind,
+        )  # fmt: skip
 
     def _valid(self, bitmap: memoryview) -> Iterator[bool]:
         bits = bin(int.from_bytes(bitmap, "little") | 1 << (8 * len(bitmap)))[:2:-1]
         return (bit == "1" for bit in islice(bits, self.first_slot, self.stop_slot))
-
-    def _arrow_binary(
-        self, pa: Any, column: BinaryColumn, kind: Any, validity: memoryview | None
-    ) -> Any:
-        bits = None if validity is None else pa.py_buffer(validity)
-        buffers = [bits, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
-        made = pa.Array.from_buffers(kind, column.count, buffers)
-        return self._arrow_checked(pa, made, column.offset, column.what)
-
-    def _arrow_headers(self, pa: Any) -> Any:
-        pair = pa.struct([("name", pa.string()), ("value", pa.binary())])
-        if self._header_list is None:
-            return pa.nulls(self.header.count, pa.list_(pair))
-        names = self._arrow_binary(pa, self._header_names, pa.string(), None)
-        values = self._arrow_binary(pa, self._header_values, pa.binary(), None)
-        made = pa.Array.from_buffers(
-            pa.list_(pair),
-            self.header.count,
-            [None, pa.py_buffer(self._header_list)],
-            children=[pa.StructArray.from_arrays([names, values], ["name", "value"])],
-        )
-        return self._arrow_checked(pa, made, self._header_list_offset, "headers")
-
-    @staticmethod
-    def _arrow_checked(pa: Any, made: Any, offset: int, what: str) -> Any:
-        # Arrow trusts offsets it is handed; unchecked ones from a damaged entry read anywhere.
-        try:
-            made.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise RecordFormatError(offset, f"{what}: {str(error)[:200]}") from None
-        return made
 
 
 def decode(
