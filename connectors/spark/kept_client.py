@@ -12,9 +12,11 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+import trio
 
 from connectors.spark.lazy_store import LazyStore
 from ledger.client import LedgerClient, wall_ms
@@ -25,6 +27,7 @@ from ledger.runtime.bridge import BackgroundLoop, Call, Held
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.crossing import Crossing, Holding
+from stream.bridged.prefetch import Prefetch
 from stream.namespace import Namespace
 
 T = TypeVar("T")
@@ -156,6 +159,55 @@ class KeptCluster:
         )
         connection.crossing.post(call.start)
         return Running(connection.crossing, call)
+
+    def iterate(
+        self,
+        begin: Callable[Concatenate[LedgerClient, P], AsyncIterator[T]],
+        size_of: Callable[[T], int],
+        bytes_max: int,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Generator[T, None, None]:
+        """The items of `begin(client, ...)`, pulled on the loop ahead of this thread.
+
+        At most `bytes_max` wait here, and beside them one item. Raises what the iterator raises;
+        closing this one, or dropping it, ends that one.
+        """
+        connection = self._connected()
+        crossing = connection.crossing
+        items = begin(connection.client, *args, **kwargs)
+
+        async def pull(_: None) -> T | None:
+            return await anext(items, None)
+
+        ahead = Prefetch[T, None](pull, size_of, crossing.post, crossing.wake, bytes_max=bytes_max)
+
+        async def run() -> None:
+            try:
+                await ahead.run()
+            finally:
+                if isinstance(items, AsyncGenerator):
+                    with trio.CancelScope(shield=True):
+                        await items.aclose()
+
+        crossing.ask(lambda: connection.loop.start_task(run))
+        try:
+            while True:
+                fetched = ahead.head()
+                if fetched is None:
+                    crossing.wait(ahead.want(None))
+                    continue
+                ahead.pop()
+                if fetched.error is not None:
+                    raise fetched.error
+                if fetched.item is None:
+                    return
+                yield fetched.item
+        finally:
+            try:
+                crossing.post(ahead.close)
+            except LedgerClosed:
+                pass  # it ended with its loop
 
     def post(self, job: Callable[[], object]) -> None:
         """Has a plain function run in the thread of the loop soon. It must raise nothing."""

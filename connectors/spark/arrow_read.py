@@ -1,0 +1,178 @@
+"""Entries of streams as Arrow record batches for Spark: the columns that are wanted and no others.
+
+Large entries go out as they came, their buffers shared; small ones are put together. Every array
+was checked before it is handed on: a damaged entry is an error, never a crash of a worker or of
+the JVM. One builder serves one task and is not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stream.core.records import RecordBatch
+
+ALONE_BYTES = 48 << 10
+"""An entry of so many bytes is not put together with others: copying it would cost more than one
+more batch does."""
+FLUSH_BYTES = 4 << 20
+"""Small entries are put together up to so many bytes, if the rows allow."""
+
+_US_MAX = (1 << 63) - 1
+_MS_MAX = _US_MAX // 1000
+
+
+class _Runs:
+    """Entries that wait to become one batch: per entry, numbers; of its columns, arrays."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self.arrays: dict[str, list[Any]] = {name: [] for name in columns if name in _STORED}
+        self.numbers: list[tuple[int, int, int, int, int, int]] = []
+        """Rows, segment, entry, first slot, first sequence, append time."""
+        self.rows = 0
+        self.nbytes = 0
+
+
+class ArrowBuilder:
+    """Makes batches of one stream.
+
+    Args:
+        schema: of the batches: columns of `connectors.spark.schema`, in any order.
+        stream: "ns/stream"; and `partition` its number.
+        rows_max: of one batch.
+    """
+
+    def __init__(self, schema: pa.Schema, stream: str, partition: int, rows_max: int) -> None:
+        self._schema = schema
+        self._columns = tuple(schema.names)
+        self._rows_max = rows_max
+        self._constants = {"stream": stream, "partition": partition}
+        self._constant_arrays: dict[str, Any] = {}
+        self._runs = _Runs(self._columns)
+
+    def add(self, batch: RecordBatch, append_time_ms: int) -> Iterator[pa.RecordBatch]:
+        """Takes the records that `batch` shows; yields what is ready. Raises RecordFormatError."""
+        count = len(batch)
+        if not count:
+            return
+        if self._runs.rows and (
+            batch.nbytes >= ALONE_BYTES or self._runs.rows + count > self._rows_max
+        ):
+            yield self.flush()
+        columns = {name: self._stored(batch, name) for name in self._runs.arrays}
+        for first in range(0, count, self._rows_max):
+            rows = min(self._rows_max, count - first)
+            runs = self._runs
+            for name, arrays in runs.arrays.items():
+                arrays.append(columns[name].slice(first, rows))
+            runs.numbers.append(
+                (rows, batch.segment, batch.entry, batch.first_slot + first,
+                 batch.first_sequence + first, append_time_ms)
+            )  # fmt: skip
+            runs.rows += rows
+            runs.nbytes += batch.nbytes
+            if (
+                rows < count
+                or batch.nbytes >= ALONE_BYTES
+                or runs.nbytes >= FLUSH_BYTES
+                or runs.rows >= self._rows_max
+            ):
+                yield self.flush()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """What is left."""
+        if self._runs.rows:
+            yield self.flush()
+
+    def flush(self) -> pa.RecordBatch:
+        runs, self._runs = self._runs, _Runs(self._columns)
+        arrays = [
+            _together(runs.arrays[name]) if name in runs.arrays else self._made(name, runs)
+            for name in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _stored(self, batch: RecordBatch, name: str) -> Any:
+        """A column of the entry, of the records that `batch` shows."""
+        kind = self._schema.field(name).type
+        array = batch.arrow_column(*_STORED[name], *([kind] if name == "headers" else []))
+        if array is None:
+            return _NOTHING[name](kind, len(batch))
+        if len(batch) != batch.header.count:
+            array = array.slice(batch.first_slot, len(batch))
+        return timestamps(array, kind) if name == "event_time" else array
+
+    def _made(self, name: str, runs: _Runs) -> Any:
+        kind = self._schema.field(name).type
+        if name in self._constants:
+            return self._constant(name, kind, runs.rows)
+        numbers = np.array(runs.numbers, np.int64).T
+        counts = numbers[0]
+        if name in ("slot", "sequence"):
+            firsts = numbers[3 if name == "slot" else 4]
+            starts = np.cumsum(counts) - counts
+            found = np.arange(runs.rows, dtype=np.int64) + np.repeat(firsts - starts, counts)
+            return pa.array(found.astype(np.int32) if name == "slot" else found)
+        column = numbers[{"segment": 1, "entry": 2, "append_time": 5}[name]]
+        if name == "append_time":
+            column = _us(column)
+        return pa.array(np.repeat(column, counts)).view(kind)
+
+    def _constant(self, name: str, kind: Any, rows: int) -> Any:
+        """Made once for as many rows as were ever asked for."""
+        array = self._constant_arrays.get(name)
+        if array is None or len(array) < rows:
+            array = pa.repeat(pa.scalar(self._constants[name], kind), rows)
+            self._constant_arrays[name] = array
+        return array.slice(0, rows)
+
+
+def timestamps(times_ms: Any, kind: Any) -> Any:
+    """int64 milliseconds as microseconds of `kind`; those beyond what it can hold, its ends."""
+    buffers = times_ms.buffers()
+    milliseconds = pa.Array.from_buffers(
+        pa.timestamp("ms", kind.tz), len(times_ms), buffers, offset=times_ms.offset
+    )
+    try:
+        return milliseconds.cast(kind)
+    except pa.ArrowInvalid:
+        found = times_ms.fill_null(0).to_numpy()
+        mask = times_ms.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(_us(found), pa.int64(), mask=mask).view(kind)
+
+
+def _us(times_ms: Any) -> Any:
+    return np.clip(times_ms, -_MS_MAX, _MS_MAX) * 1000
+
+
+def _together(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _no_lists(kind: Any, count: int) -> Any:
+    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    return pa.Array.from_buffers(
+        kind, count, [None, offsets], children=[pa.nulls(0).cast(kind.value_type)]
+    )
+
+
+def _nulls(kind: Any, count: int) -> Any:
+    return pa.nulls(count, kind)
+
+
+_STORED: dict[str, tuple[str]] = {
+    "value": ("value",),
+    "key": ("key",),
+    "event_time": ("event_time_ms",),
+    "headers": ("headers",),
+}
+"""Columns that are in the entries, and what they are called there."""
+_NOTHING: dict[str, Callable[[Any, int], Any]] = {
+    "key": _nulls,
+    "event_time": _nulls,
+    "headers": _no_lists,
+}
+"""What an entry has for a column that none of its records uses."""

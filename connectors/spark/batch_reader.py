@@ -1,0 +1,126 @@
+"""`spark.read`: plans a batch on the driver's side and reads its pieces in tasks.
+
+Where each stream begins and ends is settled once, when the partitions are asked for: a batch reads
+the same rows however long it takes and whatever is appended meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import datasource as spark_filters
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded
+from connectors.spark.core.planner import SegmentRange, plan
+from connectors.spark.kept_client import kept
+from connectors.spark.options import ReadOptions
+from connectors.spark.pieces import Piece, make_pieces, read_piece
+from connectors.spark.schema import arrow_schema
+from ledger.client import LedgerClient
+from stream.namespace import Namespace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_OPERATORS: dict[type[Filter], str] = {
+    spark_filters.EqualTo: "=",
+    spark_filters.EqualNullSafe: "=",
+    spark_filters.LessThan: "<",
+    spark_filters.LessThanOrEqual: "<=",
+    spark_filters.GreaterThan: ">",
+    spark_filters.GreaterThanOrEqual: ">=",
+    spark_filters.In: "in",
+    spark_filters.StringStartsWith: "prefix",
+    spark_filters.IsNotNull: "not null",
+}
+
+
+class LedgerstreamReader(DataSourceReader):
+    """Reads what the options say, as it is when the partitions are asked for."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._bounds = NO_BOUNDS
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return kept(self._options.cluster).run(_plan, self._options, self._bounds)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Piece):
+            return iter(())  # Spark makes up a partition where there is nothing to read
+        return read_piece(partition, self._schema)
+
+
+class FilteringReader(LedgerstreamReader):
+    """The same, where Spark hands over the filters of the query. Spark refuses a reader that can
+    take them where `spark.sql.python.filterPushdown.enabled` is not set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Returns the filters that Spark must evaluate itself."""
+        left = []
+        for each in filters:
+            comparison = _comparison(each)
+            is_exact = False
+            if comparison is not None:
+                self._bounds, is_exact = bounded(self._bounds, comparison)
+            if not is_exact:
+                left.append(each)
+        return left
+
+
+def reader_for(options: ReadOptions, schema: StructType) -> LedgerstreamReader:
+    """The reader that Spark can use in this process."""
+    kind = FilteringReader if _is_pushing() else LedgerstreamReader
+    return kind(options, schema)
+
+
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def _is_pushing() -> bool:
+    """Whether Spark asks for the reader in order to push filters: in a process for just that."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING in sys.modules or getattr(spec, "name", "") == _PUSHING
+
+
+def _comparison(each: Filter) -> Comparison | None:
+    operator = _OPERATORS.get(type(each))
+    column: tuple[str, ...] = getattr(each, "attribute", ())
+    if operator is None or len(column) != 1:
+        return None
+    values = getattr(each, "value", ())
+    if operator == "in":
+        values = tuple(values)
+    elif operator != "not null":
+        values = (values,)
+    if any(value is None for value in values):
+        return None
+    return Comparison(column[0], operator, values)
+
+
+async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
+    ranges: list[SegmentRange] = []
+    for name in options.selection.streams:
+        namespace_name, _, stream_name = name.partition("/")
+        namespace = Namespace(client, namespace_name)
+        stream, _ = await namespace.store.read_stream(namespace_name, stream_name)
+        for segment in stream.segments:
+            last = segment.last_entry
+            nbytes = segment.nbytes
+            if segment.is_open:
+                reader = await client.open_ledger(segment.ledger_id, recover=False)
+                last, nbytes = reader.last_add_confirmed, reader.length
+            if last >= 0:
+                ranges.append(SegmentRange(name, segment, 0, 0, last, None, nbytes))
+    tasks = plan(
+        ranges, task_bytes_max=options.max_bytes_per_task, tasks_min=options.min_tasks or 1
+    )
+    return await make_pieces(
+        client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
+        is_loss_error=options.fail_on_data_loss,
+    )  # fmt: skip

@@ -1,0 +1,209 @@
+"""What the filters of a query say about where its rows can be: bounds on time, sequence and stream.
+
+Pure. Bounds leave out segments and entries that hold no matching row; rows inside are Spark's to
+filter, except where a bound is exact. Must never leave out a row that matches: what is not
+understood bounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from stream.core.entry_format import EntryHeader
+from stream.core.metadata import Segment
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+_LOW, _HIGH = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole numbers from `low` to `high`, both included; none if `low` is above `high`."""
+
+    low: int = _LOW
+    high: int = _HIGH
+
+    def __and__(self, other: Span) -> Span:
+        return Span(max(self.low, other.low), min(self.high, other.high))
+
+    def meets(self, low: int, high: int) -> bool:
+        """Whether any of low..high is in it."""
+        return max(low, self.low) <= min(high, self.high)
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.low != _LOW or self.high != _HIGH
+
+
+ALL = Span()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One pushed filter: `column` `operator` `values`, free of Spark's classes.
+
+    Operators: "=", "<", "<=", ">", ">=", "in", "prefix", "not null".
+    """
+
+    column: str
+    operator: str
+    values: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where rows can be. Times are milliseconds.
+
+    `streams` are names "ns/stream" and `partitions` numbers, None: any. `has_event_time` says
+    that rows without an event time do not match.
+    """
+
+    sequence: Span = ALL
+    append_ms: Span = ALL
+    event_ms: Span = ALL
+    has_event_time: bool = False
+    streams: frozenset[str] | None = None
+    stream_prefix: str = ""
+    partitions: frozenset[int] | None = None
+
+    @property
+    def bounds_entries(self) -> bool:
+        """Whether entries of a segment that may match must be looked at one by one."""
+        return (
+            self.sequence.is_bounded
+            or self.append_ms.is_bounded
+            or self.event_ms.is_bounded
+            or self.has_event_time
+        )
+
+    def may_be_in_stream(self, stream: str, partition: int) -> bool:
+        if self.streams is not None and stream not in self.streams:
+            return False
+        if not stream.startswith(self.stream_prefix):
+            return False
+        return self.partitions is None or partition in self.partitions
+
+    def may_be_in_segment(self, segment: Segment) -> bool:
+        """By the metadata of the segment; what it does not tell excludes nothing."""
+        if segment.is_open:
+            return self.sequence.meets(segment.first_sequence, _HIGH)
+        if not self.sequence.meets(segment.first_sequence, segment.next_sequence - 1):
+            return False
+        if segment.first_time_ms >= 0 and not self.append_ms.meets(
+            segment.first_time_ms, segment.last_time_ms
+        ):
+            return False
+        # -1 is also what a segment has whose end was found by recovery: it tells nothing.
+        is_told = segment.event_min_ms != -1 or segment.event_max_ms != -1
+        return not is_told or self.event_ms.meets(segment.event_min_ms, segment.event_max_ms)
+
+    def may_be_in_entry(self, header: EntryHeader, append_time_ms: int) -> bool:
+        """By an entry's header; its sequences are looked at by `slots`."""
+        if not self.append_ms.meets(append_time_ms, append_time_ms):
+            return False
+        if not self.has_event_time:
+            return True
+        return header.has_event_times and self.event_ms.meets(
+            header.event_time_min_ms, header.event_time_max_ms
+        )
+
+    def slots(self, first_sequence: int, count: int) -> tuple[int, int]:
+        """Of an entry's records, numbered from `first_sequence`: the first slot in bounds, and
+        the one behind the last."""
+        first = min(max(0, self.sequence.low - first_sequence), count)
+        return first, max(first, min(count, self.sequence.high - first_sequence + 1))
+
+
+NO_BOUNDS = Bounds()
+_NOTHING = Span(1, 0)
+
+
+def bounded(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
+    """`bounds` with one more condition, and whether they say all of it: nothing to filter then."""
+    column, values = comparison.column, comparison.values
+    if column in ("event_time", "append_time"):
+        return _time_bounded(bounds, comparison), False
+    if column == "sequence" and all(_is_whole(value) for value in values):
+        span = _span(comparison, values)
+        if span is None:
+            return bounds, False
+        is_exact = comparison.operator != "in" or len(set(values)) <= 1
+        return replace(bounds, sequence=bounds.sequence & span), is_exact
+    if column == "partition" and all(_is_whole(value) for value in values):
+        if comparison.operator not in ("=", "in"):
+            return bounds, False
+        known = _met(bounds.partitions, values)
+        return replace(bounds, partitions=known), True
+    if column == "stream" and all(isinstance(value, str) for value in values):
+        if comparison.operator in ("=", "in"):
+            return replace(bounds, streams=_met(bounds.streams, values)), True
+        if comparison.operator == "prefix":
+            prefix = max(bounds.stream_prefix, values[0], key=len)
+            if prefix.startswith(bounds.stream_prefix) and prefix.startswith(values[0]):
+                return replace(bounds, stream_prefix=prefix), True
+            return replace(bounds, streams=frozenset()), True  # no name begins with both
+    # These columns are never null.
+    return bounds, comparison.operator == "not null" and column not in ("key",)
+
+
+def bounds_of(comparisons: Iterable[Comparison]) -> Bounds:
+    """What all of them together say."""
+    bounds = NO_BOUNDS
+    for comparison in comparisons:
+        bounds, _ = bounded(bounds, comparison)
+    return bounds
+
+
+def _time_bounded(bounds: Bounds, comparison: Comparison) -> Bounds:
+    is_event = comparison.column == "event_time"
+    if comparison.operator == "not null":
+        return replace(bounds, has_event_time=bounds.has_event_time or is_event)
+    times = [_us_of(value) for value in comparison.values]
+    span_us = None
+    if all(time is not None for time in times):
+        span_us = _span(comparison, tuple(time for time in times if time is not None))
+    if span_us is None:
+        return bounds
+    # To the next millisecond outwards: rows have no finer times.
+    low = span_us.low if span_us.low == _LOW else span_us.low // 1000
+    high = span_us.high if span_us.high == _HIGH else -(-span_us.high // 1000)
+    span = Span(low, high)
+    if is_event:
+        return replace(bounds, event_ms=bounds.event_ms & span, has_event_time=True)
+    return replace(bounds, append_ms=bounds.append_ms & span)
+
+
+def _span(comparison: Comparison, values: tuple[int, ...]) -> Span | None:
+    match comparison.operator:
+        case "=":
+            return Span(values[0], values[0])
+        case "<":
+            return Span(high=values[0] - 1)
+        case "<=":
+            return Span(high=values[0])
+        case ">":
+            return Span(low=values[0] + 1)
+        case ">=":
+            return Span(low=values[0])
+        case "in":
+            return Span(min(values), max(values)) if values else _NOTHING
+    return None
+
+
+def _met(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
+    return frozenset(values) if known is None else known & frozenset(values)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _us_of(value: object) -> int | None:
+    """Microseconds of a timestamp; None for what is none."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // _US
