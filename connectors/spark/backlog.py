@@ -1,0 +1,204 @@
+"""Which streams are read, and where in them the places lie that options name.
+
+Asks the metadata store and, for places, bookies. Keeps nothing: what was learned of a stream is in
+its `StreamPlaces`. Never fences a writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+import trio
+
+from connectors.spark.core.offsets import StreamOffset
+from connectors.spark.core.planner import SegmentRange, ranges_between
+from connectors.spark.losses import Loss, LossLog, why_truncated
+from connectors.spark.options import Positions, ReadOptions, Selection
+from connectors.spark.stream_places import StreamPlaces
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument
+from stream.core.metadata import StreamMetadata
+from stream.core.position import EARLIEST, LATEST, FromSequence, Position, Start
+from stream.core.stream_patterns import StreamPatterns
+from stream.errors import IsPartitioned, NoSuchStream, Truncated
+from stream.merged_feeds import find_streams
+from stream.namespace import Namespace
+from stream.seek import find
+from stream.store import StreamStore
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE_MAX = 16
+"""Streams that are asked for something at the same time."""
+
+
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """What `work` gave for each, in their order; some at a time. The first error ends it."""
+    chosen = list(items)
+    done: dict[int, R] = {}
+    failed: list[Exception] = []
+    waiting = iter(enumerate(chosen))
+
+    async def take_turns() -> None:
+        for index, item in waiting:
+            if failed:
+                return
+            try:
+                done[index] = await work(item)
+            except Exception as error:  # noqa: BLE001 (raised below, by itself)
+                failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(AT_ONCE_MAX, len(chosen))):
+            nursery.start_soon(take_turns)
+    if failed:
+        raise failed[0]
+    return [done[index] for index in range(len(chosen))]
+
+
+async def discover(
+    client: LedgerClient, selection: Selection, may_be_gone: Container[str] = ()
+) -> list[str]:
+    """Full names of the streams and partitions that are meant, as they are now.
+
+    Raises NoSuchStream for one that is named and not there, unless it may be gone; and
+    NoSuchNamespace.
+    """
+    found: list[str] = []
+    for name, patterns in selection.by_namespace().items():
+        namespace = Namespace(client, name)
+        for stream in await _find(namespace, patterns, may_be_gone):
+            found.append(f"{name}/{stream}")
+    return list(dict.fromkeys(found))
+
+
+async def _find(
+    namespace: Namespace, patterns: StreamPatterns, may_be_gone: Container[str]
+) -> list[str]:
+    try:
+        return await find_streams(namespace, patterns)
+    except NoSuchStream:
+        pass  # one by one, to see which
+    found: list[str] = []
+    for word in (*patterns.names, *patterns.patterns):
+        try:
+            found += await find_streams(namespace, StreamPatterns(word))
+        except NoSuchStream:
+            if not _is_in(f"{namespace.name}/{word}", may_be_gone):
+                raise
+    return found
+
+
+def _is_in(name: str, names: Container[str]) -> bool:
+    """Whether the stream, or a first partition of it, is among these."""
+    return name in names or f"{name}#0" in names
+
+
+def is_meant(selection: Selection, name: str) -> bool:
+    """Whether a stream of this full name is one of the selection, if it is there."""
+    namespace, _, stream = name.partition("/")
+    patterns = selection.by_namespace().get(namespace)
+    return patterns is not None and bool(patterns.select([stream]))
+
+
+async def read_metadata(client: LedgerClient, name: str) -> StreamMetadata | None:
+    """The stream of this full name as it is now; None if it is not there (any more)."""
+    namespace, _, stream = name.partition("/")
+    try:
+        return await StreamStore(client.store).read_living_stream(namespace, stream)
+    except (NoSuchStream, IsPartitioned):
+        return None
+
+
+async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, StreamPlaces]:
+    """The streams that are meant, each known to its end of now. Raises as `discover` does, and
+    what reading ledgers raises."""
+
+    async def open_one(name: str) -> StreamPlaces | None:
+        metadata = await read_metadata(client, name)
+        if metadata is None:
+            return None  # it went a moment ago
+        places = StreamPlaces(client, name, metadata)
+        await places.look()
+        return places
+
+    opened = await for_each(await discover(client, selection), open_one)
+    return {places.name: places for places in opened if places is not None}
+
+
+async def starting_offset(
+    places: StreamPlaces, positions: Positions, losses: LossLog
+) -> StreamOffset:
+    """Where reading a stream begins; the offset begins there.
+
+    Raises InvalidArgument for a place behind the end, DataLoss for one that was truncated,
+    NoSuchCursor.
+    """
+    start = positions.of(places.name)
+    try:
+        found = await place_of(places, start)
+    except Truncated:
+        found = await places.first()
+        first = start.sequence if isinstance(start, FromSequence) else found.sequence
+        behind = found.sequence if isinstance(start, FromSequence) else None
+        reason = f"option startingPosition is {_text(start)}; {await why_truncated(places, found)}"
+        losses.meet(Loss(places.name, found.created_ms, first, behind, reason))
+    return replace(found, begin=found.sequence)
+
+
+async def ending_offset(places: StreamPlaces, positions: Positions) -> StreamOffset:
+    """The first record that is not read any more, as known now: nothing that comes later.
+
+    Raises InvalidArgument for a place behind the end. One that was truncated is where the stream
+    begins: nothing is read.
+    """
+    try:
+        return await place_of(places, positions.of(places.name))
+    except Truncated:
+        return await places.first()
+
+
+async def place_of(places: StreamPlaces, start: Start) -> StreamOffset:
+    """The offset of a place in words. Raises Truncated, InvalidArgument, NoSuchCursor."""
+    end = places.end
+    if start is LATEST:
+        return end
+    if start is EARLIEST:
+        return await places.first()
+    position = await find(places.client, places.metadata, start, places.namespace)
+    found = await places.at(position)
+    is_behind = isinstance(start, FromSequence) and start.sequence > found.sequence
+    if isinstance(start, Position) and found.sequence == end.sequence:
+        stream = places.metadata
+        is_next = stream.open_segment is None and start == (stream.next_segment, 0, 0)
+        is_behind = start > end.position and not is_next
+    if is_behind:
+        raise InvalidArgument(
+            f"stream {places.name!r} ends at {end.position} (sequence {end.sequence}); "
+            f"{_text(start)} is behind that, and nothing can be read there"
+        )
+    return found
+
+
+def _text(start: Start) -> str:
+    return str(start) if isinstance(start, Position) else repr(start)
+
+
+async def batch_ranges(
+    client: LedgerClient, options: ReadOptions, losses: LossLog
+) -> list[SegmentRange]:
+    """What a batch reads: each stream from where options say it starts to where they say it ends,
+    as it is now. Streams in the order of their names. Raises as the functions above."""
+    streams = await open_streams(client, options.selection)
+
+    async def of_one(name: str) -> list[SegmentRange]:
+        places = streams[name]
+        start = await starting_offset(places, options.starting, losses)
+        end = await ending_offset(places, options.ending)
+        return ranges_between(name, places.metadata, start, end)
+
+    found = await for_each(sorted(streams), of_one)
+    return [each for ranges in found for each in ranges]

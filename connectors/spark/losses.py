@@ -1,0 +1,170 @@
+"""Records that a query had not read and cannot read any more: found, explained, told.
+
+An error names the stream, the lost range and the rule that took it; a query that is to go on all
+the same has it counted and logged, once. Must never take doubt for "nothing was lost".
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from connectors.spark.core.offsets import StreamOffset
+from connectors.spark.stream_places import StreamPlaces
+from ledger.client import LedgerClient
+from ledger.errors import FinalError, LedgerError
+from stream.core.amounts import duration_text, size_text
+from stream.core.metadata import StreamMetadata
+from stream.core.policy import NamespaceMetadata
+from stream.core.retention import newest_ms
+from stream.errors import NoSuchNamespace, NotInTrash
+from stream.seek import measure
+from stream.store import StreamStore
+from stream.trash import Trash
+
+_log = logging.getLogger(__name__)
+
+
+class DataLoss(FinalError):
+    """Records that were to be read are gone, and option failOnDataLoss is true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Sequences `first` to `behind` - 1 of a stream; `behind` is None where nobody knows how many
+    they were. `created_ms` is the stream's."""
+
+    stream: str
+    created_ms: int
+    first: int
+    behind: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        if self.behind is None:
+            lost = f"whatever it had from sequence {self.first} on"
+        elif self.behind == self.first + 1:
+            lost = f"the record with sequence {self.first}"
+        else:
+            lost = (
+                f"the records with sequences {self.first} to {self.behind - 1} "
+                f"({self.behind - self.first:,} records)"
+            )
+        return f"stream {self.stream!r}: {lost} cannot be read any more: {self.reason}"
+
+
+class LossLog:
+    """What a query lost. With `is_error` a loss is raised, else counted and logged."""
+
+    def __init__(self, *, is_error: bool) -> None:
+        self.records = 0
+        self._is_error = is_error
+        self._told: dict[tuple[str, int], int] = {}
+        """Up to which sequence of a stream losses were counted."""
+
+    def meet(self, loss: Loss) -> None:
+        """Raises DataLoss, or takes note. A loss that was counted is not counted again."""
+        if self._is_error:
+            raise DataLoss(
+                f"{loss}. Cure: start the query anew from another Spark checkpoint, or go on "
+                f"without these records (option failOnDataLoss=false counts and logs them)"
+            )
+        key = (loss.stream, loss.created_ms)
+        counted = self._told.get(key, loss.first)
+        behind = loss.first if loss.behind is None else loss.behind
+        if key in self._told and behind <= counted:
+            return
+        self.records += max(0, behind - max(loss.first, counted))
+        self._told[key] = behind
+        _log.warning("%s. The query goes on without them", loss)
+
+
+async def of_truncated(
+    places: StreamPlaces, offset: StreamOffset, first: StreamOffset
+) -> Loss | None:
+    """What is missing between `offset` and `first`, where the stream begins now."""
+    if offset.sequence >= first.sequence:
+        return None
+    reason = await why_truncated(places, first)
+    return Loss(places.name, offset.created_ms, offset.sequence, first.sequence, reason)
+
+
+async def why_truncated(places: StreamPlaces, first: StreamOffset) -> str:
+    """The rule that took what is before `first`, as far as it can be known afterwards."""
+    stream = places.metadata
+    what = f"the stream was truncated to {stream.first_available} (sequence {first.sequence})"
+    try:
+        policy, _ = await StreamStore(places.client.store).read_namespace(places.namespace)
+    except LedgerError as error:
+        return f"{what}; the policy of its namespace cannot be read ({error})"
+    return f"{what} {_rule(stream, policy)}"
+
+
+def _rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
+    rules = []
+    dropped = stream.dropped()
+    last = dropped[-1] if dropped and dropped[-1].dropped_ms >= 0 else None
+    if policy.retention_ms is not None and (
+        last is None or last.dropped_ms - newest_ms(last) > policy.retention_ms
+    ):
+        rules.append(f"retention_ms of {duration_text(policy.retention_ms)}")
+    elif policy.retention_bytes is not None:
+        rules.append(f"retention_bytes of {size_text(policy.retention_bytes)}")
+    where = f"namespace {policy.name!r}"
+    if not rules:
+        taken = f"by hand: {where} has no retention that would have done it"
+    else:
+        taken = (
+            f"by {rules[0]} of {where}, or by hand; keep records for longer than a query may stand"
+        )
+    if last is None:
+        return f"{taken}; it was purged from the trash"
+    return (
+        f"{taken}; in the trash for {duration_text(policy.trash_ms)}: "
+        f"ledgerstream stream untruncate {policy.name}/{stream.name} brings it back"
+    )
+
+
+async def of_vanished(client: LedgerClient, name: str, offset: StreamOffset) -> Loss | None:
+    """What a stream that was deleted had from `offset` on; None if all of it was read.
+
+    Raises MetadataUnavailable, and what reading ledgers raises.
+    """
+    namespace, _, stream = name.partition("/")
+    found = await _in_trash(client, namespace, stream, offset.created_ms)
+    if found is None:
+        reason = (
+            "the stream was deleted, and it is not in the trash of its namespace, so that nobody "
+            "can say whether all of it had been read"
+        )
+        return Loss(name, offset.created_ms, offset.sequence, None, reason)
+    behind = found.next_sequence
+    if found.open_segment is not None:
+        _, behind = await measure(client, found)
+    if behind <= offset.sequence:
+        return None
+    reason = "the stream was deleted"
+    if not found.is_purged:
+        whole = name.partition("#")[0]
+        reason += f"; it is in the trash: ledgerstream stream undelete {whole} brings it back"
+    return Loss(name, offset.created_ms, offset.sequence, behind, reason)
+
+
+async def _in_trash(
+    client: LedgerClient, namespace: str, stream: str, created_ms: int
+) -> StreamMetadata | None:
+    """The deleted stream of this name that was made at this time, or None."""
+    try:
+        listed = await StreamStore(client.store).list_trash(namespace)
+    except NoSuchNamespace:
+        return None
+    for deleted, at_ms in reversed(listed):
+        if deleted != stream:
+            continue
+        try:
+            found, _ = await Trash(client, namespace).read(stream, at_ms)
+        except NotInTrash:
+            continue
+        if found.created_ms == created_ms:
+            return found
+    return None
