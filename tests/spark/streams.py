@@ -54,9 +54,14 @@ class Streams:
         """A full name nobody has used."""
         return f"{namespace}/{word}-{next(self._numbers)}"
 
-    def create(self, word: str = "stream", *, partitions: int | None = None) -> str:
+    def create(
+        self, word: str = "stream", *, partitions: int | None = None, namespace: str = NAMESPACE
+    ) -> str:
         """A new, empty stream."""
-        name = self.name(word)
+        return self.make(self.name(word, namespace), partitions=partitions)
+
+    def make(self, name: str, *, partitions: int | None = None) -> str:
+        """An empty stream of this name."""
         self.of(name).ensure_stream(local(name), partitions=partitions)
         return name
 

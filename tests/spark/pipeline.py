@@ -1,0 +1,148 @@
+"""A driver that keeps queries stream -> Spark -> stream running: `python -m tests.spark.pipeline`.
+
+Starts each query again from its Spark checkpoint whenever it ends, until told to finish; then each
+reads what is left, and the process ends. Whoever started it may kill it, or anything under it.
+Speaks JSON lines: on stdout what happens; on stdin first the queries, then `{"restart": name}`,
+and `{"finish": true}` in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_TRIES_TO_FINISH = 5
+_WAIT_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySpec:
+    """One query.
+
+    Args:
+        shape: "plain"; "fan-out": each partition of the input to a stream of its own, which is
+            `target` and the partition's number; "shuffled": sorted again by the sink.
+        read, write: options of the format "mortal".
+    """
+
+    name: str
+    shape: str
+    checkpoint: str
+    target: str
+    read: dict[str, str] = field(default_factory=dict)
+    write: dict[str, str] = field(default_factory=dict)
+
+
+def rows_of(spark: SparkSession, spec: QuerySpec) -> DataFrame:
+    """What the query writes."""
+    from pyspark.sql import functions as f
+
+    read = spark.readStream.format("mortal").options(**spec.read).load()
+    columns = ["value", "key", "event_time", "headers"]
+    if spec.shape == "fan-out":
+        target = f.concat(f.lit(spec.target), f.col("partition").cast("string"))
+        return read.select(*columns, target.alias("stream"))
+    if spec.shape == "shuffled":
+        return read.select(*columns).repartition(2)
+    return read.select(*columns)
+
+
+def say(event: str, **facts: Any) -> None:
+    # One write: many threads say something.
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+class RunningQuery(threading.Thread):
+    """Keeps one query running."""
+
+    def __init__(self, spark: SparkSession, spec: QuerySpec, finishing: threading.Event) -> None:
+        super().__init__(name=spec.name, daemon=True)
+        self._spark = spark
+        self._spec = spec
+        self._finishing = finishing
+        self.restarting = threading.Event()
+
+    def run(self) -> None:
+        while not self._finishing.is_set():
+            self._attempt({"processingTime": "0 seconds"})
+        for _ in range(_TRIES_TO_FINISH):
+            if self._attempt({"availableNow": True}):
+                say("finished", query=self._spec.name)
+                return
+        say("unfinished", query=self._spec.name)
+
+    def _attempt(self, trigger: dict[str, Any]) -> bool:
+        """Whether it ended by itself, or because it was to end, and not by an error."""
+        ends_by_itself = self._finishing.is_set()
+        self.restarting.clear()
+        try:
+            query = self._start(trigger)
+            say("started", query=self._spec.name)
+            while not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
+                if self.restarting.is_set() or (self._finishing.is_set() and not ends_by_itself):
+                    query.stop()
+        except Exception as error:  # noqa: BLE001 - whoever kills judges which are due to it
+            say("ended", query=self._spec.name, error=str(error))
+            return False
+        return True
+
+    def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
+        writer = rows_of(self._spark, self._spec).writeStream.format("mortal")
+        writer = writer.options(**self._spec.write, checkpointLocation=self._spec.checkpoint)
+        return writer.queryName(self._spec.name).trigger(**trigger).start()
+
+
+def run_driver(directory: Path, master: str, settings: dict[str, str]) -> None:
+    with spark_session(directory, settings, master=master) as spark:
+        from tests.spark.mortal import MortalDataSource
+
+        spark.dataSource.register(MortalDataSource)
+        # A driver in reserve costs its start only: the first word on stdin is the queries.
+        say("ready", jvm=spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+        line = sys.stdin.readline()
+        if not line:
+            return
+        finishing = threading.Event()
+        specs = [QuerySpec(**spec) for spec in json.loads(line)]
+        queries = [RunningQuery(spark, spec, finishing) for spec in specs]
+        for query in queries:
+            query.start()
+        for line in sys.stdin:
+            told = json.loads(line)
+            if told.get("finish"):
+                break
+            next(query for query in queries if query.name == told["restart"]).restarting.set()
+        finishing.set()
+        for query in queries:
+            query.join()
+        say("done")
+
+
+def line_of(specs: list[QuerySpec]) -> str:
+    """What a driver is told first."""
+    return json.dumps([asdict(spec) for spec in specs]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.pipeline")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--master", default="local[2,2]")
+    parser.add_argument("--settings", type=json.loads, default={})
+    options = parser.parse_args()
+    run_driver(options.directory, options.master, options.settings)
+
+
+if __name__ == "__main__":
+    main()
