@@ -1,1 +1,39 @@
-"""Streams as a Spark source and sink."""
+"""Streams in Spark: `spark.read.format("ledgerstream")`, `readStream`, `write`, `writeStream`.
+
+Call `register(spark)` once per session; or let Spark find the source by itself, which it does
+where `ledgerstream[spark]` is installed. Importing this package imports no PySpark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from connectors.spark.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from connectors.spark.datasource import LedgerstreamDataSource as LedgerstreamDataSource
+    from connectors.spark.progress import LagListener as LagListener
+    from connectors.spark.progress import lag_of as lag_of
+    from connectors.spark.progress import watching as watching
+    from connectors.spark.registration import register as register
+
+_HOME = {
+    "LedgerstreamDataSource": "connectors.spark.datasource",
+    "LagListener": "connectors.spark.progress",
+    "lag_of": "connectors.spark.progress",
+    "watching": "connectors.spark.progress",
+    "register": "connectors.spark.registration",
+}
+
+__all__ = ["COLUMNS", "LagListener", "LedgerstreamDataSource", "lag_of", "register", "watching"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    from connectors.spark.version import check_pyspark
+
+    check_pyspark()
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,27 +1,34 @@
 """`format("ledgerstream")`: what Spark asks for, handed on to the readers and the sink.
 
-Spark pickles this class by its name: whoever plans or executes must be able to import it. It opens
-no connection and imports the heavy parts only when they are asked for.
+Spark pickles this class by its name: whoever plans or executes must be able to import it. What can
+be wrong with options and names is found here, on the driver, before any task. The heavy parts are
+imported only when they are asked for.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from connectors.spark.options import ReadOptions, WriteOptions
+from connectors.spark.options import ReadOptions, Selection, WriteOptions
+from connectors.spark.plain_errors import plain_errors
 from connectors.spark.schema import read_schema
-from ledger.errors import InvalidArgument
+from connectors.spark.version import check_pyarrow, check_pyspark
+from ledger.errors import InvalidArgument, LedgerError
 
 if TYPE_CHECKING:
     from connectors.spark.batch_reader import LedgerstreamReader
     from connectors.spark.sink import LedgerstreamStreamWriter, LedgerstreamWriter
-    from connectors.spark.stream_reader import LedgerstreamStreamReader
+
+_found: set[tuple[str, str]] = set()
+"""Targets of streaming writes this process has seen: Spark asks anew for every micro-batch."""
+_FOUND_MAX = 1000
 
 
+@plain_errors
 class LedgerstreamDataSource(DataSource):
     """Streams of ledgerstream as a source and a sink of Spark."""
 
@@ -31,24 +38,32 @@ class LedgerstreamDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the option `columns`, or all; asked for if the user gave no schema."""
-        columns = self.options.get("columns")
-        if columns is None:
-            return read_schema(None)
-        return read_schema(None, ReadOptions.columns_of(columns))
+        _check_here()
+        options = ReadOptions.parse(self.options, os.environ, is_streaming=None)
+        _check_exist(options.cluster, options.selection)
+        return read_schema(None, options.columns)
 
     def reader(self, schema: StructType) -> LedgerstreamReader:
-        from connectors.spark.batch_reader import LedgerstreamReader
+        _check_here()
+        from connectors.spark.batch_reader import reader_for
 
         options = ReadOptions.parse(self.options, os.environ, is_streaming=False)
-        return LedgerstreamReader(options, read_schema(schema))
+        wanted = read_schema(schema)
+        _check_exist(options.cluster, options.selection, may_be_none=False)
+        return reader_for(options, wanted)
 
-    def streamReader(self, schema: StructType) -> LedgerstreamStreamReader:
-        from connectors.spark.stream_reader import LedgerstreamStreamReader
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            _check_here()
+            from connectors.spark.stream_reader import LedgerstreamStreamReader
 
-        options = ReadOptions.parse(self.options, os.environ, is_streaming=True)
-        return LedgerstreamStreamReader(options, read_schema(schema))
+            options = ReadOptions.parse(self.options, os.environ, is_streaming=True)
+            return LedgerstreamStreamReader(options, read_schema(schema))
+        except LedgerError as error:
+            return _Refusing(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> LedgerstreamWriter:
+        _check_here()
         from connectors.spark.sink import LedgerstreamWriter
 
         if overwrite:
@@ -57,15 +72,64 @@ class LedgerstreamDataSource(DataSource):
                 'mode("append"), and truncate or delete the stream if its records are to go'
             )
         options = WriteOptions.parse(self.options, os.environ, is_streaming=False)
+        _check_target(options)
         return LedgerstreamWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LedgerstreamStreamWriter:
+        _check_here()
         from connectors.spark.sink import LedgerstreamStreamWriter
 
         if overwrite:
             raise InvalidArgument(
                 'outputMode("complete"): a stream is appended to, never overwritten. Use '
-                'outputMode("append") with a watermark, or "update"'
+                'outputMode("append"), with a watermark if rows are aggregated'
             )
         options = WriteOptions.parse(self.options, os.environ, is_streaming=True)
+        _check_target(options)
         return LedgerstreamStreamWriter(options, schema, overwrite)
+
+
+@plain_errors
+class _Refusing(DataSourceStreamReader):
+    """Fails when it is asked anything: PySpark loses the error of a reader it does not get."""
+
+    def __init__(self, error: LedgerError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, start: Any, limit: Any) -> NoReturn:
+        raise self._error
+
+    def partitions(self, start: Any, end: Any) -> NoReturn:
+        raise self._error
+
+    def read(self, partition: Any) -> NoReturn:
+        raise self._error
+
+
+def _check_here() -> None:
+    check_pyspark()
+    check_pyarrow()
+
+
+def _check_exist(cluster: str, selection: Selection, *, may_be_none: bool = True) -> None:
+    from connectors.spark.existence import check_exist
+
+    check_exist(cluster, selection, may_be_none=may_be_none)
+
+
+def _check_target(options: WriteOptions) -> None:
+    """The stream that rows without a stream of their own go to is there, or is to be made."""
+    if options.stream is None or options.create_streams:
+        return
+    target = (options.cluster, options.stream)
+    if options.is_streaming and target in _found:
+        return
+    _check_exist(options.cluster, Selection(streams=(options.stream,)))
+    if len(_found) < _FOUND_MAX:
+        _found.add(target)

@@ -89,12 +89,19 @@ class ReadOptions:
 
     @classmethod
     def parse(
-        cls, options: Mapping[str, str], environment: Mapping[str, str], *, is_streaming: bool
+        cls,
+        options: Mapping[str, str],
+        environment: Mapping[str, str],
+        *,
+        is_streaming: bool | None,
     ) -> ReadOptions:
-        """Args:
-        options: as Spark hands them over; the case of names means nothing.
-        environment: for the defaults of `cluster` and `minTasks`.
-        is_streaming: `spark.readStream` rather than `spark.read`.
+        """Raises InvalidArgument.
+
+        Args:
+            options: as Spark hands them over; the case of names means nothing.
+            environment: for the defaults of `cluster` and `minTasks`.
+            is_streaming: `spark.readStream` rather than `spark.read`; None: not known yet, what
+                depends on it is not judged.
         """
         given = _Given(options, READ_OPTIONS, "read", is_streaming=is_streaming)
         default_start: Start = LATEST if is_streaming else EARLIEST
@@ -110,7 +117,7 @@ class ReadOptions:
         options_read = cls(
             cluster=given.cluster(environment),
             selection=selection,
-            is_streaming=is_streaming,
+            is_streaming=bool(is_streaming),
             starting=given.positions("startingPosition", default_start),
             ending=given.positions("endingPosition", LATEST),
             columns=given.get("columns", _columns),
@@ -127,15 +134,8 @@ class ReadOptions:
             rows_per_batch=given.value("rowsPerBatch", option_values.count, 262_144),
             progress=given.value("progress", _progress, "auto"),
         )
-        _check_places(options_read)
+        _check_places(options_read, is_batch=is_streaming is False)
         return options_read
-
-    @classmethod
-    def columns_of(cls, text: str) -> tuple[str, ...]:
-        """The option `columns` alone."""
-        return _Given({"columns": text}, READ_OPTIONS, "read", is_streaming=False).value(
-            "columns", _columns, COLUMNS
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class _Given:
         table: tuple[Option, ...],
         verb: str,
         *,
-        is_streaming: bool,
+        is_streaming: bool | None,
     ) -> None:
         self._texts = {name.lower(): str(options[name]) for name in options}
         self._table = {option.name.lower(): option for option in table}
@@ -211,7 +211,8 @@ class _Given:
                     f"there is no option {name!r} to {verb} streams: {hint}"
                     f"Options are {', '.join(names)}"
                 )
-            _check_where(option, self._texts[name.lower()], verb, is_streaming=is_streaming)
+            if is_streaming is not None:
+                _check_where(option, self._texts[name.lower()], verb, is_streaming=is_streaming)
 
     def text(self, name: str) -> str | None:
         return self._texts.get(name.lower())
@@ -355,7 +356,7 @@ def _entry_bytes(text: str) -> int:
     return size
 
 
-def _check_places(options: ReadOptions) -> None:
+def _check_places(options: ReadOptions, *, is_batch: bool) -> None:
     """What is sure to read nothing, or names a stream that is not read, was not meant."""
     read = set(options.selection.streams)
     for name, places in (
@@ -370,7 +371,7 @@ def _check_places(options: ReadOptions) -> None:
                     f"option {name} gives a place in {strange[0]}, which is not read. Read are: "
                     f"{options.selection}"
                 )
-    if not options.is_streaming:
+    if is_batch:
         if LATEST in (options.starting.everywhere, *options.starting.named.values()):
             raise InvalidArgument(
                 "option startingPosition='latest': a batch ends there, it would read nothing. "

@@ -1,0 +1,52 @@
+"""Which PySpark this connector works with, and the error that says what was found instead."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+from ledger.errors import FinalError
+
+SPARK_MIN = (4, 2)
+_CURE = "pip install 'ledgerstream[spark]'"
+
+
+class SparkTooOld(FinalError, ImportError):
+    """PySpark is missing, or older than 4.2, where Python sources learned to obey limits."""
+
+
+def check_pyspark() -> None:
+    """Raises SparkTooOld unless this Python has a PySpark that will do."""
+    try:
+        import pyspark
+    except ModuleNotFoundError:
+        raise SparkTooOld(
+            f"connectors.spark needs PySpark {_text(SPARK_MIN)} or newer, and this Python has "
+            f"none. Cure: {_CURE}"
+        ) from None
+    check_version("PySpark", pyspark.__version__, str(pyspark.__file__))
+
+
+def check_version(what: str, found: str, where: str) -> None:
+    """Raises SparkTooOld for a version like "4.1.2", or one that is none."""
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < SPARK_MIN:
+        raise SparkTooOld(
+            f"connectors.spark needs {what} {_text(SPARK_MIN)} or newer, where Python sources "
+            f"obey limits and AvailableNow; found {found} ({where}). Cure: {_CURE}, and a Spark "
+            f"of the same version"
+        )
+
+
+def check_pyarrow() -> None:
+    """Raises SparkTooOld, with the cure, where pyarrow is missing: Spark reads no source so."""
+    try:
+        version("pyarrow")
+    except PackageNotFoundError:
+        raise SparkTooOld(
+            f"connectors.spark needs pyarrow, and this Python has none. Cure: {_CURE}"
+        ) from None
+
+
+def _text(numbers: tuple[int, int]) -> str:
+    return f"{numbers[0]}.{numbers[1]}"
