@@ -1,0 +1,96 @@
+"""What the driver does with the ledgers of a batch's tasks: commits them, or gives them up.
+
+Answers for the order of ledgers in each stream, and for streams that are made on the way. That a
+batch is committed once is decided in stream/sinks.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from connectors.spark.merge_batch import in_total_order
+from connectors.spark.sort_order import SortOrder
+from connectors.spark.task_ledgers import SinkBatch, TaskLedger
+from connectors.spark.write_routes import look_up, parse_target
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from stream.namespace import Namespace
+from stream.sinks import BatchCommit, commit_batch, discard_ledgers, is_committed
+
+if TYPE_CHECKING:
+    from connectors.spark.kept_client import KeptCluster
+    from connectors.spark.options import WriteOptions
+
+_log = logging.getLogger(__name__)
+
+
+def prepare_target(kept: KeptCluster, options: WriteOptions) -> None:
+    """Finds the stream that the options name, or makes it if they say so.
+
+    Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+    """
+    if options.stream is None:
+        return
+    target = parse_target(options.stream, options.namespace)
+    stream = kept.run(look_up, target, may_be_missing=options.create_streams)
+    if stream.is_missing:
+        kept.run(_make_streams, [(target.namespace, target.stream)])
+
+
+async def _make_streams(client: LedgerClient, names: Sequence[tuple[str, str]]) -> None:
+    for namespace, stream in names:
+        await Namespace(client, namespace).ensure_stream(stream)
+
+
+async def commit_task_ledgers(
+    client: LedgerClient,
+    ledgers: Sequence[TaskLedger],
+    options: WriteOptions,
+    *,
+    sink_id: str | None,
+    batch_id: int | None,
+) -> BatchCommit:
+    """Makes the ledgers segments of their streams, once for this sink and batch.
+
+    A batch without ledgers is committed too: an older one is refused from then on. Raises as
+    `stream.sinks.commit_batch`.
+    """
+    chosen = [each.ledger for each in ledgers]
+    if options.sort_within_batch and not await _is_there(client, sink_id, batch_id):
+        order = SortOrder(options.sort_within_batch)
+        batch = SinkBatch(sink_id, batch_id, "merged by the driver")
+        chosen = await in_total_order(client, ledgers, order, batch, options.entry_bytes)
+    new = {(e.ledger.namespace, e.ledger.stream): None for e in ledgers if e.is_new}
+    await _make_streams(client, list(new))
+    done = await commit_batch(client, chosen, sink_id=sink_id, batch_id=batch_id)
+    kept_ids = set() if done.is_repeat else {ledger.ledger_id for ledger in chosen}
+    useless = {each.ledger.ledger_id: each.ledger for each in ledgers}
+    useless |= {ledger.ledger_id: ledger for ledger in chosen}
+    left = [ledger for ledger in useless.values() if ledger.ledger_id not in kept_ids]
+    if left:
+        try:
+            await discard_ledgers(client, left, sink_id=sink_id, batch_id=batch_id)
+        except LedgerError as error:
+            _log.info("sink=%s batch=%s: left to the janitor: %s", sink_id, batch_id, error)
+    return done
+
+
+async def _is_there(client: LedgerClient, sink_id: str | None, batch_id: int | None) -> bool:
+    if sink_id is None:
+        return False
+    return await is_committed(client, (), sink_id=sink_id, batch_id=batch_id)
+
+
+async def discard_task_ledgers(
+    client: LedgerClient,
+    ledgers: Sequence[TaskLedger],
+    *,
+    sink_id: str | None,
+    batch_id: int | None,
+) -> int:
+    """Deletes those that no stream has; returns how many. Raises MetadataUnavailable."""
+    return await discard_ledgers(
+        client, [each.ledger for each in ledgers], sink_id=sink_id, batch_id=batch_id
+    )

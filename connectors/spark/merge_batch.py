@@ -1,0 +1,293 @@
+"""Total order inside a batch: the sorted ledgers of its tasks are put in order, or merged.
+
+Ledgers whose ranges do not overlap are only put in order. Others are merged into fresh ones, entry
+by entry: memory is bounded by a few entries of each ledger merged at once, whatever the batch's
+size. Runs on the driver before the commit; must never change or delete a ledger of a task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import pyarrow as pa
+
+from connectors.spark.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
+from connectors.spark.arrow_write import RowSizes, encode_rows
+from connectors.spark.sort_order import Key, SortOrder
+from connectors.spark.task_ledgers import LedgerFacts, SinkBatch, TaskLedger, make_ledger
+from connectors.spark.write_routes import Target
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from ledger.reader import LedgerReader
+from ledger.writer import LedgerWriter
+from stream.core.compression import Compression
+from stream.core.entry_format import BODY_BYTES_MAX
+from stream.core.policy import NamespaceMetadata
+from stream.core.records import decode
+from stream.core.sinks import SinkLedger
+from stream.store import StreamStore
+
+_log = logging.getLogger(__name__)
+
+MERGED_AT_ONCE_MAX = 16
+"""Ledgers read side by side; more are merged in rounds."""
+_ROOM_BYTES = 4096
+
+
+def overlapping(ledgers: Sequence[TaskLedger]) -> list[list[TaskLedger]]:
+    """Ledgers in groups: each group is wholly before the next one, and cannot be split."""
+    groups: list[list[TaskLedger]] = []
+    end: Key | None = None
+    for each in sorted(ledgers, key=lambda each: _range(each)[0]):
+        low, high = _range(each)
+        if end is not None and low < end:
+            groups[-1].append(each)
+            end = max(end, high)
+        else:
+            groups.append([each])
+            end = high
+    return groups
+
+
+def _range(each: TaskLedger) -> tuple[Key, Key]:
+    assert each.low is not None, "a ledger without its range"
+    assert each.high is not None, "a ledger without its range"
+    return each.low, each.high
+
+
+async def in_total_order(
+    client: LedgerClient,
+    ledgers: Sequence[TaskLedger],
+    order: SortOrder,
+    batch: SinkBatch,
+    entry_bytes: int,
+) -> list[SinkLedger]:
+    """Ledgers that hold the same records, sorted over all tasks, for each stream.
+
+    Rows that are equal keep their order within a task. Raises what reading and writing ledgers
+    do; fresh ledgers are deleted then.
+    """
+    streams: dict[Target, list[TaskLedger]] = {}
+    for each in ledgers:
+        target = Target(each.ledger.namespace, each.ledger.stream)
+        streams.setdefault(target, []).append(each)
+    merge = _Merge(client, order, batch, entry_bytes)
+    found: list[SinkLedger] = []
+    try:
+        for target, its in streams.items():
+            for group in overlapping(its):
+                found += await merge.merged(target, [[each.ledger] for each in group])
+    except BaseException:
+        await merge.give_up()
+        raise
+    await merge.drop_rounds(found)
+    return found
+
+
+class _Merge:
+    def __init__(
+        self, client: LedgerClient, order: SortOrder, batch: SinkBatch, entry_bytes: int
+    ) -> None:
+        self._client = client
+        self._order = order
+        self._batch = batch
+        self._entry_bytes = min(entry_bytes, BODY_BYTES_MAX - _ROOM_BYTES)
+        self._made: list[int] = []
+
+    async def merged(self, target: Target, runs: list[list[SinkLedger]]) -> list[SinkLedger]:
+        """Runs of ledgers, each sorted, as one."""
+        while len(runs) > 1:
+            policy, _ = await StreamStore(self._client.store).read_namespace(target.namespace)
+            step = MERGED_AT_ONCE_MAX
+            runs = [
+                await self._merge_some(target, policy, runs[first : first + step])
+                for first in range(0, len(runs), step)
+            ]
+        return runs[0]
+
+    async def _merge_some(
+        self, target: Target, policy: NamespaceMetadata, runs: list[list[SinkLedger]]
+    ) -> list[SinkLedger]:
+        if len(runs) == 1:
+            return runs[0]
+        output = _Output(self._client, target, policy, self._batch, self._entry_bytes, self._made)
+        try:
+            inputs = [_Input(self._client, run) for run in runs]
+            async with AsyncExitStack() as stack:
+                for each in inputs:
+                    stack.push_async_callback(each.close)
+                await self._merge_rows(inputs, output)
+            return await output.close()
+        except BaseException:
+            output.abandon()
+            raise
+
+    async def _merge_rows(self, inputs: list[_Input], output: _Output) -> None:
+        order = self._order
+        while True:
+            for each in inputs:
+                await each.fill()
+            inputs = [each for each in inputs if each.rows is not None]
+            if not inputs:
+                return
+            # Of what is in memory, rows up to here cannot be followed by smaller ones.
+            ends = [each.last_key(order) for each in inputs if each.has_more]
+            bound = min(ends) if ends else None
+            taken = [each.take(order, bound) for each in inputs]
+            ready = [rows for rows in taken if rows.num_rows]
+            rows = ready[0] if len(ready) == 1 else order.sorted(pa.concat_batches(ready))
+            await output.add(rows)
+
+    async def drop_rounds(self, kept: Sequence[SinkLedger]) -> None:
+        """Deletes what only an earlier round needed."""
+        kept_ids = {ledger.ledger_id for ledger in kept}
+        await self._delete([made for made in self._made if made not in kept_ids])
+
+    async def give_up(self) -> None:
+        """Deletes all fresh ledgers, as far as that is possible at once."""
+        await self._delete(self._made)
+
+    async def _delete(self, ledger_ids: Sequence[int]) -> None:
+        # Nobody was told of them yet: no commit can be under way.
+        for ledger_id in ledger_ids:
+            try:
+                await self._client.delete_ledger(ledger_id)
+            except LedgerError as error:
+                _log.info("ledger=%d: left to the janitor: %s", ledger_id, error)
+
+
+class _Input:
+    """One sorted run of ledgers, read an entry at a time."""
+
+    def __init__(self, client: LedgerClient, ledgers: list[SinkLedger]) -> None:
+        self.rows: pa.RecordBatch | None = None
+        """Rows not taken yet; None at the end."""
+        self._client = client
+        self._places = [
+            (ledger.ledger_id, entry)
+            for ledger in ledgers
+            for entry in range(ledger.end.last_entry + 1)
+        ]
+        self._next = 0
+        self._first = 0
+        self._reader: LedgerReader | None = None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether entries follow the one whose rows are here."""
+        return self._next < len(self._places)
+
+    async def fill(self) -> None:
+        """Reads the next entry if all rows were taken."""
+        if self.rows is not None and self._first < self.rows.num_rows:
+            return
+        self.rows, self._first = None, 0
+        if not self.has_more:
+            return
+        ledger_id, entry = self._places[self._next]
+        self._next += 1
+        if self._reader is None or self._reader.ledger_id != ledger_id:
+            await self.close()
+            self._reader = await self._client.open_ledger(ledger_id, recover=False)
+        read = (await self._reader.read(entry, entry))[0]
+        found = decode(read.payload, entry=entry).to_arrow()
+        self.rows = found.rename_columns([VALUE, KEY, EVENT_TIME, HEADERS])
+
+    def last_key(self, order: SortOrder) -> Key:
+        """Of the rows that are here."""
+        assert self.rows is not None, "the run has ended"
+        return order.key(self.rows, self.rows.num_rows - 1)
+
+    def take(self, order: SortOrder, bound: Key | None) -> pa.RecordBatch:
+        """The rows up to the bound; None: all that are here."""
+        assert self.rows is not None, "the run has ended"
+        first, stop = self._first, self.rows.num_rows
+        if bound is not None:
+            stop = order.stop_of(self.rows, first, bound)
+        self._first = stop
+        return self.rows.slice(first, stop - first)
+
+    async def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.__aexit__(None, None, None)
+
+
+class _Output:
+    """Sorted rows into fresh ledgers, one after the other as they fill."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        target: Target,
+        policy: NamespaceMetadata,
+        batch: SinkBatch,
+        entry_bytes: int,
+        made: list[int],
+    ) -> None:
+        self._client = client
+        self._target = target
+        self._policy = policy
+        self._batch = batch
+        self._entry_bytes = entry_bytes
+        self._made = made
+        self._compression = Compression.named(policy.compression)
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._writer: LedgerWriter | None = None
+        self._facts = LedgerFacts()
+        self._done: list[SinkLedger] = []
+
+    async def add(self, rows: pa.RecordBatch) -> None:
+        self._held.append(rows)
+        self._held_bytes += RowSizes(rows).between(0, rows.num_rows)
+        if self._held_bytes >= self._entry_bytes:
+            await self._send()
+
+    async def _send(self) -> None:
+        if not self._held:
+            return
+        held, self._held, self._held_bytes = self._held, [], 0
+        rows = pa.concat_batches(held)
+        for first, stop in RowSizes(rows).cuts(self._entry_bytes):
+            writer = await self._room()
+            count = stop - first
+            payload = encode_rows(
+                rows.slice(first, count),
+                first_sequence=self._facts.records,
+                append_time_ms=self._client.now_ms(),
+                compression=self._compression,
+            )
+            while not writer.has_room:
+                await writer.wait_room()
+            writer.append_nowait(payload)
+            self._facts.add(payload, count)
+
+    async def _room(self) -> LedgerWriter:
+        """The ledger for the next entry."""
+        if self._writer is not None and self._writer.length >= self._policy.roll_bytes:
+            await self._end_ledger()
+        if self._writer is None:
+            self._facts = LedgerFacts()
+            self._writer = await make_ledger(self._client, self._target, self._policy, self._batch)
+            self._made.append(self._writer.ledger_id)
+        return self._writer
+
+    async def _end_ledger(self) -> None:
+        if self._writer is not None:
+            metadata = await self._writer.close()
+            end = self._facts.end(metadata.last_entry_id, metadata.length)
+            namespace, stream = self._target
+            self._done.append(SinkLedger(namespace, stream, metadata.ledger_id, end))
+            self._writer = None
+
+    async def close(self) -> list[SinkLedger]:
+        await self._send()
+        await self._end_ledger()
+        return self._done
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()

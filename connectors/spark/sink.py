@@ -1,0 +1,192 @@
+"""The exactly-once sink: tasks write ledgers of their own, the driver commits all of a batch.
+
+Answers for when a batch is in its streams: when `commit` returned, all of it, once for its
+(sink, batch), in one metadata transaction (stream/sinks.py). Objects here are pickled to tasks and
+back: they hold options and numbers, never a connection. Must never delete a ledger without having
+looked whether a stream has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from connectors.spark.batch_commit import commit_task_ledgers, discard_task_ledgers, prepare_target
+from connectors.spark.kept_client import kept
+from connectors.spark.sink_schema import check_sink_schema
+from connectors.spark.task_ledgers import SinkBatch, TaskLedger
+from connectors.spark.task_writer import TaskWriter
+from ledger.errors import InvalidArgument, LedgerError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from connectors.spark.options import WriteOptions
+
+_log = logging.getLogger(__name__)
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+BATCH_PROPERTY = "streaming.sql.batchId"
+"""Local properties of a streaming query's tasks. The id stays over a restart from the same Spark
+checkpoint."""
+
+
+@dataclass(frozen=True)
+class TaskCommit(WriterCommitMessage):
+    """What a task tells the driver. `query_id` and `batch_id` are None in a batch write."""
+
+    ledgers: tuple[TaskLedger, ...]
+    partition: int = -1
+    query_id: str | None = None
+    batch_id: int | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(each.ledger.end.records for each in self.ledgers)
+
+
+class _Sink:
+    """What batch and streaming writers have in common."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        """On the driver: a query that cannot work ends here, before it begins.
+
+        Raises InvalidArgument, NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+        """
+        if overwrite:
+            raise InvalidArgument(
+                "a stream is appended to, never overwritten. Cure: mode('append'), or "
+                "outputMode('append')"
+            )
+        check_sink_schema(schema, options)
+        self.options = options
+        prepare_target(kept(options.cluster), options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """In a task: writes its rows to ledgers of its own, durable and closed."""
+        options = self.options
+        context = TaskContext.get()
+        query_id = batch_id = None
+        partition = 0
+        attempt = ""
+        if context is not None:
+            partition = context.partitionId()
+            attempt = (
+                f"stage {context.stageId()} partition {partition} "
+                f"attempt {context.attemptNumber()} task {context.taskAttemptId()}"
+            )
+            if options.is_streaming:
+                query_id = context.getLocalProperty(QUERY_PROPERTY)
+                number = context.getLocalProperty(BATCH_PROPERTY)
+                batch_id = None if number is None else int(number)
+        sink_id, sink_batch = self._names(query_id, batch_id)
+        batch = SinkBatch(sink_id, sink_batch, attempt)
+        writer = TaskWriter(kept(options.cluster), options, batch, turn=partition)
+        ledgers = writer.write(iterator)
+        return TaskCommit(tuple(ledgers), partition, query_id, batch_id)
+
+    def _names(self, query_id: str | None, batch_id: int | None) -> tuple[str | None, int | None]:
+        """Sink and batch: both, or none of them for a write that is named by nothing."""
+        options = self.options
+        if not options.is_streaming:
+            return options.txn_app_id, options.txn_version
+        sink_id = options.sink_id or query_id
+        return (None, None) if sink_id is None or batch_id is None else (sink_id, batch_id)
+
+    def _commit(self, commits: Sequence[TaskCommit], batch_id: int | None) -> None:
+        sink_id, sink_batch = self._identity(commits, batch_id)
+        ledgers = _in_order(commits)
+        if not ledgers and sink_id is None:
+            return
+        done = kept(self.options.cluster).run(
+            commit_task_ledgers, ledgers, self.options, sink_id=sink_id, batch_id=sink_batch
+        )
+        _log.info(
+            "sink=%s batch=%s: %d records in %d ledgers%s",
+            sink_id, sink_batch, sum(commit.records for commit in commits), len(ledgers),
+            " were committed before" if done.is_repeat else "",
+        )  # fmt: skip
+
+    def _abort(self, commits: Sequence[TaskCommit], batch_id: int | None) -> None:
+        ledgers = _in_order(commits)
+        if not ledgers:
+            return
+        sink_id, sink_batch = self._identity(commits, batch_id)
+        try:
+            count = kept(self.options.cluster).run(
+                discard_task_ledgers, ledgers, sink_id=sink_id, batch_id=sink_batch
+            )
+        except LedgerError as error:
+            # Spark reports why the batch failed; what stays is found by the janitor.
+            _log.warning(
+                "sink=%s batch=%s: ledgers of the failed batch are left to the janitor: %s",
+                sink_id, sink_batch, error,
+            )  # fmt: skip
+        else:
+            _log.info("sink=%s batch=%s: %d ledgers deleted", sink_id, sink_batch, count)
+
+    def _identity(
+        self, commits: Sequence[TaskCommit], batch_id: int | None
+    ) -> tuple[str | None, int | None]:
+        query_ids = {commit.query_id for commit in commits if commit.query_id is not None}
+        if len(query_ids) > 1:
+            raise InvalidArgument(f"the messages of one batch are of the queries {query_ids}")
+        sink_id, sink_batch = self._names(next(iter(query_ids), None), batch_id)
+        if self.options.is_streaming and sink_id is None and any(c.ledgers for c in commits):
+            raise InvalidArgument(
+                f"batch {batch_id}: its tasks were not told the id of the query, so that it could "
+                "be committed twice. Cure: the option sinkId, a name of your own for this sink"
+            )
+        strange = {c.batch_id for c in commits if c.batch_id not in (None, batch_id)}
+        if strange:
+            raise InvalidArgument(f"batch {batch_id} has messages of the batches {strange}")
+        return sink_id, sink_batch
+
+
+def _told(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    return [message for message in messages if isinstance(message, TaskCommit)]
+
+
+def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger]:
+    """By partition: rows of a batch that Spark has sorted stay so."""
+    ordered = sorted(commits, key=lambda commit: commit.partition)
+    return [ledger for commit in ordered for ledger in commit.ledgers]
+
+
+class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
+    """`df.write.format("ledgerstream").mode("append")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Puts all rows into their streams. With txnAppId and txnVersion only if that version, or
+        a later one, is not there yet."""
+        self._commit(_told(messages), None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Deletes what the tasks wrote, as far as no stream has it: a commit may have failed after
+        it was done."""
+        self._abort(_told(messages), None)
+
+
+class LedgerstreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("ledgerstream")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Puts the batch into its streams; without effect if it is there already.
+
+        Raises CommitOutOfOrder for a batch before the last one.
+        """
+        self._commit(_told(messages), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """As that of a batch write."""
+        self._abort(_told(messages), batchId)

@@ -1,0 +1,98 @@
+"""Whether a DataFrame can be written: its columns and types, checked before a query begins.
+
+What the Arrow columns of a task are checked for again is in arrow_input.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connectors.spark.schema import SINK_COLUMNS
+from ledger.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+    from connectors.spark.options import WriteOptions
+
+
+def check_sink_schema(schema: StructType, options: WriteOptions) -> None:
+    """Raises InvalidArgument naming the column, its type, what it must be, and a cure."""
+    names = [field.name for field in schema]
+    for name in names:
+        if name not in SINK_COLUMNS:
+            raise InvalidArgument(
+                f"column {name!r} has no place in a record. A sink takes "
+                f"{'; '.join(f'{n} ({kind})' for n, kind in SINK_COLUMNS.items())}. Cure: select "
+                "those, e.g. selectExpr('to_json(struct(*)) AS value')"
+            )
+    if len(set(names)) != len(names):
+        raise InvalidArgument(f"a column is there twice: {', '.join(names)}. Cure: select it once")
+    if "value" not in names:
+        raise InvalidArgument(
+            f"there is no column 'value' ({SINK_COLUMNS['value']}): it is what a record holds. "
+            "Cure: selectExpr('to_json(struct(*)) AS value'), or whatever the bytes shall be"
+        )
+    for field in schema:
+        if not _fits(field.name, field.dataType):
+            raise InvalidArgument(
+                f"column {field.name!r} is {field.dataType.simpleString()}; it must be "
+                f"{SINK_COLUMNS[field.name]}. Cure: {_CURES[field.name]}"
+            )
+    if options.stream is None and "stream" not in names:
+        raise InvalidArgument(
+            "nothing says to which stream. Cure: the option stream (NAMESPACE/STREAM), or a "
+            "column 'stream'"
+        )
+    for name in options.sort_within_batch:
+        if name not in names:
+            raise InvalidArgument(
+                f"option sortWithinBatch names column {name!r}, which is not written; columns are "
+                f"{', '.join(names)}"
+            )
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    from pyspark.sql import types as t
+
+    is_bytes = isinstance(kind, t.BinaryType | t.StringType | t.CharType | t.VarcharType)
+    if isinstance(kind, t.NullType):
+        return name != "value"
+    if name in ("value", "key"):
+        return is_bytes
+    if name == "event_time":
+        return isinstance(kind, t.TimestampType | t.LongType)
+    if name == "partition":
+        return isinstance(kind, t.IntegerType | t.ShortType | t.ByteType | t.LongType)
+    if name == "stream":
+        return isinstance(kind, t.StringType | t.CharType | t.VarcharType)
+    return _are_headers(kind)
+
+
+def _are_headers(kind: DataType) -> bool:
+    from pyspark.sql import types as t
+
+    text, content = t.StringType, (t.BinaryType, t.StringType)
+    if isinstance(kind, t.MapType):
+        return isinstance(kind.keyType, text) and isinstance(kind.valueType, content)
+    if not isinstance(kind, t.ArrayType) or not isinstance(kind.elementType, t.StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        len(fields) == 2
+        # Kafka's source calls it "key".
+        and fields[0].name in ("name", "key")
+        and fields[1].name == "value"
+        and isinstance(fields[0].dataType, text)
+        and isinstance(fields[1].dataType, content)
+    )
+
+
+_CURES = {
+    "value": "CAST(value AS STRING), to_json(...), to_avro(...)",
+    "key": "CAST(key AS STRING)",
+    "event_time": "CAST(event_time AS TIMESTAMP); a timestamp_ntz names no instant",
+    "headers": "map_entries, transform(...), or leave it out",
+    "partition": "CAST(partition AS INT)",
+    "stream": "CAST(stream AS STRING)",
+}

@@ -1,0 +1,367 @@
+"""TaskLedgers: what one task of a sink writes: fresh ledgers of its own, never a stream.
+
+Rows become entries in the task's thread and are sent on the background loop meanwhile; a budget of
+bytes holds the task back. What a task leaves behind when it fails is deleted, or found by the
+janitor by its tag. Nothing here is in a stream until the driver commits it (sink.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from connectors.spark.sort_order import Key
+from connectors.spark.write_routes import Target
+from ledger.client import LedgerClient
+from ledger.core.entry import DigestType
+from ledger.errors import LedgerError
+from ledger.writer import LedgerWriter
+from stream.core.entry_format import read_header
+from stream.core.metadata import SegmentEnd
+from stream.core.policy import NamespaceMetadata
+from stream.core.producers import SegmentTally
+from stream.core.sinks import SinkLedger
+from stream.sinks import ledger_tags
+
+if TYPE_CHECKING:
+    from connectors.spark.kept_client import KeptCluster, Running
+
+_log = logging.getLogger(__name__)
+
+UNCONFIRMED_BYTES_MAX = 24 << 20
+"""Bytes one task may have made into entries and not seen confirmed. Below the window of one
+ledger, so that a single one never refuses an entry for its bytes."""
+_DELETE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """For which batch of which sink, by which attempt of a task: the tag of its ledgers."""
+
+    sink_id: str | None = None
+    batch_id: int | None = None
+    attempt: str = ""
+
+    def tags(self, target: Target) -> Mapping[str, bytes]:
+        return ledger_tags(
+            target.namespace, target.stream,
+            sink_id=self.sink_id, batch_id=self.batch_id, attempt=self.attempt,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLedger:
+    """A closed ledger for the commit. `low` and `high` bound its sort keys, if rows are sorted;
+    `is_new`: its stream was not there, and is made before the commit."""
+
+    ledger: SinkLedger
+    low: Key | None = None
+    high: Key | None = None
+    is_new: bool = False
+
+
+async def make_ledger(
+    client: LedgerClient, target: Target, policy: NamespaceMetadata, batch: SinkBatch
+) -> LedgerWriter:
+    """A fresh ledger as the namespace wants it, tagged. Raises NotEnoughBookies,
+    MetadataUnavailable."""
+    return await client.create_ledger(
+        ensemble_size=policy.ensemble_size,
+        write_quorum=policy.write_quorum,
+        ack_quorum=policy.ack_quorum,
+        digest_type=DigestType[policy.digest_type],
+        custom=batch.tags(target),
+        prefer=policy.preferred_bookies,
+    )
+
+
+@dataclass(slots=True)
+class _Entries:
+    """What goes to one ledger, in order. Filled by the task, emptied on the loop."""
+
+    waiting: deque[tuple[bytes, int]] = field(default_factory=deque)
+    """Payloads, and how many records each holds."""
+    is_complete: bool = False
+
+
+class LedgerFacts:
+    """What a segment's end will be, as far as its ledger was sent."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._first_ms = -1
+        self._last_ms = -1
+        self._tally = SegmentTally()
+
+    def add(self, payload: bytes, records: int) -> None:
+        """The next entry."""
+        self.records += records
+        header = read_header(payload)
+        if self._first_ms < 0:
+            self._first_ms = header.append_time_ms
+        self._last_ms = header.append_time_ms
+        self._tally.add(header)
+
+    def end(self, last_entry: int, nbytes: int) -> SegmentEnd:
+        return SegmentEnd(
+            last_entry, self.records, nbytes, self._first_ms, self._last_ms,
+            *self._tally.event_range_ms,
+        )  # fmt: skip
+
+
+class _TargetSender:
+    """On the loop: the ledgers of one target, one after the other."""
+
+    def __init__(self, ledgers: TaskLedgers, target: Target, policy: NamespaceMetadata) -> None:
+        self.target = target
+        self.policy = policy
+        self.queue: deque[_Entries] = deque()
+        self.made: list[int] = []
+        self.done: list[SinkLedger] = []
+        self._ledgers = ledgers
+        self._news = trio.Event()
+        self._is_complete = False
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def complete(self) -> None:
+        """No ledger follows."""
+        self._is_complete = True
+        self._news.set()
+
+    async def run(self, client: LedgerClient) -> None:
+        while True:
+            if self.queue:
+                await self._write(client, self.queue[0])
+                self.queue.popleft()
+            elif self._is_complete:
+                return
+            else:
+                await self._wait_news()
+
+    async def _wait_news(self) -> None:
+        await self._news.wait()
+        self._news = trio.Event()
+
+    async def _write(self, client: LedgerClient, entries: _Entries) -> None:
+        batch, confirmed = self._ledgers.batch, self._ledgers.confirmed
+        writer = await make_ledger(client, self.target, self.policy, batch)
+        self.made.append(writer.ledger_id)
+        sent: deque[int] = deque()
+        facts = LedgerFacts()
+        acknowledged = -1
+
+        def on_confirmed(entry: int) -> None:
+            nonlocal acknowledged
+            count, acknowledged = entry - acknowledged, entry
+            confirmed(sum(sent.popleft() for _ in range(count)))
+
+        writer.on_confirmed = on_confirmed
+        writer.on_failed = lambda _: self.wake()
+        try:
+            waiting = entries.waiting
+            while True:
+                # Looked at before the entries: the task adds the last one first.
+                is_complete = entries.is_complete
+                while waiting:
+                    if not writer.has_room:
+                        await writer.wait_room()
+                        continue
+                    payload, records = waiting.popleft()
+                    sent.append(len(payload))
+                    writer.append_nowait(payload)
+                    facts.add(payload, records)
+                if is_complete:
+                    break
+                await self._wait_news()
+                if writer.error is not None:
+                    raise writer.error
+            metadata = await writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        end = facts.end(metadata.last_entry_id, metadata.length)
+        self.done.append(
+            SinkLedger(self.target.namespace, self.target.stream, writer.ledger_id, end)
+        )
+
+
+class TaskLedgers:
+    """The ledgers of one task. Used from the task's thread, as a context manager.
+
+    Leaving the block without `close`, by an error or otherwise, gives everything up: what was
+    written is deleted as far as that is possible at once.
+
+    Args:
+        kept: the cluster.
+        batch: the tag of the ledgers.
+        unconfirmed_bytes_max: how far the task may be ahead of the bookies.
+    """
+
+    def __init__(
+        self,
+        kept: KeptCluster,
+        batch: SinkBatch,
+        *,
+        unconfirmed_bytes_max: int = UNCONFIRMED_BYTES_MAX,
+    ) -> None:
+        self.batch = batch
+        self._kept = kept
+        self._bytes_max = unconfirmed_bytes_max
+        self._senders: dict[Target, _TargetSender] = {}
+        self._open: dict[Target, _Entries] = {}
+        self._unconfirmed = 0
+        self._moved = threading.Condition()
+        self._has_ended = False
+        self._news: trio.Event | None = None
+        self._fresh: deque[_TargetSender] = deque()
+        self._is_complete = False
+        self._running: Running[list[SinkLedger]] | None = None
+
+    def __enter__(self) -> TaskLedgers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.cancel()
+            try:
+                running.result()
+            except LedgerError as error:
+                _log.debug("given up: %s", error)
+
+    @property
+    def targets(self) -> int:
+        return len(self._senders)
+
+    def append(
+        self,
+        target: Target,
+        policy: NamespaceMetadata,
+        payload: bytes,
+        records: int,
+        *,
+        begins_ledger: bool = False,
+    ) -> None:
+        """Hands an entry over to be sent; waits while too much is under way.
+
+        With `begins_ledger` it is the first of another ledger of the target, whose one before is
+        closed. Raises what made an earlier entry fail: LedgerFenced, NotEnoughBookies, ...
+        """
+        self._wait_budget(len(payload))
+        sender = self._senders.get(target)
+        if sender is None:
+            sender = self._senders[target] = _TargetSender(self, target, policy)
+            self._fresh.append(sender)
+            begins_ledger = True
+        if begins_ledger:
+            if (before := self._open.get(target)) is not None:
+                before.is_complete = True
+            self._open[target] = entries = _Entries()
+            entries.waiting.append((payload, records))
+            sender.queue.append(entries)
+        else:
+            self._open[target].waiting.append((payload, records))
+        if self._running is None:
+            self._running = self._kept.start(self._drive)
+        self._kept.post(lambda: self._wake(sender))
+
+    def close(self) -> list[SinkLedger]:
+        """Returns when all is durable and every ledger closed: those of a target in their order.
+
+        Raises what made it fail; the ledgers are given up then.
+        """
+        if self._running is None:
+            return []
+        for entries in self._open.values():
+            entries.is_complete = True
+        self._kept.post(self._complete)
+        running, self._running = self._running, None
+        return running.result()
+
+    def _wait_budget(self, nbytes: int) -> None:
+        with self._moved:
+            while self._unconfirmed + nbytes > self._bytes_max and self._unconfirmed:
+                if self._has_ended:
+                    break
+                self._moved.wait()
+            self._unconfirmed += nbytes
+        if self._has_ended and self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+            raise AssertionError("the senders ended before the task was complete")
+
+    # On the loop
+
+    def confirmed(self, nbytes: int) -> None:
+        """So many more bytes are durable."""
+        with self._moved:
+            self._unconfirmed -= nbytes
+            self._moved.notify()
+
+    def _wake(self, sender: _TargetSender) -> None:
+        sender.wake()
+        if self._fresh:
+            self._wake_drive()
+
+    def _wake_drive(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    def _complete(self) -> None:
+        """Nothing follows what the task has handed over before this."""
+        self._is_complete = True
+        for sender in self._senders.values():
+            sender.complete()
+        self._wake_drive()
+
+    async def _drive(self, client: LedgerClient) -> list[SinkLedger]:
+        senders: list[_TargetSender] = []
+        errors: list[LedgerError] = []
+        is_done = False
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def send(sender: _TargetSender) -> None:
+                    try:
+                        await sender.run(client)
+                    except LedgerError as error:
+                        errors.append(error)
+                        nursery.cancel_scope.cancel()
+
+                while True:
+                    self._news = trio.Event()
+                    while self._fresh:
+                        sender = self._fresh.popleft()
+                        senders.append(sender)
+                        nursery.start_soon(send, sender)
+                    if self._is_complete:
+                        break
+                    await self._news.wait()
+            if errors:
+                raise errors[0]
+            is_done = True
+            return [ledger for sender in senders for ledger in sender.done]
+        finally:
+            with self._moved:
+                self._has_ended = True
+                self._moved.notify_all()
+            if not is_done:
+                await _delete(client, [ledger for sender in senders for ledger in sender.made])
+
+
+async def _delete(client: LedgerClient, ledger_ids: list[int]) -> None:
+    """Deletes ledgers that nobody was told of. Never raises: what stays is the janitor's."""
+    with trio.move_on_after(_DELETE_S, shield=True):
+        for ledger_id in ledger_ids:
+            try:
+                await client.delete_ledger(ledger_id)
+            except LedgerError as error:
+                _log.info("ledger=%d: not deleted now: %s", ledger_id, error)

@@ -1,0 +1,229 @@
+"""TaskWriter: rows of one task, through routes and entries, into the task's own ledgers.
+
+Answers for the size of entries, the limits of a namespace and the order of rows: those of one
+target keep theirs, or are sorted in runs if the batch is to be sorted. Holds a bounded part of the
+rows in memory. Runs in the task's thread; task_ledgers.py sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from connectors.spark.arrow_input import input_rows
+from connectors.spark.arrow_write import RowSizes, encode_rows
+from connectors.spark.sort_order import Key, SortOrder
+from connectors.spark.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
+from connectors.spark.write_routes import Router, Target, TargetStream, look_up, parse_target
+from ledger.client import wall_ms
+from ledger.errors import InvalidArgument
+from stream.core.compression import Compression, require
+from stream.core.entry_format import BODY_BYTES_MAX
+from stream.core.sinks import SinkLedger
+
+if TYPE_CHECKING:
+    from connectors.spark.kept_client import KeptCluster
+    from connectors.spark.options import WriteOptions
+
+GATHERED_BYTES_MAX = 64 << 20
+"""Rows a task holds back, over all targets, to make larger entries or longer sorted runs."""
+_ROOM_BYTES = 4096
+"""Left free in an entry for the padding of its columns."""
+
+
+class _TargetRows:
+    """Rows of one target that become entries of its ledger."""
+
+    def __init__(
+        self,
+        ledgers: TaskLedgers,
+        target: Target,
+        stream: TargetStream,
+        entry_bytes: int,
+        order: SortOrder | None,
+    ) -> None:
+        self.target = target
+        self.stream = stream
+        self.bounds: list[tuple[Key, Key]] = []
+        """The range of sort keys in each ledger begun."""
+        self._ledgers = ledgers
+        self._entry_bytes = min(entry_bytes, BODY_BYTES_MAX - _ROOM_BYTES)
+        self._order = order
+        self._compression = Compression.named(stream.policy.compression)
+        require(self._compression)
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._records = 0
+        self._sequence = 0
+        self._ledger_bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Takes rows; those that make an entry worth sending go on at once."""
+        if self._order is not None:
+            self._gathered.append(rows)
+            return
+        sizes = RowSizes(rows)
+        nbytes = sizes.between(0, sizes.count)
+        if not self._gathered and 2 * nbytes >= self._entry_bytes:
+            self._send(rows, sizes)
+            return
+        self._gathered.append(rows)
+        self._gathered_bytes += nbytes
+        if self._gathered_bytes >= self._entry_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what has gathered."""
+        if not self._gathered:
+            return
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+        if self._order is None:
+            self._send(rows, RowSizes(rows))
+            return
+        rows = self._order.sorted(rows)
+        low, _ = self._order.bounds(rows)
+        fits_behind = bool(self.bounds) and self.bounds[-1][1] <= low
+        self._send(rows, RowSizes(rows), is_apart=not fits_behind)
+
+    def _send(self, rows: pa.RecordBatch, sizes: RowSizes, *, is_apart: bool = False) -> None:
+        """With `is_apart` the rows begin another ledger."""
+        policy, record_bytes_max = self.stream.policy, self.stream.policy.record_bytes_max
+        for first, stop in sizes.cuts(self._entry_bytes):
+            large = sizes.first_over(first, stop, record_bytes_max)
+            if large is not None:
+                raise self._too_large(rows, sizes, large)
+            begins_ledger = is_apart or self._ledger_bytes >= policy.roll_bytes
+            is_apart = False
+            if begins_ledger:
+                self._sequence = self._ledger_bytes = 0
+            cut = rows.slice(first, stop - first)
+            payload = encode_rows(
+                cut,
+                first_sequence=self._sequence,
+                append_time_ms=wall_ms(),
+                compression=self._compression,
+            )
+            count = stop - first
+            if self._order is not None:
+                low, high = self._order.bounds(cut)
+                if begins_ledger or not self.bounds:
+                    self.bounds.append((low, high))
+                else:
+                    self.bounds[-1] = (self.bounds[-1][0], high)
+            self._ledgers.append(self.target, policy, payload, count, begins_ledger=begins_ledger)
+            self._sequence += count
+            self._ledger_bytes += len(payload)
+        self._records += rows.num_rows
+
+    def _too_large(self, rows: pa.RecordBatch, sizes: RowSizes, row: int) -> InvalidArgument:
+        size = sizes.records_between(row, row + 1)
+        value = len(rows.column("value")[row].as_buffer())
+        return InvalidArgument(
+            f"row {self._records + row:,} of those of this task for stream {self.target} (counted "
+            f"from 0{', sorted' if self._order is not None else ''}) makes a record of {size:,} "
+            f"bytes, {value:,} of them its value; record_bytes_max of namespace "
+            f"{self.target.namespace!r} is {self.stream.policy.record_bytes_max:,}. Cure: filter "
+            "or split such rows (length(value)), or raise the limit (at most 1 MiB)"
+        )
+
+
+class TaskWriter:
+    """Writes the rows of one task.
+
+    Args:
+        kept: the cluster.
+        options: of the sink.
+        batch: the tag of the ledgers.
+        turn: which partition has the first turn for rows without a key.
+    """
+
+    def __init__(
+        self, kept: KeptCluster, options: WriteOptions, batch: SinkBatch, turn: int = 0
+    ) -> None:
+        self._kept = kept
+        self._options = options
+        self._batch = batch
+        self._turn = turn
+        self._order = SortOrder(options.sort_within_batch) if options.sort_within_batch else None
+        self._streams: dict[Target, TargetStream] = {}
+        self._rows: dict[Target, _TargetRows] = {}
+        self.records = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[TaskLedger]:
+        """Returns the closed ledgers, when all rows are durable. Those of one target are in the
+        order of their rows.
+
+        Raises InvalidArgument for rows that cannot be written, NoSuchStream, NoSuchNamespace,
+        NotEnoughBookies, MetadataUnavailable; nothing is left then but what a janitor finds.
+        """
+        options = self._options
+        default = None
+        if options.stream is not None:
+            default = parse_target(options.stream, options.namespace)
+        router = Router(default, options.namespace, self._describe, self._turn)
+        with TaskLedgers(self._kept, self._batch) as ledgers:
+            held = 0
+            for batch in _bounded(batches):
+                rows = input_rows(batch, self.records)
+                for target, stream, group in router.split(rows, self.records):
+                    self._rows_of(ledgers, target, stream).add(group)
+                self.records += batch.num_rows
+                # A slice keeps all of its batch in memory: counted is what was read.
+                held += batch.nbytes
+                if held >= GATHERED_BYTES_MAX:
+                    self._flush()
+                    held = 0
+            self._flush()
+            return self._described(ledgers.close())
+
+    def _flush(self) -> None:
+        for rows in self._rows.values():
+            rows.flush()
+
+    def _describe(self, target: Target) -> TargetStream:
+        stream = self._streams.get(target)
+        if stream is None:
+            may_be_missing = self._options.create_streams
+            stream = self._kept.run(look_up, target, may_be_missing=may_be_missing)
+            self._streams[target] = stream
+        return stream
+
+    def _rows_of(self, ledgers: TaskLedgers, target: Target, stream: TargetStream) -> _TargetRows:
+        rows = self._rows.get(target)
+        if rows is None:
+            limit = self._options.max_ledgers_per_task
+            if len(self._rows) >= limit:
+                raise InvalidArgument(
+                    f"the rows of this task go to more than {limit} streams or partitions, the "
+                    f"limit maxLedgersPerTask; {target} is one more. Cure: repartition by the "
+                    "stream or the key before writing, or raise maxLedgersPerTask (each costs a "
+                    "ledger per task and batch)"
+                )
+            rows = self._rows[target] = _TargetRows(
+                ledgers, target, stream, self._options.entry_bytes, self._order
+            )
+        return rows
+
+    def _described(self, done: list[SinkLedger]) -> list[TaskLedger]:
+        found: list[TaskLedger] = []
+        begun: dict[Target, int] = {}
+        for ledger in done:
+            target = Target(ledger.namespace, ledger.stream)
+            rows = self._rows[target]
+            number = begun[target] = begun.get(target, -1) + 1
+            low, high = rows.bounds[number] if self._order is not None else (None, None)
+            found.append(TaskLedger(ledger, low, high, rows.stream.is_missing))
+        return found
+
+
+def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of a bounded size, without those that have none."""
+    for batch in batches:
+        count = batch.num_rows
+        parts = max(1, min(count, -(-batch.nbytes // GATHERED_BYTES_MAX)))
+        step = -(-count // parts)
+        for first in range(0, count, max(1, step)):
+            yield batch.slice(first, step)
