@@ -99,6 +99,7 @@ class BackwardBatches:
                 segment=segment.number,
                 entry=entry.entry_id,
                 base_sequence=segment.first_sequence,
+                committed_ms=segment.last_time_ms,
             )
             if before < batch.after:
                 batch = batch.between(0, before.slot)

@@ -59,15 +59,15 @@ async def measure_lag(
         seconds = 0.0
         if end_sequence > reach.next_sequence:
             first_header, _ = await _look(client, behind[0], 0)
-            seconds = _age_s(first_header, now_ms)
+            seconds = _age_s(behind[0], first_header, now_ms)
         return CursorLag(max(0, end_sequence - reach.next_sequence), nbytes, seconds)
     header, bytes_before = await _look(client, first, entry)
     if slot >= header.count:  # behind the last record of its entry
         return await measure_lag(client, stream, Position(first.number, entry + 1, 0), now_ms)
     return CursorLag(
-        records=max(0, end_sequence - _first_sequence(header, first) - slot),
+        records=max(0, end_sequence - first.sequence_of(header) - slot),
         bytes=nbytes + reach.nbytes - bytes_before,
-        seconds=_age_s(header, now_ms),
+        seconds=_age_s(first, header, now_ms),
     )
 
 
@@ -80,7 +80,7 @@ async def _reach(client: LedgerClient, segment: Segment) -> _Reach:
             return _Reach(0, segment.first_sequence, 0)
         entry = (await reader.read(last, last))[0]
     header = read_header(entry.payload)
-    return _Reach(last + 1, _first_sequence(header, segment) + header.count, entry.length)
+    return _Reach(last + 1, segment.sequence_of(header) + header.count, entry.length)
 
 
 async def _look(client: LedgerClient, segment: Segment, entry_id: int) -> tuple[EntryHeader, int]:
@@ -92,9 +92,5 @@ async def _look(client: LedgerClient, segment: Segment, entry_id: int) -> tuple[
     return read_header(entry.payload), entry.length - len(entry.payload)
 
 
-def _age_s(header: EntryHeader, now_ms: int) -> float:
-    return max(0, now_ms - header.append_time_ms) / 1000
-
-
-def _first_sequence(header: EntryHeader, segment: Segment) -> int:
-    return header.first_sequence + (segment.first_sequence if header.is_sequence_in_segment else 0)
+def _age_s(segment: Segment, header: EntryHeader, now_ms: int) -> float:
+    return max(0, now_ms - segment.time_of(header)) / 1000

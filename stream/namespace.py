@@ -14,11 +14,12 @@ from ledger.client import LedgerClient
 from ledger.options import ClientOptions
 from stream import partitions as partitioning
 from stream import reclaim
-from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.metadata import StreamMetadata
 from stream.core.names import check_name, check_new_name
 from stream.core.ownership import Succession
 from stream.core.partitioned import PartitionedStream
 from stream.core.position import Position
+from stream.core.sinks import SinkLedger
 from stream.errors import NamespaceExists, StreamExists
 from stream.namespace_consuming import NamespaceConsuming
 from stream.namespace_keeping import NamespaceKeeping
@@ -31,6 +32,7 @@ from stream.policies import list_namespaces as list_namespaces
 from stream.policy_watch import PolicyWatch
 from stream.seek import measure, sequence_at
 from stream.shared_tail import SharedTails
+from stream.sinks import commit_batch, is_committed
 from stream.store import StreamStore
 from stream.succession import StreamLedgers
 from stream.writer import StreamWriter, open_writer
@@ -216,20 +218,19 @@ class Namespace(NamespaceConsuming, NamespacePartitions, NamespaceKeeping):
     ) -> StreamMetadata:
         """Makes closed ledgers of stream entries segments of the stream, in this order.
 
-        Once per (sink, batch): the batch committed last is committed again without effect.
-        The ledgers' entries must count sequences from the begin of their segment. Raises
-        CommitOutOfOrder for an older batch, StreamBusy while a writer has an open segment.
+        Once per (sink, batch), whatever the streams: the batch the sink committed last is committed
+        again without effect. The ledgers' entries must count sequences from the begin of their
+        segment. A writer at work on the stream goes on behind them by itself. Raises
+        CommitOutOfOrder for an older batch.
         """
-        ledgers = self._ledgers(stream)
-        present = await self.stream_metadata(stream)
-        ends: list[tuple[int, SegmentEnd]] = []
-        if present.commits.get(sink_id, -1) != batch_id:
+        ends: list[SinkLedger] = []
+        if not await is_committed(self.client, (), sink_id=sink_id, batch_id=batch_id):
+            ledgers = self._ledgers(stream)
             for ledger_id in ledger_ids:
-                ends.append((ledger_id, await ledgers.recovered_end(ledger_id, 0)))
-        now_ms = self.client.now_ms()
-        return await self.store.update_stream(
-            self.name, stream, lambda s: s.committed(sink_id, batch_id, ends, now_ms)
-        )
+                end = await ledgers.recovered_end(ledger_id, 0)
+                ends.append(SinkLedger(self.name, stream, ledger_id, end))
+        await commit_batch(self.client, ends, sink_id=sink_id, batch_id=batch_id)
+        return await self.stream_metadata(stream)
 
     async def seal_stream(self, stream: str) -> StreamMetadata:
         """Takes the stream over and seals its open segment, without beginning another.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
@@ -60,7 +61,7 @@ async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Positio
         if entries.count == 0:
             return end, segment.first_sequence
         last = await entries.header(entries.count - 1)
-    return end, _first_sequence(last, segment.first_sequence) + last.count
+    return end, segment.sequence_of(last) + last.count
 
 
 async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Position) -> int:
@@ -78,7 +79,7 @@ async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Po
             return segment.first_sequence
         header = await entries.header(entry)
     within = header.count if entry < position.entry else min(position.slot, header.count)
-    return _first_sequence(header, segment.first_sequence) + within
+    return segment.sequence_of(header) + within
 
 
 async def find(
@@ -128,10 +129,9 @@ async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: i
     for segment in live:
         if not segment.is_open and wanted >= segment.next_sequence:
             continue
-        base = segment.first_sequence
 
-        def is_behind(header: EntryHeader, base: int = base) -> bool:
-            return _first_sequence(header, base) > wanted
+        def is_behind(header: EntryHeader, segment: Segment = segment) -> bool:
+            return segment.sequence_of(header) > wanted
 
         entries = await _Entries.of(client, segment)
         async with entries.reader:
@@ -139,7 +139,7 @@ async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: i
             if entry < 0:
                 return Position(segment.number, 0, 0)
             header = await entries.header(entry)
-            first = _first_sequence(header, base)
+            first = segment.sequence_of(header)
             position = Position(segment.number, entry, wanted - first)
             if wanted >= first + header.count:  # not written yet
                 position = Position(segment.number, entry + 1, 0)
@@ -155,9 +155,13 @@ async def _find_time(client: LedgerClient, stream: StreamMetadata, wanted_ms: in
             continue
         entries = await _Entries.of(client, segment)
         async with entries.reader:
-            entry = await entries.first_where(lambda header: header.append_time_ms >= wanted_ms)
+            entry = await entries.first_where(partial(_is_since, segment, wanted_ms))
         return max(Position(segment.number, entry, 0), stream.first_available)
     return await end_of(client, stream)
+
+
+def _is_since(segment: Segment, time_ms: int, header: EntryHeader) -> bool:
+    return segment.time_of(header) >= time_ms
 
 
 async def _find_from_end(client: LedgerClient, stream: StreamMetadata, records: int) -> Position:
@@ -225,10 +229,6 @@ def first_event_slot(batch: RecordBatch, wanted_ms: int) -> int | None:
             if time_ms is not None and time_ms >= wanted_ms:
                 return slot
     return None
-
-
-def _first_sequence(header: EntryHeader, base: int) -> int:
-    return header.first_sequence + (base if header.is_sequence_in_segment else 0)
 
 
 @dataclass(frozen=True, slots=True)

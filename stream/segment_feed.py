@@ -119,6 +119,7 @@ class SegmentFeed:
                 segment=segment.number,
                 entry=entry.entry_id,
                 base_sequence=segment.first_sequence,
+                committed_ms=segment.last_time_ms,
             )
             self._fetched.popleft()
             self.position = batch.after

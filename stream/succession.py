@@ -56,6 +56,8 @@ _OF_LEDGERS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "pl
 APPLICATION_TAG = "application"
 STREAM_TAG = "ledgerstream.stream"
 """Custom metadata of every ledger we make, so that one nobody refers to can be found."""
+SINK_TAG = "ledgerstream.sink"
+"""Of a ledger that a task makes for a batch of a sink: see core/sinks.py."""
 
 
 def makes_alike(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:

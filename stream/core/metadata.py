@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
+from stream.core.entry_format import EntryHeader
 from stream.core.position import BEGINNING, Position
-from stream.errors import CommitOutOfOrder, StreamBusy, TooManyProducers
+from stream.errors import TooManyProducers
 
-SINKS_MAX = 1000
-"""Sinks whose last batch id one stream remembers."""
 PRODUCERS_MAX = 1000
 """Idempotent producers one stream remembers."""
 
@@ -95,6 +94,18 @@ class Segment:
         assert not self.is_open, f"segment {self.number} is open: its end is not known"
         return self.first_sequence + self.records
 
+    def time_of(self, header: EntryHeader) -> int:
+        """Append time of an entry of this segment: of one that was written before a sink
+        committed it, the time of the commit."""
+        if header.is_sequence_in_segment and self.last_time_ms >= 0:
+            return self.last_time_ms
+        return header.append_time_ms
+
+    def sequence_of(self, header: EntryHeader) -> int:
+        """Sequence of the first record of an entry of this segment."""
+        base = self.first_sequence if header.is_sequence_in_segment else 0
+        return base + header.first_sequence
+
     def sealed(self, end: SegmentEnd, now_ms: int) -> Segment:
         assert self.is_open, f"segment {self.number} is sealed already"
         return replace(
@@ -104,16 +115,26 @@ class Segment:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The segment of the present writer that a commit beside it ended: its ledger, and its last
+    entry (-1: none). What the writer sent behind that it sends again, in its next segment."""
+
+    ledger_id: int
+    last_entry: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMetadata:
     """A stream. Segments are in order; at most the last one is open.
 
     `epoch` counts takeovers. Records before `truncated_to` are gone for readers. `prepared` is
     the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
-    stream and wait for deletion. `commits` is the last batch id of each sink; `producers` is what
-    each idempotent producer had in the stream when the last segment was sealed, `producers_made`
-    how many numbers they were given. `deleted_ms` is when the stream went to the trash, and
-    `is_purged` that it cannot come back from there.
+    stream and wait for deletion. `interrupted` is there from a commit beside a writer until that
+    writer goes on, or another takes over. `producers` is what each idempotent producer had in the
+    stream when the last segment was sealed, `producers_made` how many numbers they were given.
+    `deleted_ms` is when the stream went to the trash, and `is_purged` that it cannot come back
+    from there.
     """
 
     name: str
@@ -125,7 +146,7 @@ class StreamMetadata:
     next_sequence: int = 0
     prepared: int | None = None
     garbage: tuple[int, ...] = ()
-    commits: Mapping[str, int] = field(default_factory=dict)
+    interrupted: Interrupted | None = None
     is_deleted: bool = False
     deleted_ms: int = -1
     is_purged: bool = False
@@ -155,8 +176,8 @@ class StreamMetadata:
             raise fail(f"segment {last_number} exists, next_segment is {self.next_segment}")
         if sequence is not None and sequence != self.next_sequence:
             raise fail(f"segments end at sequence {sequence}, not {self.next_sequence}")
-        if len(self.commits) > SINKS_MAX:
-            raise fail(f"{len(self.commits)} sinks, limit {SINKS_MAX}")
+        if self.interrupted is not None and self.open_segment is not None:
+            raise fail("a segment is open and another interrupted")
         if len(self.producers) > PRODUCERS_MAX:
             raise fail(f"{len(self.producers)} producers, limit {PRODUCERS_MAX}")
         numbers = [state.producer_id for state in self.producers.values()]
@@ -233,7 +254,12 @@ class StreamMetadata:
 
     def taken_over(self) -> StreamMetadata:
         """Epoch + 1. What the old writer had prepared becomes garbage."""
-        return replace(self._without_prepared(), epoch=self.epoch + 1)
+        return replace(self._without_prepared(), epoch=self.epoch + 1, interrupted=None)
+
+    def released(self, epoch: int) -> StreamMetadata:
+        """Its writer is at its end, and no longer to be waited for."""
+        self._check_owner(epoch)
+        return replace(self, interrupted=None)
 
     def with_prepared(self, epoch: int, ledger_id: int) -> StreamMetadata:
         """Remembers a ledger made ahead, so that it is found if its writer dies."""
@@ -312,6 +338,7 @@ class StreamMetadata:
             self._without_prepared(ledger_id),
             segments=(*self.segments, segment),
             next_segment=self.next_segment + 1,
+            interrupted=None,
         )
 
     def _without_prepared(self, used: int | None = None) -> StreamMetadata:
@@ -319,47 +346,6 @@ class StreamMetadata:
             return self
         garbage = self.garbage if self.prepared == used else (*self.garbage, self.prepared)
         return replace(self, prepared=None, garbage=garbage)
-
-    def committed(
-        self, sink_id: str, batch_id: int, ends: Iterable[tuple[int, SegmentEnd]], now_ms: int
-    ) -> StreamMetadata:
-        """Whole closed ledgers become sealed segments, once per (sink, batch).
-
-        Returns the same object if this batch was committed before. Raises CommitOutOfOrder for
-        an older batch, StreamBusy while a segment is open, InvalidArgument for a ledger that the
-        stream has already: it would be deleted with the first of its segments.
-        """
-        last = self.commits.get(sink_id, -1)
-        if batch_id == last:
-            return self
-        if batch_id < last:
-            raise CommitOutOfOrder(
-                f"stream {self.name!r}: sink {sink_id!r} committed batch {last} already, "
-                f"{batch_id} is older; another query uses this sink id, or its checkpoint is old"
-            )
-        if self.open_segment is not None:
-            raise StreamBusy(
-                f"stream {self.name!r}: segment {self.open_segment.number} is open; close its "
-                f"writer (or take over and close) before committing ledgers"
-            )
-        segments, number, sequence = list(self.segments), self.next_segment, self.next_sequence
-        known = set(self.ledgers())
-        for ledger_id, end in ends:
-            if end.records <= 0:
-                continue
-            if ledger_id in known:
-                raise InvalidArgument(
-                    f"stream {self.name!r} has ledger {ledger_id} already: batch {batch_id} of "
-                    f"sink {sink_id!r} must bring ledgers of its own"
-                )
-            known.add(ledger_id)
-            fresh = Segment(number, ledger_id, sequence, now_ms).sealed(end, now_ms)
-            segments.append(fresh)
-            number, sequence = number + 1, fresh.next_sequence
-        return replace(
-            self, segments=tuple(segments), next_segment=number, next_sequence=sequence,
-            commits={**self.commits, sink_id: batch_id},
-        )  # fmt: skip
 
     def truncated(self, position: Position, now_ms: int) -> StreamMetadata:
         """Records before `position` are gone for readers, and whole segments in the trash.

@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from ledger.errors import LedgerError, MetadataCorrupt
 from stream.core.documents import dump_document, read_document, whole, word
-from stream.core.metadata import ProducerState, Segment, SegmentState, StreamMetadata
+from stream.core.metadata import (
+    Interrupted,
+    ProducerState,
+    Segment,
+    SegmentState,
+    StreamMetadata,
+)
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 from stream.core.retention import TRASH_SEGMENTS_MAX
@@ -52,7 +58,6 @@ def encode_stream(stream: StreamMetadata) -> bytes:
     }
     document |= {
         "truncated_to": str(stream.truncated_to),
-        "commits": dict(stream.commits),
         "producers": {
             producer: [state.producer_id, state.last_sequence, state.segment]
             for producer, state in stream.producers.items()
@@ -60,6 +65,10 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         "segment_columns": _SEGMENT_COLUMNS,
         "segments": [_row(segment) for segment in stream.segments],
     }
+    if stream.interrupted is None:
+        del document["interrupted"]
+    else:
+        document["interrupted"] = [stream.interrupted.ledger_id, stream.interrupted.last_entry]
     cure = "truncate, set a retention, or roll later (roll_bytes, roll_ms)"
     return dump_document(
         "stream", _what("stream", stream.name), document, cure=cure, room_bytes=_room_bytes(stream)
@@ -97,8 +106,9 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
             _whole(document[number])
         if document["prepared"] is not None:
             _whole(document["prepared"])
-        if not all(isinstance(batch, int) for batch in document["commits"].values()):
-            raise ValueError("a batch id is not a number")
+        document.pop("commits", None)  # of a release that remembered sinks here
+        if "interrupted" in document:
+            document["interrupted"] = Interrupted(*map(_whole, document["interrupted"]))
         if not all(isinstance(document.get(f, False), bool) for f in ("is_deleted", "is_purged")):
             raise ValueError("is_deleted and is_purged are true or false")
         if document["name"] != name:

@@ -37,8 +37,8 @@ class Record(NamedTuple):
 
     A tuple, because readers make one per record: a frozen dataclass costs four times as much.
 
-    `event_time_ms` is the caller's, `append_time_ms` the writer's clock when the entry was made;
-    it never goes back within a stream.
+    `event_time_ms` is the caller's, `append_time_ms` the writer's clock when the entry was made, or
+    when a sink committed it; it never goes back within a stream.
     """
 
     position: Position
@@ -157,7 +157,9 @@ class RecordBatch:
         "nbytes", "segment", "stop_slot",
     )  # fmt: skip
 
-    def __init__(self, payload: Buffer, segment: int, entry: int, base_sequence: int) -> None:
+    def __init__(
+        self, payload: Buffer, segment: int, entry: int, base_sequence: int, committed_ms: int
+    ) -> None:
         header = read_header(payload)
         self.header: EntryHeader = header
         self.segment = segment
@@ -170,6 +172,8 @@ class RecordBatch:
         self._base_sequence = header.first_sequence
         if header.is_sequence_in_segment:
             self._base_sequence += base_sequence
+            if committed_ms >= 0:
+                self.append_time_ms = committed_ms
         stored = memoryview(payload).toreadonly()[HEADER_BYTES:]
         body = _Body(
             memoryview(inflate(stored, header.compression, header.body_bytes, HEADER_BYTES)),
@@ -378,12 +382,18 @@ class RecordBatch:
 
 
 def decode(
-    payload: Buffer, *, segment: int = 0, entry: int = 0, base_sequence: int = 0
+    payload: Buffer,
+    *,
+    segment: int = 0,
+    entry: int = 0,
+    base_sequence: int = 0,
+    committed_ms: int = -1,
 ) -> RecordBatch:
     """A view of the records in an entry's payload.
 
-    `segment` and `entry` are where it was read from; `base_sequence` is the segment's first
-    sequence, used by entries that count from the begin of their segment. Raises
-    RecordFormatError, CompressionUnavailable.
+    `segment` and `entry` are where it was read from. Entries that count from the begin of their
+    segment were written before it was known where it comes to lie: `base_sequence` is the
+    segment's first sequence, `committed_ms` its time (`last_time_ms`), theirs too; -1 if it is not
+    known. Raises RecordFormatError, CompressionUnavailable.
     """
-    return RecordBatch(payload, segment, entry, base_sequence)
+    return RecordBatch(payload, segment, entry, base_sequence, committed_ms)

@@ -107,13 +107,15 @@ def undeleted(stream: StreamMetadata, name: str, epoch: int) -> StreamMetadata:
     assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
     assert not stream.is_purged, f"stream {stream.name!r} is being purged"
     assert epoch > stream.epoch, f"epoch {epoch} would let the writer of before go on"
-    return replace(stream, name=name, epoch=epoch, is_deleted=False, deleted_ms=-1)
+    return replace(
+        stream, name=name, epoch=epoch, is_deleted=False, deleted_ms=-1, interrupted=None
+    )
 
 
 def purged_whole(stream: StreamMetadata) -> StreamMetadata:
     """A deleted stream that can come back no more: all it had is garbage."""
     assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
     return replace(
-        stream, segments=(), prepared=None, garbage=stream.ledgers(), commits={}, producers={},
-        is_purged=True,
+        stream, segments=(), prepared=None, garbage=stream.ledgers(), interrupted=None,
+        producers={}, is_purged=True,
     )  # fmt: skip

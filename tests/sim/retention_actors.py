@@ -23,6 +23,7 @@ from ledger.runtime.network import Listener, Transport
 from stream.core.metadata import Segment, SegmentEnd
 from stream.core.ownership import EndLedger, MakeLedger, Succession
 from stream.core.position import Position
+from stream.core.sinks import committed
 from stream.cursor_store import CursorStore
 from stream.errors import NoSuchStream, StreamBusy
 from stream.namespace import Namespace, delete_namespace
@@ -145,7 +146,6 @@ class Actors:
         self._model = model
         self._name = namespace
         self._streams = [f"s{number}" for number in range(streams)]
-        self._batch = 0
         self._orphan_age_ms = orphan_age_ms
 
     def roles(self) -> list[tuple[str, Role]]:
@@ -176,11 +176,9 @@ class Actors:
                 return
             now_ms = client.now_ms()
             ends = [(ledger, _end(chance, now_ms)) for ledger in ledgers]
-            self._batch += 1
-            batch = self._batch
             try:
                 await StreamStore(client.store).update_stream(
-                    self._name, stream, lambda s: s.committed("sink", batch, ends, now_ms)
+                    self._name, stream, lambda s: committed(s, ends, now_ms)
                 )
             except StreamBusy:
                 machine = Succession(stream, client.now_ms(), begins_next=False)

@@ -15,6 +15,7 @@ from ledger.core.metadata_format import encode
 from ledger.metastore.base import Create
 from stream import Janitor, Namespace
 from stream.core.metadata import SegmentEnd
+from stream.core.sinks import committed
 from stream.ledger_deletion import LEDGERS_PER_STEP
 from tests.sim.cancellation import cut_once
 from tests.stream.sim_namespace import sim_namespace
@@ -38,7 +39,7 @@ async def a_long_stream(namespace: Namespace) -> None:
                 [Create(await client.ledgers.path(ledger_id), encode(metadata))]
             )
     end = SegmentEnd(9, 10, 100, 1, 1)
-    stream = stream.committed("sink", 1, [(n, end) for n in range(LEDGERS)], client.now_ms())
+    stream = committed(stream, [(n, end) for n in range(LEDGERS)], client.now_ms())
     await namespace.store.update_stream(namespace.name, "s", lambda _: stream)
 
 

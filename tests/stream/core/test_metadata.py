@@ -21,8 +21,8 @@ from stream.core.metadata_format import (
 )
 from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
+from stream.core.sinks import committed, interrupted
 from stream.core.trash import purged, tombstone
-from stream.errors import CommitOutOfOrder, StreamBusy
 
 EMPTY = StreamMetadata(name="s", created_ms=1)
 
@@ -109,28 +109,20 @@ def test_segments_are_found_by_position() -> None:
     assert stream.segment_at(Position(3, 5, 0)) is None
 
 
-def test_a_batch_commits_once() -> None:
-    stream = EMPTY.committed("sink", 0, [(5, end_of(3)), (6, end_of(0)), (7, end_of(2))], 9)
-    assert [(s.number, s.ledger_id, s.first_sequence) for s in stream.segments] == [
-        (1, 5, 0),
-        (2, 7, 3),
-    ]
-    assert stream.committed("sink", 0, [(8, end_of(1))], 9) is stream
-    later = stream.committed("sink", 4, [(8, end_of(1))], 9)
-    assert later.committed("other", 0, [], 9).commits == {"sink": 4, "other": 0}
-    with pytest.raises(CommitOutOfOrder, match="committed batch 4 already, 3 is older"):
-        later.committed("sink", 3, [], 9)
-    with pytest.raises(StreamBusy):
-        later.taken_over().begun(1, 9, 0).committed("sink", 5, [], 9)
-    for twice in ([(7, end_of(2))], [(9, end_of(1)), (9, end_of(1))]):
-        with pytest.raises(InvalidArgument, match="must bring ledgers of its own"):
-            later.committed("other", 0, twice, 9)
-
-
 _steps = st.lists(
     st.tuples(
         st.sampled_from(
-            ["begin", "seal", "take", "prepare", "truncate", "purge", "forget", "commit"]
+            [
+                "begin",
+                "seal",
+                "take",
+                "prepare",
+                "truncate",
+                "purge",
+                "forget",
+                "commit",
+                "interrupt",
+            ]
         ),
         st.integers(0, 5),
     ),
@@ -164,7 +156,10 @@ def test_any_changes_keep_sequences_dense_numbers_rising_and_truncation_monotoni
                 case "forget":
                     stream = stream.forgotten(stream.garbage)
                 case "commit":
-                    stream = stream.committed("sink", ledger, [(ledger, end_of(number))], 0)
+                    stream = committed(stream, [(ledger, end_of(number))], 0)
+                    total += number
+                case "interrupt" if stream.open_segment is not None:
+                    stream = interrupted(stream, end_of(number), 0)
                     total += number
         except LedgerError:
             assert stream is before
@@ -193,8 +188,9 @@ def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
         {"segment_columns": []},
         {"next_sequence": 8},
         {"next_segment": 2},
-        {"commits": {"a": "b"}},
-        {"commits": 1},
+        {"interrupted": [1, "b"]},
+        {"interrupted": [1]},
+        {"interrupted": 1},
         {"surprise": 1},
         {"is_deleted": 7},
         {"is_purged": 7},

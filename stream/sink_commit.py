@@ -1,0 +1,320 @@
+"""One batch on its way into its streams: ends their open segments, changes all in one transaction.
+
+Decides by what it reads anew at each try; an outcome that is not known is looked up. Must never
+let a batch in twice, nor in part. Its public face is sinks.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    MetadataConflict,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchLedger,
+    NoSuchNode,
+)
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
+from stream.core.documents import DOCUMENT_BYTES_MAX
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.metadata_format import encode_stream
+from stream.core.sinks import (
+    CommittedRange,
+    SinkLedger,
+    SinkMetadata,
+    committed,
+    committed_now,
+    encode_sink,
+    interrupted,
+    share_in,
+    share_of,
+)
+from stream.errors import NoSuchStream
+from stream.sink_store import look_at_sink, sink_path
+from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing, stream_path
+from stream.succession import STREAM_TAG, StreamLedgers
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TRANSACTION_BYTES_MAX = 1_000_000
+"""What a ZooKeeper takes at once (1 MiB), less what frames the changes."""
+
+WRITER_ROOM_BYTES = DOCUMENT_BYTES_MAX // 10
+"""A commit leaves so much of a stream's metadata free for the segments of its writers."""
+
+_AT_ONCE = 16
+
+_PATIENCE_S = 30.0
+"""So long a commit asks a metadata store that does not answer, or does not say what it did."""
+_PAUSE_S = 0.1
+_PAUSE_S_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommit:
+    """What became of a batch. `is_repeat`: it was committed before, and these ledgers are not
+    needed unless they are those of before. `streams`: what it put where; of a repeat as far as it
+    is remembered."""
+
+    is_repeat: bool
+    streams: tuple[CommittedRange, ...]
+
+
+class BatchCommitting:
+    def __init__(
+        self,
+        client: LedgerClient,
+        ledgers: Sequence[SinkLedger],
+        sink_id: str | None,
+        batch_id: int | None,
+    ) -> None:
+        self._client = client
+        self._store = client.store
+        self._streams = StreamStore(client.store)
+        self._ledgers = ledgers
+        self._sink_id = sink_id
+        self._batch_id = batch_id
+        self._targets = by_stream(ledgers)
+        self._checked: set[int] = set()
+        self._ended: dict[int, SegmentEnd] = {}
+        """Open segments that were ended: that is so for ever, by ledger."""
+        self._is_in_doubt = False
+        """A transaction of ours may have been made, or may be yet."""
+
+    async def run(self) -> BatchCommit:
+        give_up_at, pause_s = math.inf, _PAUSE_S
+        for turn in range(UPDATE_TRIES_MAX):
+            try:
+                return await self._try()
+            except (MetadataConflict, NodeExists):
+                give_up_at = math.inf
+                if turn:
+                    await trio.sleep(self._client.rng.random() * _PAUSE_S)
+            except NoSuchNode:
+                give_up_at = math.inf
+                await self._check_there()
+            except MetadataUnavailable as error:
+                give_up_at = min(give_up_at, trio.current_time() + _PATIENCE_S)
+                if trio.current_time() + pause_s > give_up_at:
+                    raise
+                _log.info(
+                    "sink=%s batch=%s: asking again: %s", self._sink_id, self._batch_id, error
+                )
+                await trio.sleep(pause_s * (0.5 + self._client.rng.random()))
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        raise kept_changing(f"streams of batch {self._batch_id} of sink {self._sink_id!r}")
+
+    async def _try(self) -> BatchCommit:
+        sink, sink_version = None, -1
+        if self._sink_id is not None and self._batch_id is not None:
+            sink, sink_version = await look_at_sink(self._store, self._sink_id)
+            if sink is not None:
+                sink.check_next(self._batch_id)
+                if sink.is_committed(self._batch_id):
+                    return await self._repeated(sink)
+        streams = await self._read_streams()
+        if self._sink_id is None and _are_all_named(streams, self._targets):
+            return BatchCommit(not self._is_in_doubt, self._there(streams))
+        await self._check_ledgers()
+        now_ms = self._client.now_ms()
+        changes: list[Change] = []
+        shares: list[CommittedRange] = []
+        await self._end_open_segments(streams)
+        for ((namespace, name), its), (stream, version) in zip(
+            self._targets.items(), streams, strict=True
+        ):
+            ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+            if stream.open_segment is not None:
+                stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
+            shares.append(share_of(namespace, stream, ends))
+            data = _encoded(committed(stream, ends, now_ms))
+            changes.append(Put(stream_path(namespace, name), data, version))
+        if self._sink_id is not None and self._batch_id is not None:
+            shown = committed_now(self._sink_id, self._batch_id, shares, now_ms)
+            path, data = sink_path(self._sink_id), encode_sink(shown)
+            changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
+        if not changes:
+            return BatchCommit(False, ())
+        _check_size(changes)
+        changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._full()]
+        self._is_in_doubt = True
+        await self._store.transaction(changes)
+        return BatchCommit(False, tuple(shares))
+
+    async def _repeated(self, sink: SinkMetadata) -> BatchCommit:
+        """The batch is there: by a call before this one, or by ours, which was not told so."""
+        is_repeat = True
+        if self._is_in_doubt:
+            streams = await self._read_streams()
+            is_repeat = not _are_all_named(streams, self._targets)
+        return BatchCommit(is_repeat, sink.streams)
+
+    def _there(self, streams: Sequence[tuple[StreamMetadata, int]]) -> tuple[CommittedRange, ...]:
+        shares = [
+            share_in(namespace, stream, {ledger.ledger_id for ledger in its})
+            for ((namespace, _), its), (stream, _) in zip(
+                self._targets.items(), streams, strict=True
+            )
+        ]
+        return tuple(share for share in shares if share is not None)
+
+    def _full(self) -> list[SinkLedger]:
+        return [ledger for ledger in self._ledgers if ledger.end.records > 0]
+
+    async def _path(self, ledger: SinkLedger) -> str:
+        return await self._client.ledgers.path(ledger.ledger_id)
+
+    async def _read_streams(self) -> list[tuple[StreamMetadata, int]]:
+        """In the order of the targets. Raises NoSuchStream."""
+        found: dict[tuple[str, str], tuple[StreamMetadata, int]] = {}
+
+        async def read(target: tuple[str, str]) -> None:
+            stream, version = await self._streams.read_stream(*target)
+            if stream.is_deleted:
+                raise NoSuchStream(
+                    f"stream {target[0]}/{target[1]} was deleted: batch {self._batch_id} of sink "
+                    f"{self._sink_id!r} cannot be committed"
+                )
+            found[target] = stream, version
+
+        await some_at_once(self._targets, read)
+        return [found[target] for target in self._targets]
+
+    async def _end_open_segments(self, streams: Sequence[tuple[StreamMetadata, int]]) -> None:
+        """From here on a writer of one of the streams waits for what becomes of its segment."""
+
+        async def end(one: tuple[tuple[str, str], tuple[StreamMetadata, int]]) -> None:
+            (namespace, name), seen = one
+            segment = seen[0].open_segment
+            if segment is None or segment.ledger_id in self._ended:
+                return
+            ledgers = StreamLedgers(self._client, self._streams, namespace, name)
+            try:
+                self._ended[segment.ledger_id] = await ledgers.recovered_end(
+                    segment.ledger_id, segment.first_sequence
+                )
+            except NoSuchLedger:
+                if await self._streams.read_stream(namespace, name) == seen:
+                    raise
+                raise MetadataConflict(f"stream {name!r} has moved on") from None
+
+        await some_at_once(zip(self._targets, streams, strict=True), end)
+
+    async def _check_ledgers(self) -> None:
+        """Raises InvalidArgument for a ledger that is not closed, or not as its task said."""
+
+        async def check(ledger: SinkLedger) -> None:
+            metadata = await self._client.ledger_metadata(ledger.ledger_id)
+            target = f"{ledger.namespace}/{ledger.stream}"
+            what = f"ledger {ledger.ledger_id} for {target}"
+            if not metadata.is_closed:
+                raise InvalidArgument(f"{what} is not closed: its task has not finished")
+            is_like = (metadata.last_entry_id, metadata.length)
+            if is_like != (ledger.end.last_entry, ledger.end.nbytes):
+                raise InvalidArgument(
+                    f"{what} has its last entry at {metadata.last_entry_id} and "
+                    f"{metadata.length} bytes; its task said {ledger.end.last_entry} and "
+                    f"{ledger.end.nbytes}"
+                )
+            tag = metadata.custom.get(STREAM_TAG)
+            if tag is not None and tag != target.encode():
+                # The janitor of that stream might delete it as an orphan.
+                raise InvalidArgument(f"{what} was made for {tag.decode(errors='replace')}")
+
+            self._checked.add(ledger.ledger_id)
+
+        unchecked = [one for one in self._full() if one.ledger_id not in self._checked]
+        await some_at_once(unchecked, check)
+
+    async def _check_there(self) -> None:
+        """Something a transaction needs is gone. Raises NoSuchLedger if it is a ledger; for all
+        else the next try tells."""
+        for ledger in self._full():
+            if not await self._client.ledgers.exists(ledger.ledger_id):
+                raise NoSuchLedger(
+                    f"ledger {ledger.ledger_id} for {ledger.namespace}/{ledger.stream} was deleted "
+                    f"before batch {self._batch_id} of sink {self._sink_id!r} was committed: no "
+                    f"stream named it for too long, or the batch was given up"
+                )
+
+
+def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkLedger]]:
+    """Streams that get something, each with its ledgers. Raises InvalidArgument."""
+    targets: dict[tuple[str, str], list[SinkLedger]] = {}
+    seen: set[int] = set()
+    for ledger in ledgers:
+        ledger.check()
+        if ledger.ledger_id in seen:
+            raise InvalidArgument(f"ledger {ledger.ledger_id} is named twice")
+        seen.add(ledger.ledger_id)
+        if ledger.end.records > 0:
+            targets.setdefault((ledger.namespace, ledger.stream), []).append(ledger)
+    return targets
+
+
+def _are_all_named(
+    streams: Sequence[tuple[StreamMetadata, int]],
+    targets: dict[tuple[str, str], list[SinkLedger]],
+) -> bool:
+    """Whether the streams have every one of these ledgers, of which there are some."""
+    named = [
+        ledger.ledger_id in stream.ledgers()
+        for (stream, _), ledgers in zip(streams, targets.values(), strict=True)
+        for ledger in ledgers
+    ]
+    return bool(named) and all(named)
+
+
+def _encoded(stream: StreamMetadata) -> bytes:
+    data = encode_stream(stream)
+    limit = DOCUMENT_BYTES_MAX - WRITER_ROOM_BYTES
+    if len(data) > limit:
+        raise InvalidArgument(
+            f"stream {stream.name!r} would have {len(stream.segments)} segments, whose metadata "
+            f"is {len(data)} bytes, limit {limit} for commits: truncate it, set a retention, or "
+            f"commit fewer and larger batches (fewer tasks, a longer trigger)"
+        )
+    return data
+
+
+def _check_size(changes: Sequence[Change]) -> None:
+    nbytes = sum(len(change.data) for change in changes if isinstance(change, Create | Put))
+    if nbytes > TRANSACTION_BYTES_MAX:
+        raise InvalidArgument(
+            f"the metadata of the {len(changes)} streams of this batch is {nbytes} bytes, and one "
+            f"transaction takes {TRANSACTION_BYTES_MAX}: truncate them, set a retention, or write "
+            f"to fewer streams at once"
+        )
+
+
+async def some_at_once(items: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
+    """Raises the first error, when those under way are done."""
+    waiting = iter(items)
+    errors: list[LedgerError] = []
+
+    async def take_turns() -> None:
+        for item in waiting:
+            try:
+                await do(item)
+            except LedgerError as error:
+                errors.append(error)
+            if errors:
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(_AT_ONCE):
+            nursery.start_soon(take_turns)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,57 @@
+"""The nodes of sinks in the metadata store: what each of them committed last.
+
+`/ledgerstream/sinks/<sink id>`. They are changed only together with the streams of a batch
+(sinks.py); here they are read, listed and forgotten.
+"""
+
+from __future__ import annotations
+
+from ledger.errors import InvalidArgument, NoSuchNode
+from ledger.metastore.base import MetadataStore
+from stream.core.names import check_name
+from stream.core.sinks import SinkMetadata, decode_sink
+
+ROOT = "/ledgerstream/sinks"
+
+
+def sink_path(sink_id: str) -> str:
+    return f"{ROOT}/{check_name(sink_id, 'sink')}"
+
+
+async def look_at_sink(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata | None, int]:
+    """The sink and the version of its node; None if it never committed. Raises MetadataCorrupt."""
+    try:
+        node = await store.get(sink_path(sink_id))
+    except NoSuchNode:
+        return None, -1
+    return decode_sink(sink_id, node.data), node.version
+
+
+async def list_sinks(store: MetadataStore) -> list[str]:
+    """Ids, sorted."""
+    return await store.children(ROOT)
+
+
+async def read_sink(store: MetadataStore, sink_id: str) -> SinkMetadata:
+    """Raises InvalidArgument if there is none, MetadataCorrupt."""
+    sink, _ = await look_at_sink(store, sink_id)
+    if sink is None:
+        raise _no_sink(sink_id)
+    return sink
+
+
+async def forget_sink(store: MetadataStore, sink_id: str) -> None:
+    """Forgets what a sink has committed: a batch it repeats is appended again. Only for one that
+    will not come back. Raises InvalidArgument if there is none, MetadataConflict if it commits
+    just now."""
+    sink, version = await look_at_sink(store, sink_id)
+    if sink is None:
+        raise _no_sink(sink_id)
+    try:
+        await store.delete(sink_path(sink_id), version)
+    except NoSuchNode:
+        raise _no_sink(sink_id) from None
+
+
+def _no_sink(sink_id: str) -> InvalidArgument:
+    return InvalidArgument(f"no sink {sink_id!r} has committed anything (`ledgerstream sink list`)")

@@ -1,0 +1,44 @@
+"""Ledgers as the tasks of a sink leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.client import LedgerClient
+from stream.core.entry_encoder import encode
+from stream.core.entry_format import read_header
+from stream.core.metadata import SegmentEnd
+from stream.core.producers import SegmentTally
+from stream.sinks import SinkLedger, ledger_tags
+
+
+async def write_ledger(
+    client: LedgerClient,
+    stream: str,
+    entries: Sequence[Sequence[bytes]],
+    *,
+    namespace: str = "n",
+    sink_id: str | None = None,
+    batch_id: int | None = None,
+    event_times: Sequence[Sequence[int]] | None = None,
+) -> SinkLedger:
+    """A closed ledger with these records, one list for each entry."""
+    custom = ledger_tags(namespace, stream, sink_id=sink_id, batch_id=batch_id, attempt="t")
+    tally, records, nbytes = SegmentTally(), 0, 0
+    async with client.create_ledger(custom=custom) as ledger:
+        for number, values in enumerate(entries):
+            payload = encode(
+                values,
+                first_sequence=records,
+                append_time_ms=1,
+                event_times=None if event_times is None else event_times[number],
+                is_sequence_in_segment=True,
+            )
+            ledger.append_nowait(payload)
+            tally.add(read_header(payload))
+            records, nbytes = records + len(values), nbytes + len(payload)
+    low, high = tally.event_range_ms
+    end = SegmentEnd(
+        len(entries) - 1, records, nbytes, event_min_ms=low, event_max_ms=high
+    )  # fmt: skip
+    return SinkLedger(namespace, stream, ledger.ledger_id, end)
