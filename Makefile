@@ -8,14 +8,19 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
+OLDEST_SPARK := 4.2.0
+OLDEST := .venv-spark42
+OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet
+KILLS ?= 2000
 
-.PHONY: help install demo test test-all interop interop-table spark check format docs sim bench faces clean
+.PHONY: help install demo test test-all interop interop-table spark spark-kills check format docs sim bench faces clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
 	@echo "make test     the tests, without the slow ones (make test-all: with them, interop and spark)"
 	@echo "make interop  against released Apache BookKeeper; needs Java and Maven"
 	@echo "make spark    with Spark, its newest and its oldest version that will do; needs Java"
+	@echo "make spark-kills  exactly-once pipelines under KILLS=2000 kills; SEED=7 for other ones"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    all benchmarks, one JSON object each"
@@ -58,8 +63,22 @@ interop: $(STAMP)
 interop-table: $(STAMP)
 	$(BIN)/python -m tests.interop.results --write
 
-spark: $(STAMP)
-	$(BIN)/python -m pytest -m spark tests/spark --durations=10
+# The oldest Spark that will do, beside the newest: some of the tests run with both.
+$(OLDEST)/.installed: constraints.txt pyproject.toml
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	@echo 'installing PySpark $(OLDEST_SPARK) into $(OLDEST), which takes a minute'
+	@grep -v '^pyspark==' constraints.txt >$(OLDEST)/constraints.txt
+	$(OLDEST_PIP) --constraint $(OLDEST)/constraints.txt \
+		--editable '.[spark,testing,zookeeper]' pyspark==$(OLDEST_SPARK)
+	@touch $@
+
+spark: $(STAMP) $(OLDEST)/.installed
+	$(BIN)/python -m pytest -m spark --durations=10
+	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark --durations=10
+
+# Every night: exactly once, under fire.
+spark-kills: $(STAMP)
+	$(BIN)/python -m tests.spark.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -41,11 +41,10 @@ def skip_without_spark() -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2]`, with the format "ledgerstream"; leave it running, and no query in it."""
     skip_without_spark()
-    import connectors.spark
+    from connectors.spark import register
 
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        if hasattr(connectors.spark, "register"):
-            connectors.spark.register(session)
+        register(session)
         yield session
 
 

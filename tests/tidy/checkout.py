@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("ledger", "bookie", "stream", "connectors")
-_SKIPPED = {".git", ".venv", "build", "dist", "__pycache__"}
+_SKIPPED = {".git", ".venv", ".venv-spark42", "build", "dist", "__pycache__"}
 
 
 @cache
