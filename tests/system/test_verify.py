@@ -21,8 +21,14 @@ def entry_logs(bookie: Path) -> list[Path]:
     return [path for path in bookie.rglob("*.log") if "ledgers" in path.parts]
 
 
-def is_in_entry_logs(bookie: Path, text: bytes) -> bool:
-    return any(text in path.read_bytes() for path in entry_logs(bookie))
+def is_checkpointed(bookie: Path, text: bytes) -> bool:
+    """Whether it is in an entry log, and the mark of the checkpoint that wrote it there is too:
+    without that the journal is replayed, and brings another copy."""
+    marks = list(bookie.rglob("lastmark"))
+    holding = [path for path in entry_logs(bookie) if text in path.read_bytes()]
+    return bool(marks and holding) and all(
+        mark.stat().st_mtime_ns >= path.stat().st_mtime_ns for mark in marks for path in holding
+    )
 
 
 def rot(directory: Path, text: bytes) -> int:
@@ -74,7 +80,7 @@ def test_copies_are_verified_whatever_happened_to_them(
 
     # A checkpoint brings it there from the journal.
     rotten = (cluster.directory / "bookie-1", b"record 001000 of many")
-    wait_for(lambda: is_in_entry_logs(*rotten))
+    wait_for(lambda: is_checkpointed(*rotten))
     cluster.end()
     assert rot(*rotten)
     cluster.start()

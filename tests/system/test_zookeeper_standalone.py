@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -55,6 +56,14 @@ def command_line(process: Path) -> list[bytes]:
         return []
 
 
+def accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
 def append(cluster: StandaloneCluster, numbers: range) -> None:
     lines = b"".join(b"%d\n" % n for n in numbers)
     cluster.run("append", "demo/numbers", stdin=lines)
@@ -74,6 +83,7 @@ def test_zookeeper_killed_then_everything_restarted(cluster: StandaloneCluster) 
     pid = zookeeper_pid(cluster)
     os.kill(pid, signal.SIGKILL)
     wait_gone([pid])
+    wait_for(lambda: accepts(kept["zookeeper_port"]))
     append(cluster, range(100, 200))
     wait_for(lambda: "ZooKeeper (127.0.0.1" in cluster.said.read_text())
     assert zookeeper_pid(cluster) != pid
