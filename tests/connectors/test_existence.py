@@ -1,0 +1,103 @@
+"""Streams that are named and not there: found before any task, with the names that look alike."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connectors.spark.existence import check_exist
+from connectors.spark.kept_client import kept
+from connectors.spark.options import Selection
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument, MetadataUnavailable
+from stream.errors import NoSuchNamespace, NoSuchStream
+from stream.namespace import Namespace
+from stream.policies import create_namespace
+
+STREAMS = ("clicks", "clocks", "views", "orders-2025", "orders-2026")
+
+
+async def _make(client: LedgerClient) -> None:
+    for name in ("demo", "empty"):
+        await create_namespace(client, name)
+    namespace = Namespace(client, "demo")
+    for stream in STREAMS:
+        await namespace.create_stream(stream)
+    await namespace.create_stream("wide", partitions=4)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Metadata only: what is there is asked of no bookie."""
+    path = tmp_path_factory.mktemp("existence") / "cluster.db"
+    uri = f"sqlite://{path}"
+    kept(uri).run(_make)
+    yield uri
+    kept(uri).disconnect()
+
+
+def named(*streams: str) -> Selection:
+    return Selection(streams=streams)
+
+
+def test_what_is_there_is_fine(cluster: str) -> None:
+    check_exist(cluster, named("demo/clicks", "demo/wide", "demo/wide#3"))
+    check_exist(cluster, Selection(patterns=("demo/orders-*", "empty/*")))
+    check_exist(cluster, Selection(patterns=("demo/orders-*",)), may_be_none=False)
+
+
+@pytest.mark.parametrize(
+    ("selection", "error", "words"),
+    [
+        (named("demo/click"), NoSuchStream, ["'demo/click'", "alike are clicks", "stream create"]),
+        (named("demo/Clicks"), NoSuchStream, ["'demo/Clicks'", "alike are clicks"]),
+        (named("demo/zzz"), NoSuchStream, ["streams of demo clicks, clocks", "and 1 more"]),
+        (named("empty/x"), NoSuchStream, ["there are no streams of empty"]),
+        (named("dmo/clicks"), NoSuchNamespace, ["'dmo'", "alike are demo", "namespace create"]),
+        (named("demo/wide#4"), NoSuchStream, ["partitions 0 to 3", "no partition 4"]),
+        (named("demo/clicks#0"), NoSuchStream, ["'demo/clicks' is not partitioned"]),
+        (named("demo/clicks", "demo/veiws"), NoSuchStream, ["alike are views"]),
+        (Selection(patterns=("nope/*",)), NoSuchNamespace, ["there are the namespaces demo"]),
+    ],
+)
+def test_what_is_missing_is_told_from_what_there_is(
+    cluster: str, selection: Selection, error: type[Exception], words: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        check_exist(cluster, selection)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_batch_of_no_stream_is_an_error(cluster: str) -> None:
+    with pytest.raises(NoSuchStream, match=r"no stream matches demo/x-\*; .*clicks"):
+        check_exist(cluster, Selection(patterns=("demo/x-*",)), may_be_none=False)
+
+
+def test_a_wrong_path_makes_no_cluster(tmp_path: Path) -> None:
+    with pytest.raises(MetadataUnavailable, match=r"there is no file .*nowhere\.db.*driver"):
+        check_exist(f"sqlite://{tmp_path}/nowhere.db", named("demo/clicks"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_address_says_what_is_right() -> None:
+    with pytest.raises(InvalidArgument, match=r"unknown scheme 'http'.*zk://host:2181/ledgers"):
+        check_exist("http://x", named("demo/clicks"))
+    with pytest.raises(InvalidArgument, match="in memory cannot be shared"):
+        check_exist("memory:", named("demo/clicks"))
+
+
+@pytest.mark.system
+def test_a_cluster_that_is_not_reached_says_what_was_tried() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"zk://127.0.0.1:{closed.getsockname()[1]}/ledgers"
+        begun_s = time.monotonic()
+        with pytest.raises(MetadataUnavailable) as caught:
+            check_exist(address, named("demo/clicks"))
+    assert time.monotonic() - begun_s < 60
+    words = [address, "cannot be reached from the driver", "tried for", "refused", "Cure"]
+    assert [word for word in words if word not in str(caught.value)] == []
