@@ -7,7 +7,7 @@ its `StreamPlaces`. Never fences a writer.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import trio
@@ -59,42 +59,36 @@ async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> lis
     return [done[index] for index in range(len(chosen))]
 
 
-async def discover(
-    client: LedgerClient, selection: Selection, may_be_gone: Container[str] = ()
-) -> list[str]:
-    """Full names of the streams and partitions that are meant, as they are now.
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """Full names of the streams and partitions that are meant and there, and of those that are
+    named and not there, with the error that says so."""
 
-    Raises NoSuchStream for one that is named and not there, unless it may be gone; and
-    NoSuchNamespace.
-    """
-    found: list[str] = []
+    names: list[str]
+    missing: dict[str, NoSuchStream]
+
+    def check(self, may_be_gone: Container[str] = ()) -> None:
+        """Raises NoSuchStream if one that is named is missing, and may not be gone."""
+        for name, error in self.missing.items():
+            if name not in may_be_gone and f"{name}#0" not in may_be_gone:
+                raise error
+
+
+async def discover(client: LedgerClient, selection: Selection) -> Discovered:
+    """The streams that are meant, as they are now. Raises NoSuchNamespace."""
+    found: dict[str, None] = {}
+    missing: dict[str, NoSuchStream] = {}
     for name, patterns in selection.by_namespace().items():
         namespace = Namespace(client, name)
-        for stream in await _find(namespace, patterns, may_be_gone):
-            found.append(f"{name}/{stream}")
-    return list(dict.fromkeys(found))
-
-
-async def _find(
-    namespace: Namespace, patterns: StreamPatterns, may_be_gone: Container[str]
-) -> list[str]:
-    try:
-        return await find_streams(namespace, patterns)
-    except NoSuchStream:
-        pass  # one by one, to see which
-    found: list[str] = []
-    for word in (*patterns.names, *patterns.patterns):
-        try:
-            found += await find_streams(namespace, StreamPatterns(word))
-        except NoSuchStream:
-            if not _is_in(f"{namespace.name}/{word}", may_be_gone):
-                raise
-    return found
-
-
-def _is_in(name: str, names: Container[str]) -> bool:
-    """Whether the stream, or a first partition of it, is among these."""
-    return name in names or f"{name}#0" in names
+        for word in (*patterns.names, *patterns.patterns):
+            try:
+                streams = await find_streams(namespace, StreamPatterns(word))
+            except NoSuchStream as error:
+                await namespace.policy()  # a namespace that is not there is the better reason
+                missing[f"{name}/{word}"] = error
+            else:
+                found |= {f"{name}/{stream}": None for stream in streams}
+    return Discovered(list(found), missing)
 
 
 def is_meant(selection: Selection, name: str) -> bool:
@@ -114,8 +108,10 @@ async def read_metadata(client: LedgerClient, name: str) -> StreamMetadata | Non
 
 
 async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, StreamPlaces]:
-    """The streams that are meant, each known to its end of now. Raises as `discover` does, and
-    what reading ledgers raises."""
+    """The streams that are meant, each known to its end of now.
+
+    Raises NoSuchStream, NoSuchNamespace, and what reading ledgers raises.
+    """
 
     async def open_one(name: str) -> StreamPlaces | None:
         metadata = await read_metadata(client, name)
@@ -125,7 +121,9 @@ async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, 
         await places.look()
         return places
 
-    opened = await for_each(await discover(client, selection), open_one)
+    found = await discover(client, selection)
+    found.check()
+    opened = await for_each(found.names, open_one)
     return {places.name: places for places in opened if places is not None}
 
 

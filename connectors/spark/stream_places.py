@@ -13,6 +13,7 @@ from connectors.spark.core.offsets import StreamOffset
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
+from ledger.errors import LedgerError
 from ledger.reader import LedgerReader
 from stream.core.entry_format import read_header
 from stream.core.metadata import Segment, StreamMetadata
@@ -80,6 +81,12 @@ class StreamPlaces:
         landmarks = self._landmarks.get(offset.segment)
         return None if landmarks is None else landmarks.at(offset.entry)
 
+    async def aclose(self) -> None:
+        """Ends what ledgers that are open here wait for."""
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            await reader.aclose()
+
     def forget_before(self, offset: StreamOffset) -> None:
         """Nobody will ask for places before `offset` soon."""
         for known in (self._landmarks, self._readers, self._ledgers):
@@ -141,6 +148,19 @@ class StreamPlaces:
             left -= limit
         return end
 
+    async def time_ms(self, offset: StreamOffset) -> int:
+        """When the record at `offset`, which is confirmed, was appended; or no later than that."""
+        segment = self.metadata.segment_at(offset.position)
+        if segment is None:
+            return self.client.now_ms()
+        entry = offset.entry if segment.number == offset.segment else 0
+        if entry > self.confirmed(segment):
+            return self.client.now_ms()
+        try:
+            return (await self.landmark(segment, entry)).append_time_ms
+        except LedgerError:
+            return max(segment.first_time_ms, segment.created_ms)
+
     def _of(self, segment: Segment) -> Landmarks:
         landmarks = self._landmarks.get(segment.number)
         if landmarks is None:
@@ -188,8 +208,11 @@ class StreamPlaces:
         if header.is_sequence_in_segment:
             first += segment.first_sequence
         size = len(entry.payload)
+        appended_ms = header.append_time_ms
+        if header.is_sequence_in_segment and segment.first_time_ms >= 0:
+            appended_ms = segment.first_time_ms  # it was committed as a whole
         landmark = Landmark(
-            entry.entry_id, first, header.count, entry.length - size, size, header.append_time_ms
+            entry.entry_id, first, header.count, entry.length - size, size, appended_ms
         )
         self._of(segment).add(landmark)
         return landmark
@@ -201,6 +224,10 @@ class StreamPlaces:
             return
         reader = await self.reader(segment)
         await self.note_confirmed(segment, await reader.read_last_confirmed())
+
+    def confirmed(self, segment: Segment) -> int:
+        """The last entry of a segment that is known to be confirmed; -1: none."""
+        return self._of(segment).end.entry - 1
 
     async def note_confirmed(self, segment: Segment, entry_id: int) -> None:
         """This segment is confirmed up to an entry; -1: to none."""

@@ -1,0 +1,322 @@
+"""What the next micro-batch reads of each stream: from Spark's offsets, what is there, and limits.
+
+Offsets never go back, never pass what is confirmed, and decide together what is read between them.
+A stream that is not in the offsets begins at its first record; one that is gone is a loss, unless
+all of it had been read. Without Spark in it, and for one loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from connectors.spark.backlog import for_each, is_meant, starting_offset
+from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
+from connectors.spark.core.offsets import Offsets, StreamOffset
+from connectors.spark.core.planner import SegmentRange, ranges_between
+from connectors.spark.followers import Followers
+from connectors.spark.losses import Loss, LossLog, of_truncated, of_vanished
+from connectors.spark.options import Positions, Selection
+from connectors.spark.stream_places import StreamPlaces
+from ledger.errors import NoSuchEntry, NoSuchLedger
+
+T = TypeVar("T")
+
+_PURGES_MAX = 5
+"""So often streams may be purged under our hands in one call."""
+_AGES_MAX = 32
+"""Streams whose oldest unread record is looked up for the lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What was not read: records, their stored bytes, the age of the oldest in whole seconds."""
+
+    records: int = 0
+    nbytes: int = 0
+    seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What is to be read of a stream."""
+
+    places: StreamPlaces
+    begin: StreamOffset
+    end: StreamOffset
+
+    @property
+    def records(self) -> int:
+        return self.end.sequence - self.begin.sequence
+
+    @property
+    def waiting(self) -> Waiting:
+        nbytes = self.places.bytes_between(self.begin, self.end)
+        entry = self.places.landmark_at(self.begin)
+        next_bytes = -(-nbytes // self.records)
+        if entry is not None:
+            slot = self.begin.slot
+            next_bytes = entry.bytes_at(slot + 1) - entry.bytes_at(slot)
+        return Waiting(self.records, nbytes, next_bytes)
+
+
+class MicroBatches:
+    """The offsets of one query.
+
+    Args:
+        selection, starting: as the options name streams, and where a new query begins in them.
+        losses: takes note of what is lost, or raises it.
+    """
+
+    def __init__(self, selection: Selection, starting: Positions, losses: LossLog) -> None:
+        self._selection = selection
+        self._starting = starting
+        self._losses = losses
+        self._followers: Followers | None = None
+        self._final: Offsets | None = None
+        """With Trigger.AvailableNow: where it ends."""
+        self._turn = ""
+        self._settled: dict[tuple[str, int], None] = {}
+        """Streams that are gone, whose loss was told."""
+
+    @property
+    def followers(self) -> Followers:
+        """Of this selection. Others may take their place while nothing is asked here."""
+        assert self._followers is not None, "nobody follows the streams"
+        return self._followers
+
+    @followers.setter
+    def followers(self, followers: Followers) -> None:
+        self._followers = followers
+
+    async def initial(self) -> Offsets:
+        """Where a new query begins. Raises what `starting_offset` raises."""
+
+        async def of_one(name: str) -> StreamOffset:
+            places = self.followers.streams[name]
+            return await starting_offset(places, self._starting, self._losses)
+
+        async def of_all() -> Offsets:
+            names = list(self.followers.streams)
+            return Offsets(dict(zip(names, await for_each(names, of_one), strict=True)))
+
+        return await self._steadily(of_all)
+
+    async def settle_end(self) -> None:
+        """From now on nothing is read but what is confirmed now (Trigger.AvailableNow)."""
+        await self.followers.look_closely()
+        self._final = self.newest()
+
+    def newest(self) -> Offsets:
+        """Behind the last record of each stream, as far as it is known."""
+        return Offsets({name: places.end for name, places in self.followers.streams.items()})
+
+    async def latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
+        """Where the micro-batch that begins at `start` ends: `start` itself if it is not due.
+
+        `waited_ms` have passed since the one before. Raises DataLoss, and what reading ledgers
+        and metadata raises.
+        """
+        await self.followers.catch_up()
+        return await self._steadily(lambda: self._latest(start, limits, waited_ms))
+
+    async def _latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
+        await self._settle_vanished(start)
+        spans = await self._spans(start)
+        records = sum(span.records for span in spans.values())
+        is_due = records > 0 if self._final is not None else limits.is_due(records, waited_ms)
+        if not is_due:
+            return start
+        ends = {name: replace(span.end, begin=span.begin.begin) for name, span in spans.items()}
+        if limits.records_max is not None or limits.bytes_max is not None:
+            ends = await self._admitted(spans, limits)
+        kept = {name: offset for name, offset in start.items() if self._is_kept(name, offset)}
+        return Offsets({**kept, **ends})
+
+    async def lag(self, position: Offsets) -> Lag:
+        """Between `position` and the newest records that are known. The age is that of the oldest
+        where most is waiting."""
+        behind: list[tuple[int, StreamPlaces, StreamOffset]] = []
+        nbytes = 0
+        for name, offset in position.items():
+            places = self._there(name, offset)
+            records = 0 if places is None else places.end.sequence - offset.sequence
+            if places is not None and records > 0:
+                behind.append((records, places, offset))
+                nbytes += places.bytes_between(offset, places.end)
+        behind.sort(key=lambda each: each[0], reverse=True)
+
+        async def age_ms(each: tuple[int, StreamPlaces, StreamOffset]) -> int:
+            _, places, offset = each
+            return self.followers.client.now_ms() - await places.time_ms(offset)
+
+        ages_ms = await for_each(behind[:_AGES_MAX], age_ms)
+        records = sum(records for records, _, _ in behind)
+        return Lag(records, nbytes, max([0, *ages_ms]) // 1000)
+
+    async def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
+        """The records from `start` on and before `end`. Raises DataLoss."""
+        names = [name for name, behind in end.items() if _advances(start.get(name), behind)]
+
+        async def of_one(name: str) -> list[SegmentRange]:
+            return await self._ranges_of(name, start.get(name), end[name])
+
+        found = await self._steadily(lambda: for_each(names, of_one))
+        return [each for ranges in found for each in ranges]
+
+    def forget_before(self, end: Offsets) -> None:
+        """Nothing before `end` will be asked for any more."""
+        for name, offset in end.items():
+            places = self._there(name, offset)
+            if places is not None:
+                places.forget_before(offset)
+
+    async def _steadily(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` gives; once more if streams were purged while it looked at them."""
+        for _ in range(_PURGES_MAX):
+            before = self.followers.version
+            try:
+                return await work()
+            except (NoSuchLedger, NoSuchEntry):
+                await for_each(list(self.followers.streams), self.followers.refresh)
+                if self.followers.version == before:
+                    raise  # nobody truncated anything: something is wrong
+        return await work()
+
+    # Streams that are there
+
+    async def _spans(self, start: Offsets) -> dict[str, _Span]:
+        """Of all streams of which something is to be read."""
+        spans: dict[str, _Span] = {}
+        for name, places in list(self.followers.streams.items()):
+            end = places.end
+            if self._final is not None:
+                last = self._final.get(name)
+                if last is None or last.created_ms != end.created_ms:
+                    continue
+                end = min(end, last, key=lambda offset: offset.sequence)
+            offset = start.get(name)
+            if offset is not None and offset.created_ms == end.created_ms:
+                if offset.sequence >= end.sequence:
+                    continue
+                begin = await self._available(places, offset, end)
+            else:
+                begin = await places.first()
+            if begin.sequence < end.sequence:
+                spans[name] = _Span(places, begin, end)
+        return spans
+
+    async def _available(
+        self, places: StreamPlaces, offset: StreamOffset, end: StreamOffset
+    ) -> StreamOffset:
+        """`offset`, or if records before `end` were truncated the first one that is left."""
+        if offset.position >= places.metadata.first_available:
+            return offset
+        first = await places.first()
+        if first.sequence > end.sequence:
+            first = end
+        loss = await of_truncated(places, offset, first)
+        if loss is None:
+            return offset
+        self._losses.meet(loss)
+        return replace(first, begin=offset.begin)
+
+    async def _admitted(
+        self, spans: Mapping[str, _Span], limits: Limits
+    ) -> dict[str, StreamOffset]:
+        admission = admit({name: s.waiting for name, s in spans.items()}, limits, self._turn)
+        names = list(admission.shares)
+
+        async def of_one(name: str) -> StreamOffset:
+            return await _end_of_share(
+                spans[name], admission.shares[name], must_go_on=name == admission.first
+            )
+
+        ends = dict(zip(names, await for_each(names, of_one), strict=True))
+        self._turn = _next_turn(admission, spans, ends)
+        for name, span in spans.items():
+            ends.setdefault(name, span.begin)
+        return {name: replace(end, begin=spans[name].begin.begin) for name, end in ends.items()}
+
+    # Streams that are gone
+
+    def _there(self, name: str, offset: StreamOffset) -> StreamPlaces | None:
+        """The stream that the offset is of, if it is there."""
+        places = self.followers.streams.get(name)
+        if places is None or places.metadata.created_ms != offset.created_ms:
+            return None
+        return places
+
+    def _is_kept(self, name: str, offset: StreamOffset) -> bool:
+        """Whether the offset stays: of a stream that is there, or that is not meant any more and
+        may be again."""
+        return self._there(name, offset) is not None or not is_meant(self._selection, name)
+
+    async def _settle_vanished(self, start: Offsets) -> None:
+        for name, offset in start.items():
+            key = (name, offset.created_ms)
+            if key in self._settled or self._is_kept(name, offset):
+                continue
+            loss = await of_vanished(self.followers.client, name, offset)
+            if loss is not None:
+                self._losses.meet(loss)
+            self._settled[key] = None
+
+    async def _ranges_of(
+        self, name: str, start: StreamOffset | None, end: StreamOffset
+    ) -> list[SegmentRange]:
+        places = self._there(name, end)
+        if start is not None and start.created_ms != end.created_ms:
+            start = None
+        if places is None:
+            first = end.begin if start is None else start.sequence
+            reason = "the stream was deleted after the micro-batch had been planned"
+            self._losses.meet(Loss(name, end.created_ms, first, end.sequence, reason))
+            return []
+        begin = await self._begin_of(places, start, end)
+        return ranges_between(name, places.metadata, begin, end)
+
+    async def _begin_of(
+        self, places: StreamPlaces, start: StreamOffset | None, end: StreamOffset
+    ) -> StreamOffset:
+        if start is not None:
+            return await self._available(places, start, end)
+        first = await places.first()
+        if first.sequence <= end.begin:
+            return await places.at_sequence(end.begin)
+        # It was new in this micro-batch, and is not what it was when that was planned.
+        begun = replace(first, sequence=end.begin, begin=end.begin)
+        loss = await of_truncated(places, begun, min(first, end, key=lambda o: o.sequence))
+        assert loss is not None, "records are missing"
+        self._losses.meet(loss)
+        return first
+
+
+def _advances(start: StreamOffset | None, end: StreamOffset) -> bool:
+    if start is None or start.created_ms != end.created_ms:
+        return end.begin < end.sequence
+    return start.sequence < end.sequence
+
+
+async def _end_of_share(span: _Span, share: Share, *, must_go_on: bool) -> StreamOffset:
+    """The last offset that the share allows. If it `must_go_on` a record passes in any case."""
+    places, begin, end = span.places, span.begin, span.end
+    found = end
+    if share.nbytes is not None and places.bytes_between(begin, end) > share.nbytes:
+        found = await places.ahead(begin, end, share.nbytes)
+    if found.sequence - begin.sequence > share.records:
+        found = await places.at_sequence(begin.sequence + share.records)
+    if found.sequence <= begin.sequence:
+        found = await places.at_sequence(begin.sequence + 1) if must_go_on else begin
+    return found
+
+
+def _next_turn(
+    admission: Admission, spans: Mapping[str, _Span], ends: Mapping[str, StreamOffset]
+) -> str:
+    """The first stream that got less than a record, else whose turn it is."""
+    for name in ends:
+        if ends[name].sequence <= spans[name].begin.sequence:
+            return name
+    return admission.turn
