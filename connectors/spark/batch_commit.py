@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def prepare_target(kept: KeptCluster, options: WriteOptions) -> None:
-    """Finds the stream that the options name, or makes it if they say so.
+def make_target(kept: KeptCluster, name: str) -> None:
+    """Makes a plain stream of this full name, unless there is one.
 
-    Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+    Raises NoSuchNamespace, TooManyStreams, MetadataUnavailable.
     """
-    if options.stream is None:
-        return
-    target = parse_target(options.stream, options.namespace)
-    stream = kept.run(look_up, target, may_be_missing=options.create_streams)
-    if stream.is_missing:
+    target = parse_target(name, None)
+    if kept.run(look_up, target, may_be_missing=True).is_missing:
         kept.run(_make_streams, [(target.namespace, target.stream)])
 
 

@@ -40,8 +40,8 @@ def overlapping(ledgers: Sequence[TaskLedger]) -> list[list[TaskLedger]]:
     """Ledgers in groups: each group is wholly before the next one, and cannot be split."""
     groups: list[list[TaskLedger]] = []
     end: Key | None = None
-    for each in sorted(ledgers, key=lambda each: _range(each)[0]):
-        low, high = _range(each)
+    for each in sorted(ledgers, key=lambda each: range_of(each)[0]):
+        low, high = range_of(each)
         if end is not None and low < end:
             groups[-1].append(each)
             end = max(end, high)
@@ -51,7 +51,8 @@ def overlapping(ledgers: Sequence[TaskLedger]) -> list[list[TaskLedger]]:
     return groups
 
 
-def _range(each: TaskLedger) -> tuple[Key, Key]:
+def range_of(each: TaskLedger) -> tuple[Key, Key]:
+    """Bounds of its sort keys."""
     assert each.low is not None, "a ledger without its range"
     assert each.high is not None, "a ledger without its range"
     return each.low, each.high

@@ -20,8 +20,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from connectors.spark.batch_commit import commit_task_ledgers, discard_task_ledgers, prepare_target
+from connectors.spark.batch_commit import commit_task_ledgers, discard_task_ledgers, make_target
 from connectors.spark.kept_client import kept
+from connectors.spark.plain_errors import plain_errors
 from connectors.spark.sink_schema import check_sink_schema
 from connectors.spark.task_ledgers import SinkBatch, TaskLedger
 from connectors.spark.task_writer import TaskWriter
@@ -55,22 +56,20 @@ class TaskCommit(WriterCommitMessage):
         return sum(each.ledger.end.records for each in self.ledgers)
 
 
+@plain_errors
 class _Sink:
     """What batch and streaming writers have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        """On the driver: a query that cannot work ends here, before it begins.
+        """On the driver: what cannot be written ends here, before any task.
 
-        Raises InvalidArgument, NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+        Raises InvalidArgument; with `createStreams` what making a stream raises.
         """
-        if overwrite:
-            raise InvalidArgument(
-                "a stream is appended to, never overwritten. Cure: mode('append'), or "
-                "outputMode('append')"
-            )
+        assert not overwrite, "the data source refuses it"
         check_sink_schema(schema, options)
         self.options = options
-        prepare_target(kept(options.cluster), options)
+        if options.create_streams and options.stream is not None:
+            make_target(kept(options.cluster), options.stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """In a task: writes its rows to ledgers of its own, durable and closed."""
@@ -163,6 +162,7 @@ def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger]:
     return [ledger for commit in ordered for ledger in commit.ledgers]
 
 
+@plain_errors
 class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("ledgerstream").mode("append")`."""
 
@@ -177,6 +177,7 @@ class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
         self._abort(_told(messages), None)
 
 
+@plain_errors
 class LedgerstreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("ledgerstream")`."""
 

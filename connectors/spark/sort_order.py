@@ -28,11 +28,18 @@ class SortOrder:
 
     def sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows in order; those that are equal keep theirs."""
-        present = [name for name in self.columns if name in rows.schema.names]
-        if not present:
+        columns: dict[str, Any] = {}
+        for name in self.columns:
+            if name in rows.schema.names:
+                column = rows.column(name)
+                if column.null_count:
+                    # The option for it has changed its place between versions of Arrow.
+                    columns[f"{name} is there"] = pc.is_valid(column)
+                columns[name] = column
+        if not columns:
             return rows
-        keys = [(name, "ascending") for name in present]
-        return rows.take(pc.sort_indices(rows, sort_keys=keys, null_placement="at_start"))
+        by = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+        return rows.take(pc.sort_indices(by, sort_keys=[(name, "ascending") for name in columns]))
 
     def key(self, rows: pa.RecordBatch, row: int) -> Key:
         """Compares as the rows are ordered."""

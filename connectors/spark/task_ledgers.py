@@ -238,8 +238,9 @@ class TaskLedgers:
                 _log.debug("given up: %s", error)
 
     @property
-    def targets(self) -> int:
-        return len(self._senders)
+    def unconfirmed_bytes(self) -> int:
+        """Bytes handed over that are not durable yet."""
+        return self._unconfirmed
 
     def append(
         self,

@@ -124,9 +124,15 @@ class Router:
             yield self._target_of(None, first_row), rows
             return
         column = rows.column(STREAM).dictionary_encode(null_encoding="encode")
-        names = column.dictionary.to_pylist()
-        for code, group in grouped(rows, column.indices):
-            yield self._target_of(names[code], first_row), group
+        # A stream may be named in several ways: in full, without its namespace, not at all.
+        codes: dict[Target, int] = {}
+        numbers = [
+            codes.setdefault(self._target_of(name, first_row), len(codes))
+            for name in column.dictionary.to_pylist()
+        ]
+        targets = list(codes)
+        for code, group in grouped(rows, pa.array(numbers, pa.int32()).take(column.indices)):
+            yield targets[code], group
 
     def _target_of(self, name: str | None, first_row: int) -> Target:
         if name is None:
