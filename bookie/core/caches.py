@@ -188,9 +188,9 @@ class WriteCache:
 
     def take_segment(self, size: int) -> bytearray:
         """A buffer of `size` bytes or a few less, zeros or old bytes: to receive into."""
-        spares = self._spares
-        if spares and size - _SPARE_SHRINKS_MAX <= len(spares[-1]) <= size:
-            return spares.pop()
+        for index, spare in enumerate(self._spares):
+            if size - _SPARE_SHRINKS_MAX <= len(spare) <= size:
+                return self._spares.pop(index)
         return bytearray(size)
 
     def give_back(self, segment: memoryview) -> None:
@@ -199,7 +199,7 @@ class WriteCache:
         buffer = segment.obj
         assert isinstance(buffer, bytearray), "segments are receive buffers"
         segment.release()
-        if len(buffer) < _SPARE_BYTES_MIN or len(self._spares) >= _SPARES_MAX:
+        if len(buffer) < _SPARE_BYTES_MIN:
             return
         try:
             # A bytearray refuses to be resized while anybody holds a view of it: a journal
@@ -208,6 +208,10 @@ class WriteCache:
         except BufferError:
             return
         self._spares.append(buffer)
+        if len(self._spares) > _SPARES_MAX:
+            # The large ones are worth most, and a busy connection asks for no others.
+            sizes = list(map(len, self._spares))
+            del self._spares[sizes.index(min(sizes))]
 
     def drop_ledger(self, ledger_id: int) -> None:
         """Forgets a deleted ledger's entries in the active half. Not while a flush runs."""

@@ -226,3 +226,16 @@ def test_stored_state_of_garbage_is_refused_or_read_whole(data: bytes) -> None:
     except ValueError:
         return
     assert len(state.master_key) <= len(data)
+
+
+@pytest.mark.parametrize("first", [1, 4])
+def test_freed_segments_are_used_again_whatever_else_was_freed(first: int) -> None:
+    """Connections begin with small segments: one of them must not bar the way to the others."""
+    cache = WriteCache(bytes_max=1 << 30)
+    sizes = [first, *[4] * 8, 1, *[4] * 8]
+    freed = [bytearray(size << 20) for size in sizes]
+    for buffer in freed:
+        cache.give_back(memoryview(buffer))
+    taken = [cache.take_segment(4 << 20) for _ in range(9)]
+    assert [any(segment is buffer for buffer in freed) for segment in taken] == [True] * 8 + [False]
+    assert len({id(segment) for segment in taken}) == 9
