@@ -12,15 +12,15 @@ from connectors.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from connectors.spark.datasource import LedgerstreamDataSource as LedgerstreamDataSource
-    from connectors.spark.progress import LagListener as LagListener
-    from connectors.spark.progress import lag_of as lag_of
+    from connectors.spark.lag import LagListener as LagListener
+    from connectors.spark.lag import lag_of as lag_of
     from connectors.spark.progress import watching as watching
     from connectors.spark.registration import register as register
 
 _HOME = {
     "LedgerstreamDataSource": "connectors.spark.datasource",
-    "LagListener": "connectors.spark.progress",
-    "lag_of": "connectors.spark.progress",
+    "LagListener": "connectors.spark.lag",
+    "lag_of": "connectors.spark.lag",
     "watching": "connectors.spark.progress",
     "register": "connectors.spark.registration",
 }

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+TERMINAL_VARIABLE = "LEDGERSTREAM_SPARK_TERMINAL"
+"""Set for the processes that plan, if somebody looks at the driver's stderr."""
+
+
 def register(spark: SparkSession) -> None:
     """Registers the source and sink; again does no harm.
 
@@ -35,6 +39,7 @@ def register(spark: SparkSession) -> None:
         context = spark.sparkContext
         _check_python(context)
         context.environment[TASKS_VARIABLE] = str(context.defaultParallelism)
+        context.environment[TERMINAL_VARIABLE] = "1" if sys.stderr.isatty() else ""
     spark.dataSource.register(LedgerstreamDataSource)
 
 

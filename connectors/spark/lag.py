@@ -1,0 +1,192 @@
+"""How far queries are behind: read from the progress that Spark reports, kept by a listener.
+
+The source puts it into the query's progress as `sources[].latestOffset`; nothing here asks the
+cluster or Spark for anything. What other sources of a query report is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+_ENDED_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What the streams of a query hold behind the micro-batch of this progress."""
+
+    records: int
+    nbytes: int
+    """Stored bytes of these records."""
+    seconds: float
+    """Age of the oldest of them; 0 without any."""
+    lost_records: int
+    """Gone before they could be read, since the query started (failOnDataLoss=false)."""
+    records_by_stream: Mapping[str, int]
+    """By full name, "demo/clicks#2"; those without any are not there."""
+
+
+def lag_of(progress: Mapping[str, Any]) -> Lag | None:
+    """The lag in a `StreamingQueryProgress`, such as `query.lastProgress`, or in its JSON as dict.
+
+    All sources of the format "ledgerstream" together; None if there is none that reported.
+    """
+    found = [
+        report
+        for source in progress.get("sources") or ()
+        if (report := _report(source)) is not None
+    ]
+    if not found:
+        return None
+    by_stream: dict[str, int] = {}
+    for end, latest in found:
+        read = {name: each["sequence"] for name, each in end.get("streams", {}).items()}
+        for name, each in latest["streams"].items():
+            records = each["sequence"] - read.get(name, each["begin"])
+            if records > 0:
+                by_stream[name] = by_stream.get(name, 0) + records
+    lags = [latest["lag"] for _, latest in found]
+    return Lag(
+        records=sum(lag["records"] for lag in lags),
+        nbytes=sum(lag["bytes"] for lag in lags),
+        seconds=max(lag["seconds"] for lag in lags),
+        lost_records=sum(latest.get("lost_records", 0) for _, latest in found),
+        records_by_stream=by_stream,
+    )
+
+
+def _report(source: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Where the micro-batch ended, and what the source said of the streams then."""
+    latest = _json(source.get("latestOffset"))
+    if latest is None or "lag" not in latest or "streams" not in latest:
+        return None
+    return _json(source.get("endOffset")) or {}, latest
+
+
+def _json(text: Any) -> dict[str, Any] | None:
+    """Spark shows offsets as JSON, as text of it, or as text that is none."""
+    if isinstance(text, str):
+        try:
+            text = json.loads(text)
+        except ValueError:
+            return None
+    return text if isinstance(text, dict) else None
+
+
+@dataclass(slots=True)
+class QueryMetrics:
+    """A query as its last progress showed it."""
+
+    query_id: str
+    name: str | None = None
+    batch_id: int = -1
+    records_read: int = 0
+    """Since the listener was added, of all sources of the query."""
+    records_per_s: float = 0.0
+    """Processed, in the last micro-batch that had any."""
+    batch_ms: int = 0
+    """What the last micro-batch took."""
+    lag: Lag | None = None
+    is_running: bool = True
+    error: str | None = field(default=None)
+    """What ended it."""
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps the metrics of all queries of a session: `spark.streams.addListener(LagListener())`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, QueryMetrics] = {}
+
+    def metrics(self) -> dict[str, QueryMetrics]:
+        """By the query's name, or its id where it has none; of ended ones the last hundred. What
+        is returned changes with the next progress."""
+        with self._lock:
+            return {each.name or each.query_id: each for each in self._queries.values()}
+
+    def exposition(self) -> str:
+        """The running queries in Prometheus' text format, to be served by the application."""
+        queries = [each for each in self.metrics().values() if each.is_running]
+        lines = []
+        for name, kind, text, value in _EXPOSED:
+            lines.append(f"# HELP {name} {text}")
+            lines.append(f"# TYPE {name} {kind}")
+            for query in queries:
+                number = value(query)
+                if number is not None:
+                    label = json.dumps(query.name or query.query_id)
+                    lines.append(f"{name}{{query={label}}} {number}")
+        return "\n".join(lines) + "\n"
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        with self._lock:
+            self._query(str(event.id)).name = event.name
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = event.progress
+        with self._lock:
+            query = self._query(str(progress.id))
+            query.name = progress.name
+            query.batch_id = progress.batchId
+            query.records_read += progress.numInputRows
+            if progress.numInputRows:
+                query.records_per_s = progress.processedRowsPerSecond
+            query.batch_ms = progress.batchDuration
+            query.lag = lag_of(json.loads(progress.json)) or query.lag
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing was read: what the last progress showed still holds."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        with self._lock:
+            query = self._query(str(event.id))
+            query.is_running = False
+            query.error = event.exception
+            ended = [key for key, each in self._queries.items() if not each.is_running]
+            for key in ended[:-_ENDED_MAX]:
+                del self._queries[key]
+
+    def _query(self, query_id: str) -> QueryMetrics:
+        """The newest comes last; a query that is started anew is a running one again."""
+        query = self._queries.setdefault(query_id, QueryMetrics(query_id))
+        query.is_running = True
+        return query
+
+
+_EXPOSED: tuple[tuple[str, str, str, Callable[[QueryMetrics], float | None]], ...] = (
+    (
+        "ledgerstream_spark_lag_records", "gauge", "Records behind the last micro-batch.",
+        lambda query: None if query.lag is None else query.lag.records,
+    ),
+    (
+        "ledgerstream_spark_lag_bytes", "gauge", "Stored bytes of these records.",
+        lambda query: None if query.lag is None else query.lag.nbytes,
+    ),
+    (
+        "ledgerstream_spark_lag_seconds", "gauge", "Age of the oldest of them.",
+        lambda query: None if query.lag is None else query.lag.seconds,
+    ),
+    (
+        "ledgerstream_spark_lost_records_total", "counter", "Gone before they could be read.",
+        lambda query: None if query.lag is None else query.lag.lost_records,
+    ),
+    (
+        "ledgerstream_spark_read_records_total", "counter", "Rows read by the query.",
+        lambda query: query.records_read,
+    ),
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""What somebody at a terminal sees of a batch read: what it will read, a bar, what it took.
+
+What is read is known where Spark plans, the tasks that are done are known to the driver: a line
+comes from there, a bar from here. Writes to stderr only, and nothing where nobody looks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
+
+from connectors.spark.lag import Lag as Lag
+from connectors.spark.lag import LagListener as LagListener
+from connectors.spark.lag import lag_of as lag_of
+from connectors.spark.registration import TERMINAL_VARIABLE, is_remote
+from stream.core.amounts import size_text
+
+if TYPE_CHECKING:
+    from pyspark import StatusTracker
+    from pyspark.sql import SparkSession
+
+    from connectors.spark.core.planner import Task
+    from connectors.spark.options import ReadOptions
+
+_LOOK_S = 0.25
+_BAR_WIDTH = 30
+_STAGES_MAX = 10_000
+
+
+# Where Spark plans
+
+
+def tell_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:
+    """One line on stderr: how much a batch is going to read; if the option `progress` says so."""
+    is_terminal = bool(os.environ.get(TERMINAL_VARIABLE)) or sys.stderr.isatty()
+    if options.progress == "true" or (options.progress == "auto" and is_terminal):
+        print(plan_text(options, tasks), file=sys.stderr, flush=True)
+
+
+def plan_text(options: ReadOptions, tasks: Sequence[Task]) -> str:
+    """ "ledgerstream: 3 streams, 12 segments, 512 MiB in 16 tasks: demo/clicks-*"."""
+    ranges = [each for task in tasks for each in task]
+    streams = {each.stream for each in ranges}
+    segments = {(each.stream, each.segment.number) for each in ranges}
+    nbytes = sum(each.nbytes for each in ranges)
+    name = str(options.selection)
+    return (
+        f"ledgerstream: {_count(len(streams), 'stream')}, {_count(len(segments), 'segment')}, "
+        f"{size_text(nbytes)} in {_count(len(tasks), 'task')}: "
+        f"{name if len(name) <= 60 else name[:57] + '...'}"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# On the driver
+
+
+@dataclass(slots=True)
+class Watch:
+    """The tasks that Spark ran since the block began, as far as they were seen."""
+
+    begun_s: float = field(default_factory=time.monotonic)
+    stages: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """By stage: tasks, of these done, attempts that failed."""
+
+    @property
+    def tasks(self) -> int:
+        return sum(tasks for tasks, _, _ in self.stages.values())
+
+    @property
+    def tasks_done(self) -> int:
+        return sum(done for _, done, _ in self.stages.values())
+
+    @property
+    def failures(self) -> int:
+        return sum(failed for _, _, failed in self.stages.values())
+
+    def bar(self) -> str:
+        filled = _BAR_WIDTH * self.tasks_done // max(1, self.tasks)
+        return (
+            f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {self.tasks_done} of {self.tasks} "
+            f"tasks, {self._elapsed()}"
+        )
+
+    def summary(self) -> str:
+        failed = f", {_count(self.failures, 'attempt')} failed" if self.failures else ""
+        stages = _count(len(self.stages), "stage")
+        return f"{_count(self.tasks_done, 'task')} of {stages} in {self._elapsed()}{failed}"
+
+    def look(self, tracker: StatusTracker, earlier: frozenset[int]) -> None:
+        """Takes note of the stages that are running, and of what became of those seen before."""
+        running = [stage for stage in tracker.getActiveStageIds() if stage not in earlier]
+        for stage in {*self.stages, *running}:
+            info = tracker.getStageInfo(stage)
+            if info is not None and (stage in self.stages or len(self.stages) < _STAGES_MAX):
+                self.stages[stage] = (info.numTasks, info.numCompletedTasks, info.numFailedTasks)
+
+    def _elapsed(self) -> str:
+        return f"{time.monotonic() - self.begun_s:.1f} s"
+
+
+@contextmanager
+def watching(
+    spark: SparkSession, *, progress: bool | None = None, file: TextIO | None = None
+) -> Iterator[Watch]:
+    """Shows a bar of Spark's tasks while the block runs, and a line with what they took behind it.
+
+    With Spark Connect there is nothing to see: a client is not told of tasks.
+
+    Args:
+        progress: True or False; None: if `file` is a terminal.
+        file: where it is shown, stderr if not given.
+    """
+    watch = Watch()
+    shown = sys.stderr if file is None else file
+    if is_remote(spark) or not (shown.isatty() if progress is None else progress):
+        yield watch
+        return
+    tracker = spark.sparkContext.statusTracker()
+    earlier = frozenset(tracker.getActiveStageIds())
+    is_over = threading.Event()
+
+    def show() -> None:
+        while not is_over.wait(_LOOK_S):
+            watch.look(tracker, earlier)
+            if watch.stages and shown.isatty():
+                print(f"\r{watch.bar()}\x1b[K", end="", file=shown, flush=True)
+
+    thread = threading.Thread(target=show, name="ledgerstream-progress", daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        is_over.set()
+        thread.join()
+        watch.look(tracker, earlier)
+        if shown.isatty():
+            print("\r\x1b[K", end="", file=shown)
+        print(watch.summary(), file=shown, flush=True)
