@@ -19,6 +19,8 @@ from connectors.spark.core.planner import SegmentRange, plan
 from connectors.spark.kept_client import kept
 from connectors.spark.options import ReadOptions
 from connectors.spark.pieces import Piece, make_pieces, read_piece
+from connectors.spark.plain_errors import plain_errors
+from connectors.spark.progress import tell_plan
 from connectors.spark.schema import arrow_schema
 from ledger.client import LedgerClient
 from stream.namespace import Namespace
@@ -39,6 +41,7 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 
 
+@plain_errors
 class LedgerstreamReader(DataSourceReader):
     """Reads what the options say, as it is when the partitions are asked for."""
 
@@ -56,6 +59,7 @@ class LedgerstreamReader(DataSourceReader):
         return read_piece(partition, self._schema)
 
 
+@plain_errors
 class FilteringReader(LedgerstreamReader):
     """The same, where Spark hands over the filters of the query. Spark refuses a reader that can
     take them where `spark.sql.python.filterPushdown.enabled` is not set."""
@@ -120,6 +124,7 @@ async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> l
     tasks = plan(
         ranges, task_bytes_max=options.max_bytes_per_task, tasks_min=options.min_tasks or 1
     )
+    tell_plan(options, tasks)
     return await make_pieces(
         client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
         is_loss_error=options.fail_on_data_loss,

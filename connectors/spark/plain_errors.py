@@ -27,8 +27,7 @@ def plain_errors(cls: C) -> C:
     """Class decorator for what Spark calls: readers, writers, the data source."""
     for name, member in list(vars(cls).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
-            wrapped = _generator(member) if inspect.isgeneratorfunction(member) else _plain(member)
-            setattr(cls, name, wrapped)
+            setattr(cls, name, _plain(member))
     return cls
 
 
@@ -36,18 +35,15 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with _shown_plainly():
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+        return _rows(result) if isinstance(result, Iterator) else result
 
     return call
 
 
-def _generator(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    @functools.wraps(function)
-    def iterate(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        with _shown_plainly():
-            yield from function(*args, **kwargs)
-
-    return iterate
+def _rows(rows: Iterator[Any]) -> Iterator[Any]:
+    with _shown_plainly():
+        yield from rows
 
 
 @contextmanager

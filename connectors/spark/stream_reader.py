@@ -33,6 +33,7 @@ from connectors.spark.losses import LossLog
 from connectors.spark.micro_batches import MicroBatches
 from connectors.spark.options import TASKS_VARIABLE, ReadOptions, Selection
 from connectors.spark.pieces import Piece, make_pieces, read_piece
+from connectors.spark.plain_errors import plain_errors
 from connectors.spark.schema import arrow_schema
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed
@@ -55,6 +56,7 @@ class _Quiet:
     until_s: float
 
 
+@plain_errors
 class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams as micro-batches."""
 

@@ -22,6 +22,9 @@ class Failing:
         yield 1
         raise error
 
+    def returns_rows(self, error: BaseException) -> Iterator[int]:
+        return self.yields(error)
+
     def adds(self, one: int, *, two: int) -> int:
         """Adds."""
         return one + two
@@ -46,8 +49,9 @@ def test_errors_of_ours_hide_the_traceback() -> None:
 
 
 @pytest.mark.usefixtures("_in_a_worker")
-def test_also_in_the_midst_of_rows() -> None:
-    rows = Failing().yields(InvalidArgument("wrong"))
+@pytest.mark.parametrize("name", ["yields", "returns_rows"])
+def test_also_in_the_midst_of_rows(name: str) -> None:
+    rows = getattr(Failing(), name)(InvalidArgument("wrong"))
     assert next(rows) == 1
     assert not is_hidden()
     with pytest.raises(InvalidArgument):
