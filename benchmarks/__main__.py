@@ -17,8 +17,9 @@ from benchmarks.report import Measured, result_of, show
 from benchmarks.settings import Settings
 
 Name = Literal[
-    "ledger-add", "append", "latency", "tail", "fanout", "catchup", "streams", "start", "all"
-]
+    "ledger-add", "append", "latency", "tail", "fanout", "catchup", "streams", "start",
+    "spark-write", "all",
+]  # fmt: skip
 _RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000}
 
 # What `all` runs: the rows of the table in docs/performance.md.
@@ -69,6 +70,7 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         tail: from writer to reader. fanout: to a hundred of them. catchup: reading what is there.
         start: until "ready".
         streams: many streams, some of them written at once.
+        spark-write: rows of Spark into a stream, and into Parquet.
         all: each of them, with the settings of docs/performance.md.
     """
     chosen = settings or Settings()
