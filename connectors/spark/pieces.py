@@ -43,7 +43,8 @@ class PieceRange:
     """Entries of one ledger: `first_entry` to `last_entry`, both included.
 
     Of the first entry those from `first_slot` on, of the last those before `end_slot` (None: all).
-    `append_time_ms` is set where the segment was committed as a whole: that of all its records.
+    `committed_ms` is the append time of entries that a sink wrote before it committed them; -1
+    where the segment does not tell.
     """
 
     stream: str
@@ -52,7 +53,7 @@ class PieceRange:
     ledger_id: int
     first_sequence: int
     """Of the segment."""
-    append_time_ms: int | None
+    committed_ms: int
     first_entry: int
     first_slot: int
     last_entry: int
@@ -130,7 +131,7 @@ def _piece_range(each: SegmentRange, metadata: LedgerMetadata) -> PieceRange:
         segment=segment.number,
         ledger_id=segment.ledger_id,
         first_sequence=segment.first_sequence,
-        append_time_ms=None,
+        committed_ms=segment.last_time_ms,
         first_entry=each.first_entry,
         first_slot=each.first_slot,
         last_entry=each.last_entry,
@@ -228,8 +229,8 @@ def _rows(
 
 
 def _append_time_ms(each: PieceRange, batch: RecordBatch) -> int:
-    if each.append_time_ms is not None and batch.header.is_sequence_in_segment:
-        return each.append_time_ms
+    if batch.header.is_sequence_in_segment and each.committed_ms >= 0:
+        return each.committed_ms
     return batch.append_time_ms
 
 

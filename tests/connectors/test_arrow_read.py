@@ -1,0 +1,154 @@
+"""Arrow batches of entries, against the records one by one; and damage, which is an error."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.spark import arrow_read
+from connectors.spark.arrow_read import ArrowBuilder, timestamps
+from connectors.spark.schema import COLUMNS, arrow_schema, spark_schema
+from stream.core.compression import Compression
+from stream.core.entry_encoder import encode
+from stream.core.entry_format import HEADER_BYTES
+from stream.core.records import RecordBatch, decode
+from stream.errors import RecordFormatError
+
+_YEAR_MS = 365 * 86_400_000
+_short = st.binary(max_size=12)
+_times = st.integers(-1900 * _YEAR_MS, 7000 * _YEAR_MS)
+_pairs = st.lists(st.tuples(st.text(max_size=5), _short), max_size=3)
+
+
+@dataclass(frozen=True)
+class Row:
+    value: bytes
+    key: bytes | None
+    event_time_ms: int | None
+    headers: list[tuple[str, bytes]]
+
+
+_entries = st.lists(
+    st.tuples(
+        st.lists(
+            st.builds(Row, _short, st.none() | _short, st.none() | _times, _pairs),
+            min_size=1,
+            max_size=12,
+        ),
+        st.sampled_from(Compression),
+        st.floats(0, 1),
+        st.floats(0, 1),
+    ),
+    max_size=5,
+)
+
+
+def time_of(ms: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+def encoded(rows: list[Row], first_sequence: int, kind: Compression = Compression.NONE) -> bytes:
+    return encode(
+        [row.value for row in rows], first_sequence=first_sequence, append_time_ms=first_sequence,
+        keys=[row.key for row in rows], event_times=[row.event_time_ms for row in rows],
+        headers=[row.headers for row in rows], compression=kind,
+    )  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    _entries,
+    st.permutations(COLUMNS),
+    st.integers(1, len(COLUMNS)),
+    st.sampled_from([1, 2, 3, 7, 1000]),
+    st.sampled_from([0, 200, 1 << 30]),
+)
+def test_batches_are_the_records(
+    entries: list[tuple[list[Row], Compression, float, float]],
+    columns: list[str],
+    how_many: int,
+    rows_max: int,
+    alone_bytes: int,
+) -> None:
+    chosen = tuple(columns[:how_many])
+    schema = arrow_schema(spark_schema(chosen))
+    builder = ArrowBuilder(schema, "ns/s", 3, rows_max)
+    wanted: list[dict[str, Any]] = []
+    found: list[pa.RecordBatch] = []
+    before = arrow_read.ALONE_BYTES
+    arrow_read.ALONE_BYTES = alone_bytes
+    try:
+        for entry_id, (rows, kind, begin, end) in enumerate(entries):
+            batch = decode(encoded(rows, 100 * entry_id, kind), segment=2, entry=entry_id)
+            first = int(begin * len(rows))
+            stop = first + int(end * (len(rows) + 1 - first))
+            found += builder.add(batch.between(first, stop), 50 + entry_id)
+            for slot, row in list(enumerate(rows))[first:stop]:
+                full = {
+                    "stream": "ns/s", "partition": 3, "segment": 2, "entry": entry_id,
+                    "slot": slot, "sequence": 100 * entry_id + slot,
+                    "event_time": None if row.event_time_ms is None else time_of(row.event_time_ms),
+                    "append_time": time_of(50 + entry_id), "key": row.key, "value": row.value,
+                    "headers": [{"name": name, "value": value} for name, value in row.headers],
+                }  # fmt: skip
+                wanted.append({name: full[name] for name in chosen})
+        found += builder.finish()
+    finally:
+        arrow_read.ALONE_BYTES = before
+    assert [row for batch in found for row in batch.to_pylist()] == wanted
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema, check_metadata=True)
+        assert 0 < batch.num_rows <= rows_max
+
+
+def test_a_large_entry_is_not_copied() -> None:
+    payload = encode([b"v" * 100] * 2000, first_sequence=0, append_time_ms=0)
+    builder = ArrowBuilder(arrow_schema(spark_schema(("value",))), "ns/s", 0, 10_000)
+    (batch,) = builder.add(decode(payload), 0)
+    begin = pa.py_buffer(payload).address
+    assert all(
+        begin <= buffer.address < begin + len(payload)
+        for buffer in batch.column("value").buffers()
+        if buffer is not None
+    )
+
+
+def test_times_beyond_what_spark_holds_are_its_ends() -> None:
+    kind = pa.timestamp("us", "UTC")
+    times = pa.array([1 << 62, None, -(1 << 62), 5])
+    end = ((1 << 63) - 1) // 1000 * 1000
+    assert timestamps(times, kind).view(pa.int64()).to_pylist() == [end, None, -end, 5000]
+    assert timestamps(times[1:], kind).view(pa.int64()).to_pylist() == [None, -end, 5000]
+    assert timestamps(times[3:], kind).view(pa.int64()).to_pylist() == [5000]
+
+
+_rows = st.lists(
+    st.builds(Row, _short, st.none() | _short, st.none() | _times, _pairs), min_size=1, max_size=20
+)
+
+
+def everything(batch: RecordBatch) -> None:
+    builder = ArrowBuilder(arrow_schema(spark_schema()), "ns/s", 0, 1000)
+    for made in [*builder.add(batch, 0), *builder.finish()]:
+        made.to_pylist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(_rows, st.integers(0, 200), st.integers(-(1 << 31), (1 << 31) - 1))
+def test_wrong_numbers_are_errors_or_other_records(rows: list[Row], at: int, number: int) -> None:
+    payload = bytearray(encoded(rows, 0))
+    struct.pack_into("<i", payload, min(HEADER_BYTES + 4 * at, len(payload) - 4), number)
+    try:
+        everything(decode(payload))
+    except RecordFormatError:
+        pass
+    except (OverflowError, ValueError) as error:
+        # Of to_pylist: Python's times end where Spark's do not.
+        assert "out of range" in str(error) or "year" in str(error)  # noqa: PT017
