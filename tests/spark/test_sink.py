@@ -1,0 +1,266 @@
+"""The sink in Spark: batch writes, queries, repeats, failures and errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from connectors.spark.kept_client import kept
+from ledger.client import LedgerClient
+from stream.core.routing import partition_of
+from stream.succession import STREAM_TAG
+from tests.spark.streams import Streams
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+
+def _write(frame: DataFrame, streams: Streams, mode: str = "append", **options: Any) -> None:
+    given = {"cluster": streams.cluster, **options}
+    frame.write.format("ledgerstream").mode(mode).options(**given).save()
+
+
+async def _list(client: LedgerClient) -> list[int]:
+    return await client.list_ledgers()
+
+
+async def _tags(client: LedgerClient, ledger_id: int) -> dict[str, bytes]:
+    return dict((await client.ledger_metadata(ledger_id)).custom)
+
+
+def _ledgers(streams: Streams) -> set[int]:
+    return set(kept(streams.cluster).run(_list))
+
+
+def test_a_frame_is_appended_in_the_order_of_its_partitions(
+    spark: SparkSession, streams: Streams
+) -> None:
+    name = streams.create()
+    frame = spark.range(0, 5000, 1, 3).selectExpr("CAST(id AS STRING) AS value")
+    _write(frame, streams, stream=name)
+    assert streams.values(name) == [b"%d" % number for number in range(5000)]
+    _write(frame.limit(2), streams, stream=name)
+    assert len(streams.values(name)) == 5002
+
+
+def test_all_columns_of_a_record_are_written(spark: SparkSession, streams: Streams) -> None:
+    name = streams.create()
+    frame = spark.sql(
+        "SELECT CAST('v' AS BINARY) AS value, 'k' AS key,"
+        " TIMESTAMP '2020-01-01 00:00:00.001999 UTC' AS event_time,"
+        " array(named_struct('name', 'h', 'value', CAST('x' AS BINARY))) AS headers"
+        " UNION ALL SELECT CAST('' AS BINARY), NULL, NULL, NULL"
+    ).coalesce(1)
+    _write(frame, streams, stream=name)
+    first, second = streams.rows(name)
+    assert (first.value, first.key, first.event_time_ms) == (b"v", b"k", 1577836800001)
+    assert first.headers == (("h", b"x"),)
+    assert (second.value, second.key, second.event_time_ms) == (b"", None, None)
+    assert second.headers == ()
+
+
+def test_headers_may_be_a_map(spark: SparkSession, streams: Streams) -> None:
+    name = streams.create()
+    _write(spark.sql("SELECT 'v' AS value, map('a', 'b') AS headers"), streams, stream=name)
+    assert [row.headers for row in streams.rows(name)] == [(("a", b"b"),)]
+
+
+def test_keys_decide_the_partition(spark: SparkSession, streams: Streams) -> None:
+    name = streams.create(partitions=3)
+    frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 7 AS STRING) key")
+    _write(frame, streams, stream=name)
+    for number in range(3):
+        rows = streams.rows(f"{name}#{number}")
+        assert {partition_of(row.key or b"", 3) for row in rows} <= {number}
+    assert sum(len(streams.rows(f"{name}#{number}")) for number in range(3)) == 300
+
+
+def test_rows_fan_out_to_the_streams_they_name(spark: SparkSession, streams: Streams) -> None:
+    names = [streams.create(), streams.create()]
+    frame = spark.range(100).selectExpr(
+        "CAST(id AS STRING) AS value", f"IF(id % 2 = 0, '{names[0]}', '{names[1]}') AS stream"
+    )
+    _write(frame, streams)
+    for rest, name in enumerate(names):
+        assert streams.values(name) == [b"%d" % n for n in range(100) if n % 2 == rest]
+
+
+def test_a_frame_without_rows_changes_nothing(spark: SparkSession, streams: Streams) -> None:
+    name = streams.create()
+    _write(spark.sql("SELECT 'v' AS value").where("value = 'w'"), streams, stream=name)
+    assert streams.of(name).stream_metadata(name.partition("/")[2]).segments == ()
+
+
+def test_a_version_of_an_application_is_written_once(spark: SparkSession, streams: Streams) -> None:
+    name = streams.create()
+    frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+    for version in (1, 1, 2):
+        options = {"txnAppId": name.replace("/", "-"), "txnVersion": version}
+        _write(frame, streams, stream=name, **options)
+    assert len(streams.values(name)) == 20
+    with pytest.raises(Exception, match="committed batch 2 already, 1 is older"):
+        _write(frame, streams, stream=name, txnAppId=name.replace("/", "-"), txnVersion=1)
+
+
+def test_a_batch_is_sorted_over_its_tasks(spark: SparkSession, streams: Streams) -> None:
+    name = streams.create()
+    frame = spark.range(3000).selectExpr(
+        "CAST(id AS STRING) AS value", "(id * 7919) % 3000 AS event_time"
+    )
+    _write(frame.repartition(4), streams, stream=name, sortWithinBatch="event_time")
+    assert [row.event_time_ms for row in streams.rows(name)] == list(range(3000))
+
+
+def test_a_task_that_fails_leaves_nothing_in_a_stream(
+    spark: SparkSession, streams: Streams
+) -> None:
+    name = streams.create()
+    before = _ledgers(streams)
+    frame = spark.range(0, 100, 1, 2).selectExpr(
+        "IF(id = 99, raise_error('no more'), CAST(id AS STRING)) AS value"
+    )
+    with pytest.raises(Exception, match="no more"):
+        _write(frame, streams, stream=name)
+    assert streams.values(name) == []
+    # A task that Spark kills meanwhile can tell nobody what it has: janitors find it by its tag.
+    for left in _ledgers(streams) - before:
+        assert kept(streams.cluster).run(_tags, left)[STREAM_TAG] == name.encode()
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "told"),
+    [
+        ("SELECT 1 AS value", {}, "column 'value' is int; it must be binary or string"),
+        ("SELECT 'v' AS text", {}, "column 'text' has no place"),
+        ("SELECT 'k' AS key", {}, "no column 'value'"),
+        ("SELECT 'v' AS value, DATE '2020-01-01' AS event_time", {}, "CAST.event_time AS TIMEST"),
+        ("SELECT CAST(NULL AS STRING) AS value", {}, "'value' is null in row 0"),
+        ("SELECT repeat('x', 2000000) AS value", {}, "record_bytes_max"),
+        ("SELECT 'v' AS value", {"sortWithinBatch": "key"}, "not written"),
+        ("SELECT 'v' AS value", {"stream": "tests/no-such-stream"}, "no-such-stream"),
+        ("SELECT 'v' AS value, 'tests/nowhere' AS stream", {}, "createStreams"),
+    ],
+)
+def test_what_cannot_be_written_is_said_and_cured(
+    spark: SparkSession, streams: Streams, query: str, options: dict[str, str], told: str
+) -> None:
+    name = streams.create()
+    before = _ledgers(streams)
+    with pytest.raises(Exception, match=told):
+        _write(spark.sql(query), streams, **{"stream": name, **options})
+    assert streams.values(name) == []
+    assert _ledgers(streams) == before
+
+
+def test_overwriting_is_refused(spark: SparkSession, streams: Streams) -> None:
+    with pytest.raises(Exception, match="appended to, never overwritten"):
+        _write(spark.sql("SELECT 'v' AS value"), streams, "overwrite", stream=streams.create())
+
+
+def test_a_stream_is_made_if_that_is_wanted(spark: SparkSession, streams: Streams) -> None:
+    name = streams.name("made")
+    _write(spark.sql("SELECT 'v' AS value"), streams, stream=name, createStreams="true")
+    assert streams.values(name) == [b"v"]
+
+
+# Queries
+
+
+class _Files:
+    """Text files, each one micro-batch of a query."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+
+    def add(self, number: int, lines: int = 5) -> list[bytes]:
+        texts = [f"{number}-{line}" for line in range(lines)]
+        path = self.directory / f"{number}.txt"
+        path.write_text("".join(f"{text}\n" for text in texts))
+        os.utime(path, (1e9 + number, 1e9 + number))
+        return [text.encode() for text in texts]
+
+    def query(
+        self, spark: SparkSession, streams: Streams, checkpoint: str, **options: str
+    ) -> DataStreamWriter:
+        reader = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+        frame = reader.load(str(self.directory))
+        writer = frame.writeStream.format("ledgerstream").trigger(availableNow=True)
+        writer = writer.option("cluster", streams.cluster).options(**options)
+        return writer.option("checkpointLocation", checkpoint)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> _Files:
+    return _Files(tmp_path / "files")
+
+
+def _forget_commit(checkpoint: str, batch: int) -> None:
+    """As if the driver had died before it wrote down that the batch is done."""
+    for path in Path(checkpoint, "commits").glob(f"*{batch}*"):
+        path.unlink()
+
+
+def test_a_query_writes_each_batch_once_over_restarts(
+    spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
+) -> None:
+    name, checkpoint = streams.create(), new_checkpoint()
+    expected = files.add(0) + files.add(1)
+    files.query(spark, streams, checkpoint, stream=name).start().awaitTermination()
+    assert streams.values(name) == expected
+    before = _ledgers(streams)
+    _forget_commit(checkpoint, 1)
+    expected += files.add(2)
+    files.query(spark, streams, checkpoint, stream=name).start().awaitTermination()
+    assert streams.values(name) == expected
+    assert len(_ledgers(streams) - before) == 1
+
+
+def test_an_old_spark_checkpoint_is_refused(
+    spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
+) -> None:
+    name = streams.create()
+    files.add(0)
+    files.add(1)
+    options = {"stream": name, "sinkId": name.replace("/", "-")}
+    files.query(spark, streams, new_checkpoint(), **options).start().awaitTermination()
+    before = streams.values(name)
+    again = files.query(spark, streams, new_checkpoint(), **options).start()
+    with pytest.raises(Exception, match="0 is older; another query uses this sink id"):
+        again.awaitTermination()
+    assert streams.values(name) == before
+
+
+def test_a_batch_handed_to_a_function_is_written_once(
+    spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
+) -> None:
+    name, checkpoint = streams.create(), new_checkpoint()
+    expected = files.add(0)
+    cluster, application = streams.cluster, name.replace("/", "-")
+
+    def write(frame: DataFrame, batch: int) -> None:
+        for _ in range(2):
+            writer = frame.write.format("ledgerstream").mode("append").option("cluster", cluster)
+            writer.options(stream=name, txnAppId=application, txnVersion=batch).save()
+
+    reader = spark.readStream.format("text").load(str(files.directory))
+    query = reader.writeStream.foreachBatch(write).trigger(availableNow=True)
+    query.option("checkpointLocation", checkpoint).start().awaitTermination()
+    assert streams.values(name) == expected
+
+
+def test_ordinary_writers_and_a_query_share_a_stream(
+    spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
+) -> None:
+    name = streams.create()
+    expected = files.add(0)
+    with streams.writer(name) as writer:
+        writer.append(b"before")
+        files.query(spark, streams, new_checkpoint(), stream=name).start().awaitTermination()
+        writer.append(b"after")
+    assert streams.values(name) == [b"before", *expected, b"after"]
