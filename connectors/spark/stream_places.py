@@ -165,8 +165,10 @@ class StreamPlaces:
         landmarks = self._landmarks.get(segment.number)
         if landmarks is None:
             landmarks = self._landmarks[segment.number] = Landmarks(segment.first_sequence)
-            if not segment.is_open:
-                self._seal(segment, landmarks)
+            # Whoever asks may have the segment from metadata of before.
+            for present in self.metadata.segments:
+                if present.number == segment.number and not present.is_open:
+                    self._seal(present, landmarks)
         return landmarks
 
     @staticmethod

@@ -1,0 +1,123 @@
+"""A query as Spark runs it, without Spark: offsets are logged before a micro-batch is read, and a
+query that is started again reads from its log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from connectors.spark.backlog import discover
+from connectors.spark.core.admission import NO_LIMITS, Limits
+from connectors.spark.core.offsets import Offsets
+from connectors.spark.core.planner import SegmentRange
+from connectors.spark.followers import FOLLOWED_MAX, Followers
+from connectors.spark.losses import LossLog
+from connectors.spark.micro_batches import MicroBatches
+from connectors.spark.options import ReadOptions
+from ledger.client import LedgerClient
+from tests.connectors.range_reading import read_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record that came out of a query."""
+
+    stream: str
+    created_ms: int
+    sequence: int
+    value: bytes
+
+
+class Query:
+    """A query over a Spark checkpoint, `log`, which outlives it."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        log: list[str],
+        *,
+        fail_on_data_loss: bool = True,
+        followed_max: int = FOLLOWED_MAX,
+        **options: str,
+    ) -> None:
+        given = {"cluster": "sqlite:///x", "startingPosition": "earliest", **options}
+        read = ReadOptions.parse(given, {}, is_streaming=True)
+        self.client = client
+        self.log = log
+        self.losses = LossLog(is_error=fail_on_data_loss)
+        self.batches = MicroBatches(read.selection, read.starting, self.losses)
+        self.seen: list[list[Seen]] = []
+        """By micro-batch."""
+        self.followed_max = followed_max
+        self._selection = read.selection
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Query]:
+        followers = Followers(self.client, self._selection, followed_max=self.followed_max)
+        start = Offsets.from_json(json.loads(self.log[-1])) if self.log else ()
+        (await discover(self.client, self._selection)).check(start)
+        await followers.begin(start)
+        self.batches.followers = followers
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(followers.run)
+            if not self.log:
+                self._write(await self.batches.initial())
+            yield self
+            nursery.cancel_scope.cancel()
+
+    @property
+    def position(self) -> Offsets:
+        return Offsets.from_json(json.loads(self.log[-1]))
+
+    async def step(self, limits: Limits = NO_LIMITS, waited_ms: int = 0) -> list[Seen] | None:
+        """The next micro-batch; None if there is none."""
+        start = self.position
+        end = await self.batches.latest(start, limits, waited_ms)
+        if end is start:
+            return None
+        assert end.to_json() != start.to_json(), "an offset that is no other begins a micro-batch"
+        self._write(end)
+        # Spark plans a micro-batch again when it is started again, and must get the same one.
+        ranges = await self.batches.ranges(start, self.position)
+        assert await self.batches.ranges(start, self.position) == ranges
+        rows = await self._read(ranges, end)
+        self.seen.append(rows)
+        self.batches.forget_before(end)
+        return rows
+
+    async def drain(self, limits: Limits = NO_LIMITS, *, steps_max: int = 10_000) -> int:
+        """Micro-batches until there is none; how many there were."""
+        for count in range(steps_max):
+            if await self.step(limits) is None:
+                return count
+        raise AssertionError(f"{steps_max} micro-batches and no end")
+
+    async def again(self) -> list[Seen]:
+        """The last micro-batch once more, as after a crash before its commit."""
+        start, end = (Offsets.from_json(json.loads(text)) for text in self.log[-2:])
+        return await self._read(await self.batches.ranges(start, end), end)
+
+    async def _read(self, ranges: list[SegmentRange], end: Offsets) -> list[Seen]:
+        rows: list[Seen] = []
+        for each in ranges:
+            rows += [
+                Seen(each.stream, end[each.stream].created_ms, record.sequence, record.value)
+                for record in await read_ranges(self.client, [each])
+            ]
+        return rows
+
+    def _write(self, offsets: Offsets) -> None:
+        self.log.append(json.dumps(offsets.to_json()))
+
+
+def by_stream(batches: list[list[Seen]]) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
+    """Sequences and values of each stream, in the order in which they came."""
+    found: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+    for batch in batches:
+        for row in batch:
+            found.setdefault((row.stream, row.created_ms), []).append((row.sequence, row.value))
+    return found
