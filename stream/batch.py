@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
 from ledger.errors import LedgerError
 from stream.core.compression import Compression
 from stream.core.entry_encoder import Headers, encode
+from stream.core.entry_format import restamped
 from stream.core.position import Position
+from stream.errors import SequenceMismatch
 
 if TYPE_CHECKING:
     from ledger.entry_acks import EntryAcks
     from stream.open_segment import OpenSegment
 
 T = TypeVar("T")
+
+CONDITIONAL: Final = -1
+"""In the place of a producer: records that were taken only because of their sequence. They are in
+batches of their own: when a sink's batch comes between they are refused, and nothing else is."""
 
 
 class Batch:
@@ -39,7 +45,7 @@ class Batch:
         self.event_times: list[int | None] | None = None
         self.headers: list[Headers | None] | None = None
         self.producer_id = 0
-        """Whose records these are, all of them; 0 for those of no producer."""
+        """Whose records these are, all of them; 0 for those of no producer, or `CONDITIONAL`."""
         self.producer_sequence = 0
         self.has_event_times = False
         self.nbytes = 0
@@ -52,7 +58,8 @@ class Batch:
         self.entry = -1
         self.is_confirmed = False
         self.error: LedgerError | None = None
-        self.waiters: dict[trio.lowlevel.Task, None] = {}
+        self.waiters: dict[trio.lowlevel.Task, bool] = {}
+        """Who waits, and whether for a record: those who flush wait for whatever there is."""
         self.is_watched = False
         """Somebody wants to know who acknowledges its entry: `acks`, once it is sent."""
         self.acks: EntryAcks | None = None
@@ -104,13 +111,19 @@ class Batch:
             event_times=None if self.event_times is None else _filled(self.event_times, count),
             headers=None if self.headers is None else _filled(self.headers, count),
             compression=compression,
-            producer_id=self.producer_id,
+            producer_id=max(0, self.producer_id),
             producer_sequence=self.producer_sequence,
             has_producers_before=has_producers_before,
         )
         self.has_event_times = self.event_times is not None
         self.values = []
         self.keys = self.event_times = self.headers = None
+
+    def restamp(self, first_sequence: int, append_time_ms: int) -> None:
+        """It was sealed, and comes to lie behind records that were committed since."""
+        self.first_sequence = first_sequence
+        self.append_time_ms = max(self.append_time_ms, append_time_ms)
+        self.payload = restamped(self.payload, first_sequence, self.append_time_ms)
 
     def watch_acks(self) -> bool:
         """Who acknowledges its entry is kept, from now on or from when it is sent. False if it is
@@ -134,6 +147,27 @@ class Batch:
         """It will never be confirmed by this writer."""
         self.error = error
         self._wake()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody will hear what becomes of one of its records."""
+        return any(self.waiters.values())
+
+    async def settled(self) -> None:
+        """Returns when it is confirmed, or refused alone; raises the writer's error."""
+        if self.is_confirmed or self.error is not None:
+            await trio.lowlevel.checkpoint()
+        else:
+            task = trio.lowlevel.current_task()
+            self.waiters[task] = False
+
+            def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+                del self.waiters[task]
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(forget)
+        if self.error is not None and not isinstance(self.error, SequenceMismatch):
+            raise copy.copy(self.error)
 
     def _wake(self) -> None:
         reschedule = trio.lowlevel.reschedule
@@ -173,7 +207,8 @@ class Ticket:
 
     @property
     def sequence(self) -> int:
-        """Sequence number of the record; -1 while its batch is still gathering."""
+        """Sequence number of the record; -1 while its batch is still gathering. Until it is
+        confirmed it may still grow: a sink may commit a batch before it."""
         first = self._batch.first_sequence
         return -1 if first < 0 else first + self._slot
 
@@ -188,7 +223,7 @@ class Ticket:
             await trio.lowlevel.checkpoint()
         else:
             task = trio.lowlevel.current_task()
-            batch.waiters[task] = None
+            batch.waiters[task] = True
 
             def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
                 del batch.waiters[task]

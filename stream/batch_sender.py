@@ -8,13 +8,14 @@ under it segment_changes.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import trio
 
 from ledger.errors import LedgerError
-from stream.batch import Batch
+from stream.batch import CONDITIONAL, Batch
 from stream.core.producers import Mixture
+from stream.errors import SequenceMismatch
 from stream.open_segment import OpenSegment
 
 
@@ -29,13 +30,15 @@ class BatchSender:
     # Slots: with more than 29 attributes in a dict each access to one costs more.
     __slots__ = (
         "_mixture", "_now_ms", "_ready", "_sent", "confirmed_sequence", "entries_confirmed",
-        "error", "is_paused", "on_segment_event", "records_confirmed", "sealed_bytes", "segment",
-        "segment_bytes_watch", "stream",
+        "error", "is_paused", "on_segment_event", "records_confirmed", "refused", "sealed_bytes",
+        "segment", "segment_bytes_watch", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: str, now_ms: Callable[[], int]) -> None:
         self.stream = stream
         self.error: LedgerError | None = None
+        self.refused: SequenceMismatch | None = None
+        """A conditional record was not appended, and nobody waited for it: who flushes hears."""
         self.is_paused = True
         """Nothing is sent while a segment is being opened or repaired."""
         self.segment: OpenSegment | None = None
@@ -54,6 +57,21 @@ class BatchSender:
     def settled(self) -> None:
         """Batches may have been confirmed: there may be room, and reason to send."""
         raise NotImplementedError
+
+    async def pending_settled(self) -> None:
+        """Returns when all that is ready or sent now is confirmed, or refused alone. Raises the
+        error."""
+        pending = self._ready or self._sent
+        if not pending:
+            await trio.lowlevel.checkpoint()
+            return
+        last = [pending[-1]]
+        if pending[-1].producer_id == CONDITIONAL:
+            # It may be refused before what is not conditional is durable.
+            every = (*self._sent, *self._ready)
+            last += [batch for batch in every if batch.producer_id != CONDITIONAL][-1:]
+        for batch in last:
+            await batch.settled()
 
     # Sending
 
@@ -95,7 +113,8 @@ class BatchSender:
         self.segment = segment
         ledger = segment.ledger
         # What is not confirmed may be sent to this segment, or to one after it.
-        self._mixture = Mixture(batch.producer_id for batch in (*self._sent, *self._ready))
+        pending = (*self._sent, *self._ready)
+        self._mixture = Mixture(max(0, batch.producer_id) for batch in pending)
 
         def confirmed(entry: int) -> None:
             segment.confirmed = entry
@@ -131,19 +150,40 @@ class BatchSender:
             batch.confirm()
         self.settled()
 
-    def take_back(self, segments: Sequence[OpenSegment], next_sequence: int) -> None:
-        """These segments were ended by recovery, the last one before `next_sequence`: what they
-        hold is confirmed, everything behind it will be sent again, in order."""
+    def take_back(self, held: Mapping[OpenSegment, int]) -> None:
+        """The segments that were sent to have ended: what is in those of `held`, up to its entry,
+        is confirmed, everything behind it will be sent again, in order."""
         again: list[Batch] = []
         for batch in self._sent:
             segment = batch.segment
-            is_held = segment in segments and batch.first_sequence < next_sequence
-            if segment is not None and is_held:
-                assert batch.first_sequence + batch.count <= next_sequence, "half a batch is there"
-                segment.confirmed = batch.entry
+            if segment is not None and batch.entry <= held.get(segment, -1):
+                assert not again, f"stream {self.stream!r}: what came before it is not there"
+                segment.confirmed = max(segment.confirmed, batch.entry)
             else:
                 batch.segment, batch.entry = None, -1
                 again.append(batch)
         for _ in again:
             self._sent.pop()
         self._ready.extendleft(reversed(again))
+
+    def renumber(self, first_sequence: int, append_time_ms: int) -> int:
+        """What is to be sent begins at this sequence now, later than it was made for, because a
+        batch of a sink came before it. Conditional records are refused. Returns what comes next."""
+        ready, sequence = list(self._ready), first_sequence
+        self._ready.clear()
+        for batch in ready:
+            if batch.producer_id == CONDITIONAL:
+                self.sealed_bytes -= len(batch.payload)
+                self.refuse(batch, batch.first_sequence, sequence)
+                continue
+            batch.restamp(sequence, append_time_ms)
+            sequence += batch.count
+            self._ready.append(batch)
+        return sequence
+
+    def refuse(self, batch: Batch, expected: int, sequence: int) -> None:
+        """Its records would not have the sequences they were taken for: they are not appended."""
+        error = SequenceMismatch(self.stream, expected, sequence)
+        if not batch.is_waited_for:
+            self.refused = error
+        batch.fail(error)

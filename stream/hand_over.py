@@ -117,7 +117,8 @@ async def _wait_sealed(ledgers: StreamLedgers, made: list[str]) -> None:
     versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
     async with aclosing(versions):
         async for stream in versions:
-            if stream is None or stream.open_segment is None:
+            # A writer that a commit has interrupted still has records to append.
+            if stream is None or (stream.open_segment is None and stream.interrupted is None):
                 return
             name = request_name(ledgers.stream, stream.epoch)
             path = f"{requests_path(ledgers.namespace)}/{name}"

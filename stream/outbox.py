@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ledger.errors import LedgerError
-from stream.batch import Batch, Ticket
+from stream.batch import CONDITIONAL, Batch, Ticket
 from stream.batch_sender import BatchSender
 from stream.core.compression import Compression, require
 from stream.core.entry_encoder import Headers
@@ -87,6 +87,20 @@ class Outbox(BatchSender):
         assert not self._open.values, "records were taken before the stream was"
         self._next_sequence = sequence
         self.last_time_ms = last_time_ms
+
+    def go_on_at(self, sequence: int, last_time_ms: int) -> None:
+        """What is not in the stream yet begins here: later, if a sink committed meanwhile."""
+        expected = self._ready[0].first_sequence if self._ready else self._next_sequence
+        assert sequence >= expected, f"stream {self.stream!r}: {sequence} after {expected}"
+        self.last_time_ms = max(self.last_time_ms, last_time_ms)
+        if sequence == expected:
+            return
+        gathering, was_next = self._open, self._next_sequence
+        self._next_sequence = self.renumber(sequence, last_time_ms)
+        if gathering.producer_id == CONDITIONAL and gathering.values:
+            self._open, self._plain_bytes_max = Batch(), self.record_bytes_max
+            self.refuse(gathering, was_next, self._next_sequence)
+        self._look_for_room()
 
     def use_policy(self, policy: NamespaceMetadata) -> None:
         """Limits, batching and compression from now on. Raises CompressionUnavailable."""
@@ -180,6 +194,11 @@ class Outbox(BatchSender):
         assert sequence == expected, f"producer {producer_id}: {sequence} after {expected - 1}"
         return batch
 
+    def open_conditional(self) -> None:
+        """The batch for records that must have their sequence; it may have taken the room."""
+        if self._open.producer_id != CONDITIONAL:
+            self._begin_batch(CONDITIONAL, 0)
+
     def check_sequence(self, expected: int) -> None:
         """Raises SequenceMismatch if the next record will not have this sequence."""
         if self.error is not None or self._closing is not None:
@@ -205,17 +224,21 @@ class Outbox(BatchSender):
             raise self.refusal()
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all of it is durable. Raises the error."""
+        """Sends what has gathered; returns when all of it is durable. Raises the error, and
+        SequenceMismatch if a conditional record was refused."""
+        await self.drain()
+        refused, self.refused = self.refused, None
+        if refused is not None:
+            raise copy.copy(refused)
+
+    async def drain(self) -> None:
+        """As `flush`; what was refused is kept in `refused`."""
         if self.error is not None:
             raise copy.copy(self.error)
         if self._open.values:
             self._seal_open()
             self.pump()
-        pending = self._ready or self._sent
-        if not pending:
-            await trio.lowlevel.checkpoint()
-            return
-        await Ticket(pending[-1], 0).wait()
+        await self.pending_settled()
 
     async def finish(self, reason: LedgerError) -> None:
         """Refuses new records, for this reason; returns when all those taken are durable."""
@@ -223,7 +246,7 @@ class Outbox(BatchSender):
             self._closing = reason
         self.has_room = False
         self._wake_room_waiters()
-        await self.flush()
+        await self.drain()
 
     # Gathering
 
@@ -246,7 +269,7 @@ class Outbox(BatchSender):
             self._plain_bytes_max = self.record_bytes_max
         batch.seal(
             self._next_sequence, self.last_time_ms, self._compression,
-            has_producers_before=self._mixture.add(batch.producer_id),
+            has_producers_before=self._mixture.add(max(0, batch.producer_id)),
         )  # fmt: skip
         self._next_sequence += batch.count
         self._ready.append(batch)

@@ -8,11 +8,13 @@ core/ownership.py.
 from __future__ import annotations
 
 import logging
+from contextlib import aclosing
 
 import trio
 
 from ledger.errors import (
     LedgerError,
+    LedgerFenced,
     MetadataConflict,
     MetadataCorrupt,
     MetadataUnavailable,
@@ -33,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
+_COMMIT_WAIT_S = 0.5
 _REPAIRS_IN_VAIN_MAX = 5
 """So many ledgers in a row on which nothing was confirmed: something that does not pass."""
 
@@ -63,6 +66,8 @@ class OwnSegments:
         self._is_prepare_tried = False
         self._segments: list[OpenSegment] = []
         """Segments with batches that may be unconfirmed: one, or two while rolling."""
+        self._ends: dict[int, int] = {}
+        """Ledgers of `_segments` that somebody ended, and their last entries."""
         self._error: LedgerError | None = None
         self._repairs_in_vain = 0
         self._confirmed_at_repair = -1
@@ -101,7 +106,9 @@ class OwnSegments:
         """
         fresh: list[LedgerWriter] = [] if made is None else [made]
 
-        async def make(_action: MakeLedger) -> int:
+        async def make(action: MakeLedger) -> int:
+            if fresh and fresh[0].ledger_id == action.spent:
+                fresh.pop().abandon()
             if not fresh:
                 fresh.append(await self._make())
             return fresh[0].ledger_id
@@ -121,6 +128,8 @@ class OwnSegments:
             if made is None and fresh:
                 await self._ledgers.discard(fresh[0])
             raise
+        finally:
+            self._ends |= machine.ends
         return fresh[0] if fresh else None
 
     async def _make(self) -> LedgerWriter:
@@ -145,7 +154,8 @@ class OwnSegments:
         assert begun.ledger_id == ledger.ledger_id, f"{begun} is not on ledger {ledger.ledger_id}"
         segment = OpenSegment(begun.number, ledger, begun.first_sequence)
         segment.is_published = True
-        self._segments = [segment]
+        self._segments, self._ends = [segment], {}
+        self._outbox.go_on_at(begun.first_sequence, self._stream.last_time_ms)
         self._outbox.use_segment(segment)
         self._outbox.is_paused = False
         self._outbox.settle()
@@ -235,6 +245,8 @@ class OwnSegments:
         for segment in self._segments:
             segment.ledger.on_confirmed = segment.ledger.on_failed = None
             segment.ledger.abandon()
+        if isinstance(cause, LedgerFenced):
+            await self._hear_of_commit()
         pause_s = _PAUSE_S
         while True:
             try:
@@ -250,6 +262,23 @@ class OwnSegments:
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
         self.repairs += 1
 
+    async def _hear_of_commit(self) -> None:
+        """Who commits a batch fences first, and says so in the metadata right after. If this
+        writer were faster, the other would have to fence it again."""
+        ledgers = self._ledgers
+        own = [segment.ledger.ledger_id for segment in self._segments]
+        with trio.move_on_after(_COMMIT_WAIT_S):
+            try:
+                versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
+                async with aclosing(versions):
+                    async for stream in versions:
+                        begun = None if stream is None else stream.open_segment
+                        is_ours = stream is not None and stream.epoch == self.epoch
+                        if not is_ours or begun is None or begun.ledger_id not in own:
+                            return
+            except LedgerError as error:
+                _log.info("stream=%s: nobody says who fenced: %s", ledgers.stream, error)
+
     async def _replace_segment(self) -> None:
         stream, version = await self._check_epoch()
         stale = list(self._segments)
@@ -263,11 +292,14 @@ class OwnSegments:
             f"{self._outbox.confirmed_sequence} records were confirmed\n{machine.story()}"
         )
         # Publishing the last one may have been given up for unknown, and have happened.
-        stored = [segment.ledger_id for segment in self._stream.segments]
+        ends, held = self._ends, dict[OpenSegment, int]()
         for segment in stale:
-            segment.is_published |= segment.ledger.ledger_id in stored
-        published = [segment for segment in stale if segment.is_published]
-        self._outbox.take_back(published, self._stream.next_sequence)
+            ledger_id = segment.ledger.ledger_id
+            segment.is_published |= ledger_id in ends
+            if segment.is_published:
+                # One of which nobody says where it ended was closed by us, with all it got.
+                held[segment] = ends.get(ledger_id, segment.entries - 1)
+        self._outbox.take_back(held)
         prepared, self._prepared, self._is_prepare_tried = self._prepared, None, False
         self._use(ledger)
         if prepared is not None:

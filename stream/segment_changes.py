@@ -12,7 +12,7 @@ import math
 
 import trio
 
-from ledger.errors import LedgerClosed, LedgerError, RetryableError
+from ledger.errors import LedgerClosed, LedgerError, LedgerFenced, RetryableError
 from ledger.writer import LedgerWriter
 from stream.core.ownership import Succession
 from stream.core.policy import NamespaceMetadata, should_prepare, should_roll
@@ -199,6 +199,9 @@ class SegmentChanges(OwnSegments):
         old = self._segments[-1]
         try:
             stream, version = await self._check_epoch()
+            if stream.interrupted is not None:
+                self._noticed(LedgerFenced(f"stream {stream.name!r}: a sink committed a batch"))
+                return
             ledger = await self._next_ledger(is_due)
         except RetryableError as error:
             self._retry_at = trio.current_time() + _ROLL_RETRY_S
@@ -215,7 +218,7 @@ class SegmentChanges(OwnSegments):
         self._outbox.use_segment(segment)
         machine = Succession(
             stream.name, now_ms, epoch=stream.epoch, stream=stream, version=version,
-            is_recovery=False,
+            is_recovery=False, begins_at=(segment.number, segment.first_sequence),
         )  # fmt: skip
         try:
             await self._succeed(machine, closing=old, made=ledger)
@@ -239,6 +242,8 @@ class SegmentChanges(OwnSegments):
         error = self._outbox.error
         if error is not None and not isinstance(error, (LedgerClosed, HandedOver)):
             raise copy.copy(error)
+        if self._outbox.refused is not None:
+            raise copy.copy(self._outbox.refused)
 
     async def _finish(self, reason: LedgerError) -> None:
         if self._end is None:

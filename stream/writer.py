@@ -15,7 +15,7 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from ledger.metastore.tasks import open_background
-from stream.batch import Ticket
+from stream.batch import CONDITIONAL, Ticket
 from stream.core.entry_encoder import Headers
 from stream.core.names import check_name
 from stream.core.position import Position
@@ -91,9 +91,11 @@ class StreamWriter:
         `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
         or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
-        if expected_sequence is not None:
-            self._outbox.check_sequence(expected_sequence)
-        return self._outbox.take(value, key, event_time_ms, headers)
+        if expected_sequence is None:
+            return self._outbox.take(value, key, event_time_ms, headers)
+        self._outbox.check_sequence(expected_sequence)
+        self._outbox.open_conditional()
+        return self._outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
 
     def receipt_of(self, ticket: Ticket) -> ReceiptTicket:
         """Asks for a receipt of a record that was just taken; `await .receipt()` gives it.
@@ -146,9 +148,11 @@ class StreamWriter:
         outbox = self._outbox
         while not outbox.has_room:
             await outbox.wait_room()
-        if expected_sequence is not None:
-            await self._expect(expected_sequence)
-        ticket = outbox.take(value, key, event_time_ms, headers)
+        if expected_sequence is None:
+            ticket = outbox.take(value, key, event_time_ms, headers)
+        else:
+            await self._open_conditional(expected_sequence)
+            ticket = outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
         if receipt:
             return await self.receipt_of(ticket).receipt()
         return await ticket.wait()
@@ -193,6 +197,7 @@ class StreamWriter:
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
                 sizes[begin:stop],
+                0 if expected_sequence is None else CONDITIONAL,
             )
             first = first or ticket
             begin += count
@@ -200,10 +205,21 @@ class StreamWriter:
         end = await last.wait()
         return await first.wait(), end
 
+    async def _open_conditional(self, sequence: int) -> None:
+        """Returns when a record that must have this sequence can be taken. Raises
+        SequenceMismatch."""
+        outbox = self._outbox
+        while True:
+            await self._expect(sequence)
+            outbox.open_conditional()
+            if outbox.has_room:
+                return
+            await outbox.wait_room()
+
     async def _expect(self, sequence: int) -> None:
         """Raises SequenceMismatch once what has it is durable: it may be the caller's own."""
         if sequence < self._outbox.next_sequence:
-            await self._outbox.flush()
+            await self._outbox.drain()
         self._outbox.check_sequence(sequence)
 
     async def producer(self, name: str) -> Producer:

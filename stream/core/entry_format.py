@@ -21,6 +21,9 @@ VERSION: Final = 1
 HEADER: Final = struct.Struct("<4sBBHIHHqqqqqqII")
 HEADER_BYTES: Final = HEADER.size
 
+_STAMP: Final = struct.Struct("<qq")
+_STAMP_OFFSET: Final = 16
+
 FLAG_KEYS: Final = 1
 FLAG_KEY_VALIDITY: Final = 2
 FLAG_EVENT_TIMES: Final = 4
@@ -117,3 +120,10 @@ def read_header(payload: Buffer) -> EntryHeader:
         flags, Compression(compression), count, header_bytes, first_sequence, append_time_ms,
         event_min, event_max, producer_id, producer_sequence, body, stored,
     )  # fmt: skip
+
+
+def restamped(payload: bytes, first_sequence: int, append_time_ms: int) -> bytes:
+    """The same entry with another sequence and append time: it comes to lie elsewhere than it was
+    made for."""
+    stamp = _STAMP.pack(first_sequence, append_time_ms)
+    return b"".join((payload[:_STAMP_OFFSET], stamp, payload[_STAMP_OFFSET + _STAMP.size :]))

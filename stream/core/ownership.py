@@ -16,7 +16,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, MetadataConflict
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.errors import EpochMismatch, NoSuchStream, TakenOver
 
@@ -45,9 +45,13 @@ class EndLedger:
 
 @dataclass(frozen=True, slots=True)
 class MakeLedger:
-    """Make a ledger, or take the one made ahead; answer LedgerMade."""
+    """Make a ledger, or take the one made ahead; answer LedgerMade.
+
+    `spent` is one that was made before, and was ended by a commit before anything was sent to it.
+    """
 
     prepared: int | None
+    spent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,9 @@ class Succession:
     epoch this writer holds.
 
     `begins_next` False only seals. `is_recovery` says how to end the ledger (a takeover always
-    recovers). Start of a roll needs `stream` and `version` as last seen.
+    recovers). Start of a roll needs `stream` and `version` as last seen. `begins_at` are number
+    and first sequence of the new segment if entries were sent to it already: it begins there, or
+    the roll fails (MetadataConflict).
     """
 
     def __init__(
@@ -124,6 +130,7 @@ class Succession:
         is_recovery: bool = True,
         begins_next: bool = True,
         if_epoch: int | None = None,
+        begins_at: tuple[int, int] | None = None,
     ) -> None:
         assert (epoch is None) == (stream is None), "a roll starts from the stream, a takeover not"
         assert epoch is None or if_epoch is None, "a roll knows its epoch"
@@ -132,12 +139,16 @@ class Succession:
         self.stream = stream
         self.version = version
         self.ended: SegmentEnd | None = None
+        self.ends: dict[int, int] = {}
+        """Ledgers of this writer that somebody ended, as far as it is known, and their last
+        entries."""
         self.made: int | None = None
         self.failure: LedgerError | None = None
         self._now_ms = now_ms
         self._is_recovery = is_recovery or epoch is None
         self._begins_next = begins_next
         self._if_epoch = if_epoch
+        self._begins_at = begins_at
         self._old_ledger: int | None = None
         self._gone: LedgerError | None = None
         self._target: StreamMetadata | None = None
@@ -169,6 +180,7 @@ class Succession:
         assert self._step is _Step.NEW, self.story()
         if self.stream is None:
             return self._go(_Step.READING_TO_TAKE, ReadStream())
+        self._note(self.stream)
         return self._end_old()
 
     def handle(self, event: Event) -> tuple[Action, ...]:
@@ -188,6 +200,8 @@ class Succession:
                 return self._go(_Step.READING_TO_TAKE, ReadStream())
             case _Step.ENDING, LedgerEnded(end):
                 self.ended = end
+                assert self._old_ledger is not None, self.story()
+                self.ends[self._old_ledger] = end.last_entry
                 return self._make()
             case _Step.ENDING, LedgerGone(error):
                 self._gone = error
@@ -235,11 +249,11 @@ class Succession:
             EndLedger(segment.ledger_id, segment.first_sequence, self._is_recovery),
         )
 
-    def _make(self) -> tuple[Action, ...]:
+    def _make(self, spent: int | None = None) -> tuple[Action, ...]:
         assert self.stream is not None, self.story()
         if self._begins_next:
-            return self._go(_Step.MAKING, MakeLedger(self.stream.prepared))
-        if self._old_ledger is None:
+            return self._go(_Step.MAKING, MakeLedger(self.stream.prepared, spent))
+        if self._old_ledger is None and self.stream.interrupted is None:
             return self._go(_Step.DONE)
         return self._store()
 
@@ -253,8 +267,22 @@ class Succession:
         if self._begins_next:
             assert self.made is not None, self.story()
             target = target.begun(self.epoch, self.made, self._now_ms)
+            begun = target.segments[-1]
+            if self._begins_at not in (None, (begun.number, begun.first_sequence)):
+                return self._fail(self._moved_on())
+        else:
+            target = target.released(self.epoch)
         self._target = target
         return self._go(_Step.STORING, StoreStream(target, self.version))
+
+    def _note(self, stream: StreamMetadata) -> None:
+        if stream.interrupted is not None:
+            self.ends[stream.interrupted.ledger_id] = stream.interrupted.last_entry
+
+    def _moved_on(self) -> MetadataConflict:
+        return MetadataConflict(
+            f"stream {self.name!r}: a batch was committed while its segment was rolled"
+        )
 
     def _look_again(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
         assert self.epoch is not None, self.story()
@@ -264,16 +292,26 @@ class Succession:
         if stream.epoch != self.epoch:
             return self._fail(TakenOver(self.name, self.epoch, stream.epoch))
         self.stream, self.version = stream, version
+        self._note(stream)
         segment = stream.open_segment
         ledger_id = None if segment is None else segment.ledger_id
+        if self.made is not None and ledger_id == self.made:
+            # Only we begin segments at our epoch: our change happened after all.
+            return self._go(_Step.DONE)
+        if self._begins_next and self.made in self.ends and self._begins_at is None:
+            # It happened, and a commit has ended the new segment before we knew of it.
+            self._is_recovery, self._gone, self.ended, self._old_ledger = True, None, None, None
+            return self._make(spent=self.made)
+        if ledger_id is None and not self._begins_next:
+            self._old_ledger = None
+            return self._make()
         if ledger_id == self._old_ledger:
             if self._gone is not None:
                 return self._fail(self._gone)
             return self._store()
-        if ledger_id == self.made and self._begins_next == (ledger_id is not None):
-            # Only we change segments at our epoch: our change happened after all.
-            return self._go(_Step.DONE)
-        # An earlier change of ours, whose outcome we gave up to learn, has happened only now:
-        # the segment it began is the one to end.
+        if self._begins_at is not None:
+            return self._fail(self._moved_on())
+        # A commit has ended our segment; or an earlier change of ours, whose outcome we gave up to
+        # learn, has happened only now: the segment it began is the one to end.
         self._is_recovery, self._gone, self.ended = True, None, None
         return self._end_old()
