@@ -7,7 +7,9 @@ work and knows of nothing. Points are named after the process and the step.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +50,13 @@ _SINK_NODES = "/ledgerstream/sinks/"
 
 
 class MortalDataSource(LedgerstreamDataSource):
-    """With the option `orders`, a directory."""
+    """With the option `orders`, a directory; `bug`: see MortalWriter."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        super().__init__({k: v for k, v in options.items() if k.lower() != "orders"})
-        self.orders = Orders(Path(next(v for k, v in options.items() if k.lower() == "orders")))
+        ours = {k.lower(): v for k, v in options.items() if k.lower() in ("orders", "bug")}
+        super().__init__({k: v for k, v in options.items() if k.lower() not in ours})
+        self.orders = Orders(Path(ours["orders"]))
+        self.bug = ours.get("bug", "")
 
     @classmethod
     def name(cls) -> str:
@@ -65,7 +69,7 @@ class MortalDataSource(LedgerstreamDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         if _is_planner("write_into_data_source"):
             self.orders.passes("plan.write")
-        return MortalWriter(super().streamWriter(schema, overwrite), self.orders)
+        return MortalWriter(super().streamWriter(schema, overwrite), self.orders, self.bug)
 
 
 def _is_planner(module: str) -> bool:
@@ -120,9 +124,13 @@ class MortalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class MortalWriter(DataSourceStreamArrowWriter):
-    def __init__(self, inner: Any, orders: Orders) -> None:
+    """`bug`: what is wrong with it, for tests that must find it. "forgets": takes each attempt at a
+    batch for another batch. "loses": the first rows of a task are not written."""
+
+    def __init__(self, inner: Any, orders: Orders, bug: str = "") -> None:
         self.inner = inner
         self.orders = orders
+        self.bug = bug
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         self.orders.passes("write.begin")
@@ -131,11 +139,15 @@ class MortalWriter(DataSourceStreamArrowWriter):
         return message
 
     def _mortal(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in iterator:
-            yield batch
+        for number, batch in enumerate(iterator):
+            if not (self.bug == "loses" and number == 0):
+                yield batch
             self.orders.passes("write.middle")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        if self.bug == "forgets":
+            messages = [replace(message, batch_id=None) for message in messages]  # type: ignore[type-var]
+            batchId = time.time_ns()
         with self.orders.around("commit"), _MortalStore(self.orders):
             self.inner.commit(messages, batchId)
 

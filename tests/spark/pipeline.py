@@ -75,6 +75,8 @@ class RunningQuery(threading.Thread):
         self.restarting = threading.Event()
 
     def run(self) -> None:
+        # Spark looks for a Python sink in the thread's active session, which this call sets.
+        self._spark.createDataFrame([], "nothing int")
         while not self._finishing.is_set():
             self._attempt({"processingTime": "0 seconds"})
         for _ in range(_TRIES_TO_FINISH):

@@ -72,9 +72,15 @@ def settings(directory: Path) -> dict[str, str]:
         ),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        # A test fails with all of what a Python worker said.
+        # A test fails with all of what a Python worker said, and with all causes.
+        "spark.sql.pyspark.jvmStacktrace.enabled": "true",
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
+
+
+def quiet_log(directory: Path) -> None:
+    """What Spark says is in `directory`/spark.log."""
+    (directory / "log4j2.properties").write_text(_LOG4J.format(log=directory / "spark.log"))
 
 
 def spark_environment(**more: str) -> dict[str, str]:
@@ -114,7 +120,7 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "log4j2.properties").write_text(_LOG4J.format(log=directory / "spark.log"))
+    quiet_log(directory)
     chosen: dict[str, str | float | bool | None] = {**settings(directory), **(more or {})}
     with _process_environment(spark_environment()):
         builder = SparkSession.builder.master(master).appName(directory.name)

@@ -42,8 +42,10 @@ EXPECTED = (
     "Connection reset",
     "Connection refused",
     "Stream closed",
+    "Python worker failed to connect back",
 )
-"""What Spark says when a process of its own has gone."""
+"""What Spark says when a process of its own has gone; the last one also when a busy machine took
+more than ten seconds to start it."""
 
 
 class Unexplained(Exception):

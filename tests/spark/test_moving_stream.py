@@ -1,0 +1,245 @@
+"""Streams that are appended, rolled, truncated and taken over while Spark reads them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from ledger.errors import LedgerError
+from tests.spark.streams import Streams, local
+
+NewCheckpoint = Callable[[], str]
+Row = tuple[str, int, int, int, bytes]
+"""Stream, partition, segment, sequence, value."""
+
+
+@dataclass
+class Collected:
+    """What a query has read, by micro-batch."""
+
+    batches: list[list[Row]] = field(default_factory=list)
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        columns = frame.select("stream", "partition", "segment", "sequence", "value")
+        self.batches.append([(*row[:4], bytes(row[4])) for row in columns.collect()])
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch in self.batches for row in batch]
+
+    def of(self, name: str) -> list[tuple[int, bytes]]:
+        """Sequences and values of a stream or partition, in the order in which they came."""
+        stream, _, partition = name.partition("#")
+        return [
+            (row[3], row[4])
+            for row in self.rows
+            if row[0] == stream and row[1] == int(partition or 0)
+        ]
+
+
+def begin(
+    spark: SparkSession, streams: Streams, checkpoint: str, **options: object
+) -> tuple[StreamingQuery, Collected]:
+    """A query that reads to its end of now if `availableNow` is given."""
+    available_now = options.pop("availableNow", False)
+    reader = spark.readStream.format("ledgerstream").option("cluster", streams.cluster)
+    for name, value in {"startingPosition": "earliest", **options}.items():
+        reader = reader.option(name, str(value))
+    collected = Collected()
+    writer = reader.load().writeStream.foreachBatch(collected)
+    writer = writer.option("checkpointLocation", checkpoint)
+    if available_now:
+        return writer.trigger(availableNow=True).start(), collected
+    return writer.trigger(processingTime="0 seconds").start(), collected
+
+
+def drain(spark: SparkSession, streams: Streams, checkpoint: str, **options: object) -> Collected:
+    query, collected = begin(spark, streams, checkpoint, availableNow=True, **options)
+    assert query.awaitTermination(60), "AvailableNow did not end"
+    return collected
+
+
+def wait_for(holds: Callable[[], object], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not after {seconds} s"
+        time.sleep(0.02)
+
+
+@contextmanager
+def beside(*works: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Runs these in threads until the block ends; what one raises is raised then."""
+    stop, errors = threading.Event(), []
+
+    def run(work: Callable[[threading.Event], None]) -> None:
+        try:
+            work(stop)
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    if errors:
+        raise errors[0]
+
+
+class Appender:
+    """Appends numbers to a stream, in segments that are rolled, until somebody takes over; then
+    goes on by a writer of its own. What became unknown is repeated: values may be twice in the
+    stream, and then must come out twice."""
+
+    def __init__(self, streams: Streams, name: str) -> None:
+        self.streams = streams
+        self.name = name
+        self.confirmed = 0
+
+    def __call__(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                with self.streams.writer(self.name) as writer:
+                    while not stop.is_set():
+                        values = [b"%08d" % (self.confirmed + n) + bytes(400) for n in range(30)]
+                        writer.append_many(values)
+                        self.confirmed += len(values)
+                        stop.wait(0.03)
+            except LedgerError:
+                continue
+
+
+def test_every_record_of_moving_streams_comes_out_once_and_in_order(
+    spark: SparkSession, streams: Streams, new_checkpoint: NewCheckpoint
+) -> None:
+    streams.namespace("moving").set_policy(roll_bytes=1 << 16, trash_ms=0)
+    plain, partitioned = streams.create("plain", namespace="moving"), "moving/parts"
+    streams.make(partitioned, partitions=2)
+    late = "moving/late"
+    checkpoint = new_checkpoint()
+    names = [plain, f"{partitioned}#0", f"{partitioned}#1"]
+
+    def take_over(stop: threading.Event) -> None:
+        while not stop.wait(0.7):
+            streams.of(plain).seal_stream(local(plain))
+
+    def truncate(stop: threading.Event) -> None:
+        """Behind what the query has read, of which nothing may be missed."""
+        while not stop.wait(0.5):
+            read = collected.of(plain)
+            if len(read) > 1000:
+                rows = {row.sequence: row.position for row in streams.rows(plain)}
+                at = rows.get(read[-600][0])
+                if at is not None:
+                    streams.of(plain).truncate(local(plain), at)
+
+    query, collected = begin(
+        spark, streams, checkpoint, streamPattern="moving/*", maxRecordsPerTrigger=2000
+    )
+    appenders = [Appender(streams, name) for name in names]
+    with beside(*appenders, take_over, truncate):
+        time.sleep(3)
+        streams.make(late)
+        streams.append(late, [b"late-%d" % n for n in range(10)])
+        time.sleep(3)
+    query.stop()
+    assert query.exception() is None
+    # The same Spark checkpoint again, in one micro-batch after the other, then all at once.
+    rest = drain(spark, streams, checkpoint, streamPattern="moving/*", maxRecordsPerTrigger=1500)
+    assert all(len(batch) <= 2000 for batch in (*collected.batches, *rest.batches))
+    collected.batches += rest.batches
+    assert collected.of(late) == [(n, b"late-%d" % n) for n in range(10)]
+    for name, appender in zip(names, appenders, strict=True):
+        read = collected.of(name)
+        if name == plain:
+            read.sort()  # several segments of one micro-batch are read side by side
+        assert [sequence for sequence, _ in sorted(read)] == list(range(len(read)))
+        assert len(read) >= appender.confirmed > 0
+        there = [(row.sequence, row.value) for row in streams.rows(name)]
+        assert sorted(read)[-len(there) :] == there
+    assert streams.rows(plain)[0].sequence > 0, "nothing was truncated"
+    assert max(row[2] for row in collected.rows) > 3, "nothing was rolled"
+    assert_order_within_segments(collected)
+
+
+def assert_order_within_segments(collected: Collected) -> None:
+    for batch in collected.batches:
+        last: dict[tuple[str, int, int], int] = {}
+        for stream, partition, segment, sequence, _ in batch:
+            key = (stream, partition, segment)
+            assert sequence > last.get(key, -1), f"{key}: {sequence} came after {last[key]}"
+            last[key] = sequence
+
+
+def test_available_now_ends_at_the_record_that_was_last_when_it_began(
+    spark: SparkSession, streams: Streams, new_checkpoint: NewCheckpoint
+) -> None:
+    name, checkpoint = streams.create("available-now"), new_checkpoint()
+    appender = Appender(streams, name)
+    options: dict[str, Any] = {"stream": name, "minRecordsPerTrigger": 10**6}
+    with beside(appender):
+        wait_for(lambda: appender.confirmed >= 300, "records are appended")
+        before = appender.confirmed
+        query, first = begin(
+            spark, streams, checkpoint, availableNow=True, maxRecordsPerTrigger=10**6, **options
+        )
+        wait_for(lambda: first.batches, "the first micro-batch")
+        after = appender.confirmed
+        assert query.awaitTermination(60)
+        # The last batch of a writer that goes on may be confirmed and not known to be.
+        assert before - 30 <= len(first.rows) <= after + 60
+        second = drain(
+            spark, streams, checkpoint, stream=name, maxRecordsPerTrigger=170,
+            minRecordsPerTrigger=100,
+        )  # fmt: skip
+    assert {len(batch) for batch in second.batches[:-1]} == {170}
+    last = drain(spark, streams, checkpoint, stream=name)
+    read = [row for part in (first, second, last) for row in part.of(name)]
+    assert read == [(row.sequence, row.value) for row in streams.rows(name)]
+    assert drain(spark, streams, checkpoint, stream=name).rows == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_records_that_were_truncated_unread_fail_the_query_or_are_counted(
+    spark: SparkSession, streams: Streams, new_checkpoint: NewCheckpoint, fails: bool
+) -> None:
+    name, checkpoint = streams.written([b"%d" % n for n in range(100)]), new_checkpoint()
+    options = {"stream": name, "failOnDataLoss": str(fails).lower()}
+    assert len(drain(spark, streams, checkpoint, **options).rows) == 100
+    streams.append(name, [b"%d" % n for n in range(100, 200)])
+    streams.of(name).truncate(local(name), streams.rows(name)[150].position)
+    query, collected = begin(spark, streams, checkpoint, availableNow=True, **options)
+    if fails:
+        with pytest.raises(Exception, match=rf"DataLoss.*'{name}'.* 100 to 149 \(50 records\)"):
+            query.awaitTermination(60)
+        return
+    assert query.awaitTermination(60)
+    assert [value for _, value in collected.of(name)] == [b"%d" % n for n in range(150, 200)]
+    (source,) = query.recentProgress[-1].sources
+    assert source.latestOffset is not None
+    assert '"lost_records": 50' in source.latestOffset
+
+
+def test_lag_and_newest_offsets_are_in_the_progress(
+    spark: SparkSession, streams: Streams, new_checkpoint: NewCheckpoint
+) -> None:
+    name = streams.written([b"%d" % n for n in range(100)])
+    query, _ = begin(
+        spark, streams, new_checkpoint(), availableNow=True, stream=name, maxRecordsPerTrigger=60
+    )
+    assert query.awaitTermination(60)
+    lags = [source.latestOffset for p in query.recentProgress for source in p.sources]
+    assert '"lag": {"records": 40, ' in str(lags[0])
+    assert '"lag": {"records": 0, "bytes": 0, "seconds": 0}' in str(lags[1])
