@@ -14,16 +14,26 @@ from pyspark.sql import datasource as spark_filters
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from connectors.spark.backlog import (
+    ending_offset,
+    for_each,
+    open_streams,
+    place_of,
+    starting_offset,
+)
 from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded
-from connectors.spark.core.planner import SegmentRange, plan
+from connectors.spark.core.offsets import StreamOffset
+from connectors.spark.core.planner import SegmentRange, plan, ranges_between
 from connectors.spark.kept_client import kept
+from connectors.spark.losses import LossLog
 from connectors.spark.options import ReadOptions
 from connectors.spark.pieces import Piece, make_pieces, read_piece
 from connectors.spark.plain_errors import plain_errors
 from connectors.spark.progress import tell_plan
 from connectors.spark.schema import arrow_schema
+from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
-from stream.namespace import Namespace
+from stream.core.position import NUMBER_MAX, FromEventTime, FromSequence, FromTime, Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,24 +118,56 @@ def _comparison(each: Filter) -> Comparison | None:
 
 
 async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
-    ranges: list[SegmentRange] = []
-    for name in options.selection.streams:
-        namespace_name, _, stream_name = name.partition("/")
-        namespace = Namespace(client, namespace_name)
-        stream, _ = await namespace.store.read_stream(namespace_name, stream_name)
-        for segment in stream.segments:
-            last = segment.last_entry
-            nbytes = segment.nbytes
-            if segment.is_open:
-                reader = await client.open_ledger(segment.ledger_id, recover=False)
-                last, nbytes = reader.last_add_confirmed, reader.length
-            if last >= 0:
-                ranges.append(SegmentRange(name, segment, 0, 0, last, None, nbytes))
+    """What the batch reads, as it is now. Raises what finding streams and places raises."""
+    losses = LossLog(is_error=options.fail_on_data_loss)
+    streams = await open_streams(client, options.selection)
+
+    async def of_one(name: str) -> list[SegmentRange]:
+        base, _, partition = name.partition("#")
+        if not bounds.may_be_in_stream(base, int(partition or 0)):
+            return []
+        places = streams[name]
+        start = await starting_offset(places, options.starting, losses)
+        end = await ending_offset(places, options.ending)
+        start, end = await _within(places, start, end, bounds)
+        found = ranges_between(name, places.metadata, start, end)
+        return [each for each in found if bounds.may_be_in_segment(each.segment)]
+
+    found = await for_each(sorted(streams), of_one)
     tasks = plan(
-        ranges, task_bytes_max=options.max_bytes_per_task, tasks_min=options.min_tasks or 1
+        [each for ranges in found for each in ranges],
+        task_bytes_max=options.max_bytes_per_task,
+        tasks_min=options.min_tasks or 1,
     )
     tell_plan(options, tasks)
     return await make_pieces(
         client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
         is_loss_error=options.fail_on_data_loss,
     )  # fmt: skip
+
+
+async def _within(
+    places: StreamPlaces, start: StreamOffset, end: StreamOffset, bounds: Bounds
+) -> tuple[StreamOffset, StreamOffset]:
+    """The same, nearer to each other where the bounds say that nothing matches beyond: a few
+    headers of entries are read then, instead of all that is there."""
+    lows: list[Start] = []
+    highs: list[Start] = []
+    if bounds.sequence.low > start.sequence:
+        lows.append(FromSequence(min(bounds.sequence.low, end.sequence)))
+    if bounds.sequence.high < end.sequence:
+        highs.append(FromSequence(max(bounds.sequence.high + 1, start.sequence)))
+    for span, low in ((bounds.append_ms, FromTime), (bounds.event_ms, FromEventTime)):
+        if 0 < span.low <= NUMBER_MAX:
+            lows.append(low(span.low))
+    if 0 <= bounds.append_ms.high < NUMBER_MAX:
+        highs.append(FromTime(bounds.append_ms.high + 1))
+    for place in lows:
+        start = max(start, await place_of(places, place), key=_sequence)
+    for place in highs:
+        end = min(end, await place_of(places, place), key=_sequence)
+    return start, end
+
+
+def _sequence(offset: StreamOffset) -> int:
+    return offset.sequence
