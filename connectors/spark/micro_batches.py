@@ -7,9 +7,12 @@ all of it had been read. Without Spark in it, and for one loop.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import trio
 
 from connectors.spark.backlog import for_each, is_meant, starting_offset
 from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
@@ -19,10 +22,15 @@ from connectors.spark.followers import Followers
 from connectors.spark.losses import Loss, LossLog, of_truncated, of_vanished
 from connectors.spark.options import Positions, Selection
 from connectors.spark.stream_places import StreamPlaces
-from ledger.errors import NoSuchEntry, NoSuchLedger
+from ledger.errors import NoSuchEntry, NoSuchLedger, RetryableError
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
+PATIENCE_S = 60.0
+"""How long a metadata store or bookies may be away before the query ends with their error."""
+_PAUSE_S = 0.5
 _PURGES_MAX = 5
 """So often streams may be purged under our hands in one call."""
 _AGES_MAX = 32
@@ -101,11 +109,11 @@ class MicroBatches:
             names = list(self.followers.streams)
             return Offsets(dict(zip(names, await for_each(names, of_one), strict=True)))
 
-        return await self._steadily(of_all)
+        return await self.steadily(of_all)
 
     async def settle_end(self) -> None:
         """From now on nothing is read but what is confirmed now (Trigger.AvailableNow)."""
-        await self.followers.look_closely()
+        await self.steadily(self.followers.look_closely)
         self._final = self.newest()
 
     def newest(self) -> Offsets:
@@ -119,7 +127,7 @@ class MicroBatches:
         and metadata raises.
         """
         await self.followers.catch_up()
-        return await self._steadily(lambda: self._latest(start, limits, waited_ms))
+        return await self.steadily(lambda: self._latest(start, limits, waited_ms))
 
     async def _latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
         await self._settle_vanished(start)
@@ -162,7 +170,7 @@ class MicroBatches:
         async def of_one(name: str) -> list[SegmentRange]:
             return await self._ranges_of(name, start.get(name), end[name])
 
-        found = await self._steadily(lambda: for_each(names, of_one))
+        found = await self.steadily(lambda: for_each(names, of_one))
         return [each for ranges in found for each in ranges]
 
     def forget_before(self, end: Offsets) -> None:
@@ -172,17 +180,25 @@ class MicroBatches:
             if places is not None:
                 places.forget_before(offset)
 
-    async def _steadily(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives; once more if streams were purged while it looked at them."""
-        for _ in range(_PURGES_MAX):
+    async def steadily(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` gives; once more if streams were purged while it looked at them, or somebody
+        did not answer for a while: a query of many days must not end for that."""
+        give_up_s = trio.current_time() + PATIENCE_S
+        purges = 0
+        while True:
             before = self.followers.version
             try:
                 return await work()
             except (NoSuchLedger, NoSuchEntry):
                 await for_each(list(self.followers.streams), self.followers.refresh)
-                if self.followers.version == before:
+                purges += 1
+                if purges > _PURGES_MAX or self.followers.version == before:
                     raise  # nobody truncated anything: something is wrong
-        return await work()
+            except RetryableError as error:
+                if trio.current_time() > give_up_s:
+                    raise
+                _log.warning("a query waits, and asks again: %s", error)
+                await trio.sleep(_PAUSE_S)
 
     # Streams that are there
 

@@ -271,9 +271,11 @@ async def _pieces(
         tasks_min=options.min_tasks or 1,
         task_bytes_min=SMALL_TASK_BYTES if _is_default(options.min_tasks) else 0,
     )
-    return await make_pieces(
-        client, options.cluster, tasks, rows_per_batch=options.rows_per_batch,
-        is_loss_error=options.fail_on_data_loss,
+    return await batches.steadily(
+        lambda: make_pieces(
+            client, options.cluster, tasks, rows_per_batch=options.rows_per_batch,
+            is_loss_error=options.fail_on_data_loss,
+        )
     )  # fmt: skip
 
 

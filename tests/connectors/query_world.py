@@ -42,11 +42,13 @@ class Query:
         *,
         fail_on_data_loss: bool = True,
         followed_max: int = FOLLOWED_MAX,
+        executor: LedgerClient | None = None,
         **options: str,
     ) -> None:
         given = {"cluster": "sqlite:///x", "startingPosition": "earliest", **options}
         read = ReadOptions.parse(given, {}, is_streaming=True)
         self.client = client
+        self.executor = executor or client
         self.log = log
         self.losses = LossLog(is_error=fail_on_data_loss)
         self.batches = MicroBatches(read.selection, read.starting, self.losses)
@@ -106,7 +108,7 @@ class Query:
         for each in ranges:
             rows += [
                 Seen(each.stream, end[each.stream].created_ms, record.sequence, record.value)
-                for record in await read_ranges(self.client, [each])
+                for record in await read_ranges(self.executor, [each])
             ]
         return rows
 

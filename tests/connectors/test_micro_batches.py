@@ -444,6 +444,31 @@ def test_a_micro_batch_that_was_planned_and_truncated_is_a_loss_when_it_is_read_
     told(story)
 
 
+# Trouble
+
+
+def test_a_query_outlives_a_store_that_is_away_for_a_while() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a", "b") as namespace:
+            for stream in ("a", "b"):
+                await append(namespace, stream, 30)
+            async with cluster.client("query") as client:
+                query = Query(client, [], executor=namespace.client, streamPattern="n/*")
+                async with query.running():
+                    await query.step(Limits(records_max=11))
+                    cluster.metadata.cut_off("query")
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(query.drain, Limits(records_max=7))
+                        await trio.sleep(20)
+                        cluster.metadata.heal()
+                    await append(namespace, "b", 5)
+                    await trio.sleep(5)
+                    await query.drain()
+            assert by_stream(query.seen) == await all_of(namespace, "a", "b")
+
+    told(story)
+
+
 # Everything at once
 
 
@@ -483,7 +508,7 @@ class _Torment:
                 continue
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_record_of_moving_streams_comes_out_once_and_in_order(seed: int) -> None:
     async def story(cluster: SimCluster) -> None:
         async with a_world(cluster, "a", "b") as namespace:
@@ -496,7 +521,7 @@ def test_every_record_of_moving_streams_comes_out_once_and_in_order(seed: int) -
                 for stream in ("a", "b", "c"):
                     nursery.start_soon(torment.write, stream)
                 nursery.start_soon(torment.take_over, ["a", "b"])
-                for _ in range(6):
+                for _ in range(4):
                     query = Query(namespace.client, log, streamPattern="n/*")
                     async with query.running():
                         if query.log[1:]:
@@ -505,7 +530,7 @@ def test_every_record_of_moving_streams_comes_out_once_and_in_order(seed: int) -
                             )
                         if rng.random() < 0.4:
                             await query.batches.settle_end()
-                        for _ in range(rng.randrange(1, 12)):
+                        for _ in range(rng.randrange(1, 8)):
                             limits = rng.choice(
                                 [Limits(), Limits(records_max=37), Limits(bytes_max=500)]
                             )
