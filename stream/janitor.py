@@ -13,18 +13,21 @@ from typing import TypeVar
 import trio
 
 from ledger.client import LedgerClient
+from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, MetadataConflict, MetadataCorrupt, NoSuchLedger
 from ledger.metastore.base import Check
 from stream.core.metadata import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.policy import NamespaceMetadata
+from stream.core.sinks import SinkMetadata, SinkTag
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.group_store import forget_groups
 from stream.partition_sizes import PartitionSizes
 from stream.partitions import delete_uncounted, uncounted
 from stream.reclaim import Seen, apply_retention
+from stream.sink_store import find_sink
 from stream.store import StreamStore, namespace_path, stream_path
-from stream.succession import STREAM_TAG
+from stream.succession import SINK_TAG, STREAM_TAG
 from stream.trash import TOMBSTONE_MS, Trash, delete
 
 _log = logging.getLogger(__name__)
@@ -33,6 +36,9 @@ T = TypeVar("T")
 
 ORPHAN_AGE_MS = 3_600_000
 """A ledger nobody names is left alone for so long: its writer may be about to publish it."""
+SINK_ORPHAN_AGE_MS = 86_400_000
+"""The same for one that a task of a sink made: its batch may run for hours before it is committed.
+Once that batch is committed, or a later one, what it did not take goes at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class _Sweep:
     counts: dict[str, int] = field(default_factory=dict)
     named: set[int] = field(default_factory=set)
     """Ledgers that a stream or the trash names."""
+    sinks: dict[str, SinkMetadata | None] = field(default_factory=dict)
     tombstones: list[tuple[StreamMetadata, int]] = field(default_factory=list)
     """And their versions, from before the trash was looked at."""
 
@@ -74,16 +81,24 @@ class Janitor:
         client: of the cluster; the caller keeps it open.
         namespace: its name.
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
+        sink_orphan_age_ms: the same for one that a sink's task made, while its batch is not
+            committed; the batch fails if it takes longer.
     """
 
     def __init__(
-        self, client: LedgerClient, namespace: str, *, orphan_age_ms: int = ORPHAN_AGE_MS
+        self,
+        client: LedgerClient,
+        namespace: str,
+        *,
+        orphan_age_ms: int = ORPHAN_AGE_MS,
+        sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
     ) -> None:
         self._client = client
         self._store = StreamStore(client.store)
         self._trash = Trash(client, namespace)
         self._namespace = namespace
         self._orphan_age_ms = orphan_age_ms
+        self._sink_orphan_age_ms = sink_orphan_age_ms
         self._foreign: set[int] = set()
         """Ledgers that are not of this namespace: looked at once, not in every sweep."""
 
@@ -223,16 +238,32 @@ class Janitor:
             if not tag.startswith(prefix):
                 self._foreign.add(ledger_id)
                 continue
-            if now_ms - metadata.created_ms < self._orphan_age_ms:
-                continue
             name = tag[len(prefix) :].decode(errors="replace")
             try:
+                if not await self._is_over(sweep, metadata, now_ms):
+                    continue
                 sweep.count("orphans_deleted", await self._delete_orphan(sweep, ledger_id, name))
             except MetadataConflict:
                 continue  # the stream or the trash changed just now: the next sweep looks again
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("ledger=%d: orphan of stream=%s stays: %s", ledger_id, name, error)
+
+    async def _is_over(self, sweep: _Sweep, metadata: LedgerMetadata, now_ms: int) -> bool:
+        """Whether nobody can be about to give this ledger to a stream. Should somebody all the
+        same, he finds it gone, and nothing is committed."""
+        age_ms = now_ms - metadata.created_ms
+        data = metadata.custom.get(SINK_TAG)
+        if data is None:
+            return age_ms >= self._orphan_age_ms
+        tag = SinkTag.decode(data)
+        if tag.sink_id is not None and tag.batch_id is not None:
+            if tag.sink_id not in sweep.sinks:
+                sweep.sinks[tag.sink_id] = await find_sink(self._client.store, tag.sink_id)
+            sink = sweep.sinks[tag.sink_id]
+            if sink is not None and sink.is_committed(tag.batch_id):
+                return True
+        return age_ms >= self._sink_orphan_age_ms
 
     async def _delete_orphan(self, sweep: _Sweep, ledger_id: int, name: str) -> int:
         """Only if no ledger moved between streams and trash since the sweep began, and the stream

@@ -27,6 +27,14 @@ async def look_at_sink(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata
     return decode_sink(sink_id, node.data), node.version
 
 
+async def find_sink(store: MetadataStore, sink_id: str) -> SinkMetadata | None:
+    """None if it never committed, and if no sink can have this id. Raises MetadataCorrupt."""
+    try:
+        return (await look_at_sink(store, sink_id))[0]
+    except InvalidArgument:
+        return None
+
+
 async def list_sinks(store: MetadataStore) -> list[str]:
     """Ids, sorted."""
     return await store.children(ROOT)

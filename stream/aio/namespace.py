@@ -196,9 +196,10 @@ class Namespace:
     ) -> StreamMetadata:
         """Makes closed ledgers of stream entries segments of the stream, in this order.
 
-        Once per (sink, batch): the batch committed last is committed again without effect.
-        The ledgers' entries must count sequences from the begin of their segment. Raises
-        CommitOutOfOrder for an older batch, StreamBusy while a writer has an open segment.
+        Once per (sink, batch), whatever the streams: the batch the sink committed last is committed
+        again without effect. The ledgers' entries must count sequences from the begin of their
+        segment. A writer at work on the stream goes on behind them by itself. Raises
+        CommitOutOfOrder for an older batch.
         """
         return await self._crossing.call(
             lambda: self._inner.commit_segments(stream, sink_id, batch_id, ledger_ids)

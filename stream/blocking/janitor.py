@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stream.blocking.client import LedgerClient
 from stream.blocking.crossing import Crossing
-from stream.janitor import ORPHAN_AGE_MS, SweepReport
+from stream.janitor import ORPHAN_AGE_MS, SINK_ORPHAN_AGE_MS, SweepReport
 from stream.janitor import Janitor as TrioJanitor
 
 
@@ -18,16 +18,28 @@ class Janitor:
         client: of the cluster; the caller keeps it open.
         namespace: its name.
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
+        sink_orphan_age_ms: the same for one that a sink's task made, while its batch is not
+            committed; the batch fails if it takes longer.
     """
 
     _crossing: Crossing
     _inner: TrioJanitor
 
     def __init__(
-        self, client: LedgerClient, namespace: str, *, orphan_age_ms: int = ORPHAN_AGE_MS
+        self,
+        client: LedgerClient,
+        namespace: str,
+        *,
+        orphan_age_ms: int = ORPHAN_AGE_MS,
+        sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
     ) -> None:
         self._crossing = client._crossing
-        self._inner = TrioJanitor(client._inner, namespace, orphan_age_ms=orphan_age_ms)
+        self._inner = TrioJanitor(
+            client._inner,
+            namespace,
+            orphan_age_ms=orphan_age_ms,
+            sink_orphan_age_ms=sink_orphan_age_ms,
+        )
 
     @classmethod
     def _of(cls, crossing: Crossing, holder: TrioJanitor) -> Janitor:

@@ -15,7 +15,7 @@ from ledger.cli.supervised import wait_starter_gone
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
 from stream.errors import NoSuchNamespace
-from stream.janitor import Janitor, SweepReport
+from stream.janitor import SINK_ORPHAN_AGE_MS, Janitor, SweepReport
 from stream.namespace import list_namespaces
 
 _CLUSTER = ClusterOption()
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 async def janitor(
     *,
     interval_s: float = 60.0,
+    sink_orphan_hours: float = SINK_ORPHAN_AGE_MS / 3_600_000,
     once: bool = False,
     child: Annotated[bool, Parameter(show=False, negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
@@ -40,13 +41,17 @@ async def janitor(
     ----------
     interval_s
         Seconds from one sweep to the next.
+    sink_orphan_hours
+        How old a ledger must be that a task of a sink (Spark) made and no commit took, while its
+        batch is not committed. A batch must not take longer.
     once
         Sweep once, print what was done, and exit.
     """
     logging.basicConfig(level=logging.WARNING)
+    age_ms = int(sink_orphan_hours * 3_600_000)
     async with LedgerClient.connect(cluster.uri) as client:
         if once:
-            reports = await sweep(client)
+            reports = await sweep(client, sink_orphan_age_ms=age_ms)
             rows = [{"namespace": name, **asdict(report)} for name, report in reports.items()]
             output.show_list(rows, title="sweep", none="no namespaces")
             return int(any(report.failures for report in reports.values()))
@@ -55,7 +60,7 @@ async def janitor(
                 nursery.start_soon(_end_with_starter, nursery.cancel_scope)
             sys.stdout.write("ready janitor\n")
             sys.stdout.flush()
-            await _sweep_for_ever(client, interval_s)
+            await _sweep_for_ever(client, interval_s, age_ms)
     return None
 
 
@@ -64,18 +69,21 @@ async def _end_with_starter(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _sweep_for_ever(client: LedgerClient, interval_s: float) -> None:
+async def _sweep_for_ever(client: LedgerClient, interval_s: float, sink_orphan_age_ms: int) -> None:
     janitors: dict[str, Janitor] = {}
     while True:
         try:
-            await sweep(client, janitors)
+            await sweep(client, janitors, sink_orphan_age_ms=sink_orphan_age_ms)
         except LedgerError as error:
             _log.warning("sweep failed: %s", error)
         await trio.sleep(interval_s)
 
 
 async def sweep(
-    client: LedgerClient, janitors: dict[str, Janitor] | None = None
+    client: LedgerClient,
+    janitors: dict[str, Janitor] | None = None,
+    *,
+    sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
 ) -> dict[str, SweepReport]:
     """One sweep of every namespace there is.
 
@@ -89,7 +97,8 @@ async def sweep(
         del known[gone]
     reports = {}
     for name in names:
-        janitor = known.setdefault(name, Janitor(client, name))
+        fresh = Janitor(client, name, sink_orphan_age_ms=sink_orphan_age_ms)
+        janitor = known.setdefault(name, fresh)
         try:
             reports[name] = await janitor.sweep()
         except NoSuchNamespace:

@@ -102,7 +102,7 @@ async def _swept(cluster: str) -> dict[str, int]:
         before = len(await client.list_ledgers())
         named: set[int] = set()
         for name in (NAMESPACE, "inputs"):
-            await Janitor(client, name, orphan_age_ms=0).sweep()
+            await Janitor(client, name, orphan_age_ms=0, sink_orphan_age_ms=0).sweep()
             namespace = Namespace(client, name)
             for stream in await namespace.list_streams():
                 for one in await _parts(namespace, stream):

@@ -115,7 +115,8 @@ class Streams:
 
     def sweep(self, name: str = NAMESPACE, *, orphan_age_ms: int = 0) -> SweepReport:
         """What the janitor does in a namespace."""
-        return Janitor(self.client, name, orphan_age_ms=orphan_age_ms).sweep()
+        age_ms = orphan_age_ms
+        return Janitor(self.client, name, orphan_age_ms=age_ms, sink_orphan_age_ms=age_ms).sweep()
 
 
 def local(name: str) -> str:
