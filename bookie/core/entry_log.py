@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookie.core.caches import ENTRY_OFFSET, OFFSET_MASK, Half
+from bookie.core.caches import ENTRY_OFFSET, OFFSET_MASK, Buffer, Half
 
 FILE_MAGIC = b"LSELOG\x00\x01"
 FILE_HEADER_BYTES = 32
@@ -35,18 +35,22 @@ STEP_BYTES = 256 * 1024
 """Bytes that may be copied in one step after a full window was gathered."""
 UNIFORM_BODY_BYTES_MAX = 4096
 """Beyond this, copying a body twice costs more than a view of it."""
+VIEWED_BODY_BYTES_MIN = 4096
+"""Bodies of this size on average are written from where they are; smaller ones are joined."""
 
 _frame_length = struct.Struct(">i").unpack_from
 
 
 class Run(NamedTuple):
-    """Consecutive entries of one ledger, ready to be written: `head` then `body`."""
+    """Consecutive entries of one ledger, ready to be written: `head` then `pieces`, which are
+    valid as long as the half they were made of is being flushed."""
 
     ledger_id: int
     first: int
     lengths: array[int]
     head: bytes
-    body: bytes
+    pieces: Sequence[Buffer]
+    body_bytes: int
 
 
 class RunHeader(NamedTuple):
@@ -89,13 +93,16 @@ def decode_lengths(data: bytes | memoryview) -> array[int]:
     return lengths
 
 
-def make_run(ledger_id: int, first: int, lengths: array[int], body: bytes) -> Run:
-    """The record of one run; `body` is the entries' bytes one after the other."""
-    fields = _RUN_FIELDS.pack(crc32c(body), len(lengths), ledger_id, first, len(body))
+def make_run(ledger_id: int, first: int, lengths: array[int], pieces: Sequence[Buffer]) -> Run:
+    """The record of one run; `pieces` are the entries' bytes one after the other."""
+    crc = body_bytes = 0
+    for piece in pieces:
+        crc = crc32c(piece, crc)
+        body_bytes += len(piece)
+    fields = _RUN_FIELDS.pack(crc, len(lengths), ledger_id, first, body_bytes)
     fields += encode_lengths(lengths)
-    return Run(
-        ledger_id, first, lengths, _RUN_PREFIX.pack(RUN_MAGIC, crc32c(fields)) + fields, body
-    )
+    head = _RUN_PREFIX.pack(RUN_MAGIC, crc32c(fields)) + fields
+    return Run(ledger_id, first, lengths, head, pieces, body_bytes)
 
 
 def decode_run_header(data: bytes) -> RunHeader:
@@ -147,9 +154,12 @@ def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list
                 yield runs
                 runs, entries_done, bytes_done = [], 0, 0
             for begin, end in _cuts(window, lengths):
-                body = b"".join(bodies[begin:end])
-                runs.append(make_run(ledger_id, window[begin], lengths[begin:end], body))
-                bytes_done += len(body)
+                pieces: Sequence[Buffer] = bodies[begin:end]
+                if sum(lengths[begin:end]) < VIEWED_BODY_BYTES_MIN * len(pieces):
+                    pieces = (b"".join(pieces),)
+                run = make_run(ledger_id, window[begin], lengths[begin:end], pieces)
+                runs.append(run)
+                bytes_done += run.body_bytes
                 # A record costs about as much as gathering ten entries.
                 entries_done += 10
                 if bytes_done > STEP_BYTES or entries_done >= RUN_ENTRIES_MAX:

@@ -93,8 +93,9 @@ class EntryLogs:
         self._next_id = max(self._next_id, log_id + 1)
 
     async def append(self, run: Run) -> PlacedRun:
-        """Takes a run and says where it will lie. Written at the latest by `sync`."""
-        size = len(run.head) + len(run.body)
+        """Takes a run and says where it will lie. Written at the latest by `sync`: till then its
+        pieces must not change."""
+        size = len(run.head) + run.body_bytes
         if self._current is not None and self._position + size > self._log_bytes_max:
             await self.seal()
         if self._current is None:
@@ -102,10 +103,10 @@ class EntryLogs:
         assert self.current_id is not None
         offset = self._position + len(run.head)
         self._position += size
-        self._pending += (run.head, run.body)
+        self._pending += (run.head, *run.pieces)
         self._pending_bytes += size
         ledgers = self.current_ledgers
-        ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + len(run.body)
+        ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + run.body_bytes
         if self._pending_bytes >= self._write_bytes:
             await self._write()
         return PlacedRun(run.ledger_id, run.first, self.current_id, offset, run.lengths)

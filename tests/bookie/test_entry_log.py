@@ -25,15 +25,18 @@ from tests.bookie.test_caches import make_entry, make_frame
 def _entries_of(run: Run) -> dict[tuple[int, int], bytes]:
     found = {}
     begin = 0
+    body = b"".join(run.pieces)
     for i, length in enumerate(run.lengths):
-        found[run.ledger_id, run.first + i] = run.body[begin : begin + length]
+        found[run.ledger_id, run.first + i] = body[begin : begin + length]
         begin += length
-    assert begin == len(run.body)
+    assert begin == len(body) == run.body_bytes
     return found
 
 
 adds = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 40), st.sampled_from([0, 5, 5, 5, 5, 30, 3000])),
+    st.tuples(
+        st.integers(0, 2), st.integers(0, 40), st.sampled_from([0, 5, 5, 5, 5, 30, 3000, 6000])
+    ),
     max_size=80,
 )
 
@@ -71,7 +74,19 @@ def test_runs_end_at_a_thousand_entries_and_at_their_bytes() -> None:
     steps = list(flush_steps(cache.active, cache.segments))
     runs = [run for step in steps for run in step]
     assert [len(run.lengths) for run in runs] == [1000, 1000, 500, 5, 5, 5, 5, 5, 5, 1]
-    assert max(sum(len(run.body) for run in step) for step in steps) <= core.RUN_BYTES_MAX + 40
+    assert max(sum(run.body_bytes for run in step) for step in steps) <= core.RUN_BYTES_MAX + 40
+
+
+def test_large_bodies_are_not_copied() -> None:
+    cache = WriteCache(bytes_max=1 << 24)
+    for i in range(10):
+        cache.put_frame(make_frame(1, i, bytes([i]) * 50_000))
+    (run,) = [run for step in flush_steps(cache.active, cache.segments) for run in step]
+    assert list(map(bytes, run.pieces)) == [
+        make_entry(1, i, bytes([i]) * 50_000) for i in range(10)
+    ]
+    assert len(run.pieces) == 10
+    assert all(isinstance(piece, memoryview) for piece in run.pieces)
 
 
 def test_frames_of_one_stride_but_other_lengths_are_not_taken_as_uniform() -> None:
@@ -91,7 +106,7 @@ def test_frames_of_one_stride_but_other_lengths_are_not_taken_as_uniform() -> No
 
 def test_the_bytes_of_a_record_never_change() -> None:
     body = make_entry(7, 3, b"one") + make_entry(7, 4)
-    run = make_run(7, 3, array("I", [35, 32]), body)
+    run = make_run(7, 3, array("I", [35, 32]), [body])
     fields = struct.pack(">IIqqQ", crc32c(body), 2, 7, 3, 67) + struct.pack("<II", 35, 32)
     assert run.head == b"RUN\x01" + struct.pack(">I", crc32c(fields)) + fields
     header = core.encode_file_header(0x1F)
@@ -106,7 +121,7 @@ async def _write(disk: MemoryDisk, counts: list[int], log_bytes_max: int) -> lis
     placed = []
     for ledger, count in enumerate(counts):
         bodies = [make_entry(ledger, i, b"p" * i) for i in range(count)]
-        run = make_run(ledger, 0, array("I", map(len, bodies)), b"".join(bodies))
+        run = make_run(ledger, 0, array("I", map(len, bodies)), bodies)
         placed.append(await logs.append(run))
     await logs.sync()
     logs.close()
@@ -132,7 +147,7 @@ async def test_logs_roll_and_tell_the_same_when_scanned() -> None:
     for log_id in log_ids[:-2]:
         assert len(disk.names[f"d/{log_name(log_id)}"].data) <= 700
     # A run larger than a log gets one to itself, and old logs are never appended to.
-    placed_later = await logs.append(make_run(1, 0, array("I", [16]), b"e" * 16))
+    placed_later = await logs.append(make_run(1, 0, array("I", [16]), [b"e" * 16]))
     assert placed_later.log_id == 5
 
 
