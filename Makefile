@@ -94,6 +94,7 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m tests.tidy.configuration
 	$(BIN)/python -m tests.tidy.api
+	$(BIN)/python -m tests.tidy.spark_options
 
 faces: $(STAMP)
 	$(BIN)/python -m tests.tidy.faces

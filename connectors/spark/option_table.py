@@ -103,8 +103,8 @@ WRITE_OPTIONS = (
            "what a bare name in the `stream` column is in"),
     Option(
         "sinkId", "the query's id", "letters, digits, '.', '_' and '-'",
-        "under which name the last batch is kept in the metadata of the cluster; give one if the "
-        "Spark checkpoint may be made anew while the batch numbers go on", Where.STREAMING,
+        "under which name the last batch is kept in the metadata of the cluster; of one query "
+        "only", Where.STREAMING,
     ),
     Option(
         "txnAppId", "", "letters, digits, '.', '_' and '-'",

@@ -1,0 +1,51 @@
+"""Writes the tables of options in docs/spark.md from the options themselves:
+`python -m tests.tidy.spark_options`.
+
+The test beside it compares; whoever adds an option runs this.
+"""
+
+from __future__ import annotations
+
+import re
+
+from connectors.spark.option_table import READ_OPTIONS, WRITE_OPTIONS, Option, Where
+from tests.tidy.checkout import ROOT
+
+DOCUMENT = ROOT / "docs" / "spark.md"
+TABLES = {"read": READ_OPTIONS, "write": WRITE_OPTIONS}
+_ONLY = {
+    "read": {Where.BATCH: "`read` only: ", Where.STREAMING: "`readStream` only: "},
+    "write": {Where.BATCH: "`write` only: ", Where.STREAMING: "`writeStream` only: "},
+}
+
+
+def document(text: str) -> str:
+    """The same text with its tables as they must be."""
+    for name, options in TABLES.items():
+        begin, end = f"<!-- options: {name} -->\n", "<!-- end -->"
+        assert text.count(begin) == 1, f"docs/spark.md has no place for the options to {name}"
+        rows = "".join(_row(name, option) for option in options)
+        table = f"{begin}| Option | Default | |\n|---|---|---|\n{rows}{end}"
+        before, _, rest = text.partition(begin)
+        text = before + table + rest.partition(end)[2]
+    return text
+
+
+def _row(name: str, option: Option) -> str:
+    default = option.default or "none"
+    if re.fullmatch(r"[\w]+", default) and default not in {"none", "all"}:
+        default = f"`{default}`"
+    only = _ONLY[name].get(option.where, "")
+    assert "|" not in option.meaning + option.forms + default
+    return f"| `{option.name}` | {default} | {only}{option.meaning}. Accepted: {_plain(option)} |\n"
+
+
+def _plain(option: Option) -> str:
+    """Stars of patterns and of JSON are no emphasis."""
+    if "`" in option.forms:
+        return option.forms
+    return option.forms.replace("*", r"\*")
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
