@@ -152,14 +152,17 @@ class RealFile:
             self._calls -= 1
             self._close_if_idle()
 
-    def _write_direct(self, offset: int, views: Sequence[Buffer]) -> bool:
+    def _write_direct(
+        self, offset: int, views: Sequence[Buffer], *, is_synced: bool = False
+    ) -> bool:
         """In a thread. False: not possible here."""
         if self._direct_write_fd is None:
             self._direct_write_fd = open_direct_write(self._path, self._fd)
         direct_fd = self._direct_write_fd
         if direct_fd < 0:
             return False
-        if self._direct_writes.write(direct_fd, self._fd, offset, views):
+        writes = self._direct_writes
+        if writes.write(direct_fd, self._fd, offset, views, is_synced=is_synced):
             return True
         self._direct_write_fd = -1  # do not ask again
         os.close(direct_fd)
@@ -182,10 +185,8 @@ class RealFile:
         fd, nbytes = self._fd, sum(map(len, views))
 
         def do() -> None:
-            # One sync for all pieces of a direct write. A small one is done in a single call.
-            if nbytes >= DIRECT_BYTES_MIN and self._write_direct(offset, views):
-                os.fdatasync(fd)
-            else:
+            is_large = nbytes >= DIRECT_BYTES_MIN
+            if not is_large or not self._write_direct(offset, views, is_synced=True):
                 _write_all_synced(fd, offset, views)
 
         await self._call(do, self._write_limiter)

@@ -369,5 +369,8 @@ async def test_a_large_synced_write_is_synced_once(
     await file.write_at_synced(1, [bytes(200_000)])
     assert [call for call in calls if "sync" in call] == ["sync"]
     assert calls[-1] == "sync"
+    calls.clear()
+    await file.write_at_synced(4096 * 3, [bytes(4096), bytes(4096 * 40)])  # as journals do
+    assert calls == ["synced write"]
     file.close()
     disk.close()
