@@ -56,7 +56,7 @@ def query_error(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startingOffset": "earliest"}, ["'startingOffset'", "did you mean startingPosition?"]),
+        ({"startingOffset": "earliest"}, ["'startingoffset'", "did you mean startingPosition?"]),
         ({"maxBytesPerTask": "many"}, ["maxBytesPerTask='many'", "no size", "64m"]),
         ({"columns": "vaule"}, ["no column 'vaule'", "did you mean value?"]),
         ({"streamPattern": "tests/*"}, ["stream and streamPattern are given"]),

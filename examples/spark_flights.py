@@ -1,0 +1,211 @@
+"""336,776 flights stream through Spark: delays per carrier and week, written back exactly once.
+
+    python -m examples.spark_flights [--cluster CLUSTER] [--flights N] [--svg FILE]
+
+Without a cluster one is started, and gone at the end. One thread appends the flights as fast as it
+can; a query reads them while they come, and puts each week that its watermark has passed into
+another stream; a batch reads that stream, compares it with the flights themselves and draws it.
+Needs Java 17 and `pip install 'ledgerstream[examples,spark]'`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+from connectors.spark import LagListener, register, watching
+from examples.flights import Flight, flights
+from stream.blocking import Namespace
+
+FLIGHTS, DELAYS = "demo/flights", "demo/delays"
+CHUNK = 5_000
+WEEK_MS = 7 * 24 * 3_600_000
+SHADES = ("#2c7bb6", "#7fb8d8", "#c7e3ee", "#fee8c8", "#fdbb84", "#ef6548", "#b30000")
+"""Left on time (below 0 minutes) to very late."""
+SHADE_MINUTES = (0, 5, 10, 20, 30, 45)
+
+
+@contextmanager
+def cluster_of(given: str | None, directory: Path) -> Iterator[str]:
+    """The address of the cluster that was given, or of one that lives as long as the block."""
+    if given is not None:
+        yield given
+        return
+    command = [sys.executable, "-m", "stream.cli", "standalone", "--dir", str(directory / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as standalone:
+        assert standalone.stdout is not None
+        try:
+            yield standalone.stdout.readline().split()[1]  # "ready sqlite://..."
+        finally:
+            standalone.terminate()
+
+
+def append(cluster: str, chosen: list[Flight]) -> None:
+    with (
+        Namespace.connect(cluster, "demo", create=True) as namespace,
+        namespace.writer("flights", create=True) as writer,
+    ):
+        for first in range(0, len(chosen), CHUNK):
+            chunk = chosen[first : first + CHUNK]
+            writer.append_many(
+                [flight.value for flight in chunk],
+                keys=[flight.key for flight in chunk],
+                event_times=[flight.event_time_ms for flight in chunk],
+            )
+
+
+def append_all(cluster: str, all_flights: list[Flight]) -> None:
+    begun_s = time.perf_counter()
+    append(cluster, all_flights)
+    print(f"appended {len(all_flights):,} flights in {time.perf_counter() - begun_s:.1f} s")
+
+
+def delays(source: DataFrame) -> DataFrame:
+    """By week and carrier; a week is complete when flights of a day behind it have come."""
+    flight = f.from_json(f.col("value").cast("string"), "carrier string, dep_delay double")
+    by_week = (
+        source.select("event_time", flight.alias("flight"))
+        .withWatermark("event_time", "1 day")
+        .groupBy(f.window("event_time", "7 days").alias("week"), f.col("flight.carrier"))
+        .agg(f.count("*").alias("flights"), f.avg("flight.dep_delay").alias("delay"))
+        .where("carrier is not null")
+    )
+    value = f.to_json(f.struct("carrier", f.col("week.start").alias("week"), "flights", "delay"))
+    return by_week.select(
+        f.col("carrier").alias("key"), f.col("week.start").alias("event_time"), value.alias("value")
+    )
+
+
+def run_query(
+    spark: SparkSession, appending: threading.Thread, tick: Callable[[], None], checkpoint: Path
+) -> None:
+    """Reads until all flights are read, and the watermark has passed the last week: the first
+    tick moves it there, the second one's micro-batch sees that."""
+    listener = LagListener()
+    spark.streams.addListener(listener)
+    source = (
+        spark.readStream.format("ledgerstream")
+        .option("startingPosition", "earliest")
+        .option("columns", "event_time,value")
+        .option("maxRecordsPerTrigger", 60_000)
+        .load(FLIGHTS)
+    )
+    query = (
+        delays(source)
+        .writeStream.format("ledgerstream")
+        .option("stream", DELAYS)
+        .option("createStreams", "true")
+        .option("checkpointLocation", str(checkpoint))
+        .queryName("delays")
+        .start()
+    )
+    try:
+        appending.join()
+        for _ in range(2):
+            tick()
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    told = listener.metrics()["delays"]
+    behind = told.lag.records if told.lag else "?"
+    print(f"the query read {told.records_read:,} records and is {behind} behind")
+
+
+def draw(rows: list[Row], svg: Path) -> None:
+    """A row per carrier, a cell per week, the redder the later."""
+    carriers = [carrier for carrier, _ in Counter(row.carrier for row in rows).most_common()]
+    weeks = sorted({row.week for row in rows})
+    cells = []
+    for row in rows:
+        shade = SHADES[sum(row.delay >= minutes for minutes in SHADE_MINUTES)]
+        x, y = 40 + 14 * weeks.index(row.week), 24 + 14 * carriers.index(row.carrier)
+        note = f"{row.carrier}, week of {row.week[:10]}: {row.delay:.0f} min, {row.flights} flights"
+        cells.append(
+            f'<rect x="{x}" y="{y}" width="13" height="13" fill="{shade}"><title>{note}</title>'
+            f"</rect>"
+        )
+    names = [f'<text x="8" y="{35 + 14 * n}">{name}</text>' for n, name in enumerate(carriers)]
+    title = '<text x="40" y="15">Mean delay of departure from New York in 2013, by week</text>'
+    size = f'width="{48 + 14 * len(weeks)}" height="{32 + 14 * len(carriers)}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif"'
+    svg.write_text("\n".join([f'{head} font-size="11">', title, *names, *cells, "</svg>\n"]))
+
+
+def show(spark: SparkSession, all_flights: list[Flight], svg: Path) -> None:
+    """Reads what the query has written, checks it, draws it, and prints a table."""
+    schema = "carrier string, week string, flights long, delay double"
+    with watching(spark):
+        found = (
+            spark.read.format("ledgerstream")
+            .load(DELAYS)
+            .select(f.from_json(f.col("value").cast("string"), schema).alias("week"))
+            .select("week.*")
+            .collect()
+        )
+    counted: Counter[str] = Counter()
+    minutes: Counter[str] = Counter()
+    for row in found:
+        counted[row.carrier] += row.flights
+        minutes[row.carrier] += row.flights * (row.delay or 0.0)
+    expected = Counter(json.loads(flight.value)["carrier"] for flight in all_flights)
+    if counted != expected:
+        raise SystemExit(f"the stream says {counted}, the flights are {expected}")
+    for carrier, number in counted.most_common():
+        mean = minutes[carrier] / number
+        print(f"{carrier}  {number:7,} flights  {mean:5.1f} min  {'#' * round(mean)}")
+    draw([row for row in found if row.delay is not None], svg)
+    print(f"{len(found)} weeks of {len(counted)} carriers in {DELAYS}, each once; see {svg}")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--cluster")
+    arguments.add_argument("--flights", type=int, default=None)
+    arguments.add_argument("--svg", type=Path, default=Path("delays.svg"))
+    given = arguments.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The file has January, then October to December, then the rest.
+    all_flights = sorted(flights(), key=lambda flight: flight.event_time_ms)[: given.flights]
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        cluster_of(given.cluster, Path(directory)) as cluster,
+    ):
+        os.environ["LEDGERSTREAM_CLUSTER"] = cluster
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.session.timeZone", "UTC")
+            .getOrCreate()
+        )
+        register(spark)
+        with Namespace.connect(cluster, "demo", create=True) as namespace:
+            namespace.ensure_stream("flights")
+        appending = threading.Thread(target=append_all, args=(cluster, all_flights))
+        appending.start()
+        # A record without a carrier, in weeks to come: time goes on though nobody flies.
+        late = Flight(b"", all_flights[-1].event_time_ms + 3 * WEEK_MS, b"{}")
+        try:
+            checkpoint = Path(directory) / "checkpoint"
+            run_query(spark, appending, lambda: append(cluster, [late]), checkpoint)
+            show(spark, all_flights, given.svg)
+        finally:
+            appending.join()
+            spark.stop()
+
+
+if __name__ == "__main__":
+    main()

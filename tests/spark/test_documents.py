@@ -1,0 +1,42 @@
+"""What docs/spark.md tells people to type works, in the order in which it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.spark.session import spark_environment
+from tests.spark.streams import Streams
+from tests.tidy.checkout import ROOT
+
+_TIMEOUT_S = 600
+_SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def program() -> str:
+    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    begin = "import sys\ncheckpoint = sys.argv[1]\n"
+    return begin + "".join(_SNIPPET.findall(text)) + "spark.stop()\n"
+
+
+def test_the_snippets_run_one_after_the_other(streams: Streams, tmp_path: Path) -> None:
+    streams.namespace("demo")
+    script = tmp_path / "snippets.py"
+    script.write_text(program(), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "checkpoint")],
+        env=spark_environment(LEDGERSTREAM_CLUSTER=streams.cluster),
+        cwd=tmp_path, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown, lag = done.stdout.splitlines()
+    assert shown.count("Row(sequence=") == 10
+    assert "Row(sequence=999, value='click 999')" in shown
+    assert lag.startswith("Lag(records=0, nbytes=0, ")
+    expected = sorted((b"user-%d" % (n % 7), b"CLICK %d" % n) for n in range(1000))
+    found = streams.rows("demo/counts")
+    assert sorted((row.key or b"", row.value) for row in found) == expected
+    for name in ("demo/a", "demo/b"):
+        assert sorted(streams.values(name)) == sorted(b"click %d" % n for n in range(1000))
