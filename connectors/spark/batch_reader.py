@@ -29,7 +29,7 @@ from connectors.spark.losses import LossLog
 from connectors.spark.options import ReadOptions
 from connectors.spark.pieces import Piece, make_pieces, read_piece
 from connectors.spark.plain_errors import plain_errors
-from connectors.spark.progress import tell_plan
+from connectors.spark.plan_line import tell_plan
 from connectors.spark.schema import arrow_schema
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient

@@ -30,6 +30,9 @@ CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 TASKS_VARIABLE = "LEDGERSTREAM_SPARK_TASKS"
 """`register(spark)` hands Spark's default parallelism to the processes that plan in it."""
 
+TERMINAL_VARIABLE = "LEDGERSTREAM_SPARK_TERMINAL"
+"""Set by it if somebody looks at the driver's stderr."""
+
 T = TypeVar("T")
 
 

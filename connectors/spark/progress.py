@@ -1,16 +1,15 @@
-"""What somebody at a terminal sees of a batch read: what it will read, a bar, what it took.
+"""What somebody at a terminal sees of a batch while it runs: a bar of its tasks, what they took.
 
-What is read is known where Spark plans, the tasks that are done are known to the driver: a line
-comes from there, a bar from here. Writes to stderr only, and nothing where nobody looks.
+What is going to be read is known where Spark plans, and told there (plan_line.py). Asks Spark's own
+status tracker, in a thread of the driver; shows nothing where nobody looks.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
@@ -18,50 +17,16 @@ from typing import TYPE_CHECKING, TextIO
 from connectors.spark.lag import Lag as Lag
 from connectors.spark.lag import LagListener as LagListener
 from connectors.spark.lag import lag_of as lag_of
-from connectors.spark.registration import TERMINAL_VARIABLE, is_remote
-from stream.core.amounts import size_text
+from connectors.spark.plan_line import count_text
+from connectors.spark.version import is_remote
 
 if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
-    from connectors.spark.core.planner import Task
-    from connectors.spark.options import ReadOptions
-
 _LOOK_S = 0.25
 _BAR_WIDTH = 30
 _STAGES_MAX = 10_000
-
-
-# Where Spark plans
-
-
-def tell_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:
-    """One line on stderr: how much a batch is going to read; if the option `progress` says so."""
-    is_terminal = bool(os.environ.get(TERMINAL_VARIABLE)) or sys.stderr.isatty()
-    if options.progress == "true" or (options.progress == "auto" and is_terminal):
-        print(plan_text(options, tasks), file=sys.stderr, flush=True)
-
-
-def plan_text(options: ReadOptions, tasks: Sequence[Task]) -> str:
-    """ "ledgerstream: 3 streams, 12 segments, 512 MiB in 16 tasks: demo/clicks-*"."""
-    ranges = [each for task in tasks for each in task]
-    streams = {each.stream for each in ranges}
-    segments = {(each.stream, each.segment.number) for each in ranges}
-    nbytes = sum(each.nbytes for each in ranges)
-    name = str(options.selection)
-    return (
-        f"ledgerstream: {_count(len(streams), 'stream')}, {_count(len(segments), 'segment')}, "
-        f"{size_text(nbytes)} in {_count(len(tasks), 'task')}: "
-        f"{name if len(name) <= 60 else name[:57] + '...'}"
-    )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-# On the driver
 
 
 @dataclass(slots=True)
@@ -92,9 +57,9 @@ class Watch:
         )
 
     def summary(self) -> str:
-        failed = f", {_count(self.failures, 'attempt')} failed" if self.failures else ""
-        stages = _count(len(self.stages), "stage")
-        return f"{_count(self.tasks_done, 'task')} of {stages} in {self._elapsed()}{failed}"
+        failed = f", {count_text(self.failures, 'attempt')} failed" if self.failures else ""
+        stages = count_text(len(self.stages), "stage")
+        return f"{count_text(self.tasks_done, 'task')} of {stages} in {self._elapsed()}{failed}"
 
     def look(self, tracker: StatusTracker, earlier: frozenset[int]) -> None:
         """Takes note of the stages that are running, and of what became of those seen before."""

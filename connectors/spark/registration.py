@@ -12,16 +12,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.spark.options import TASKS_VARIABLE
-from connectors.spark.version import check_pyarrow, check_pyspark, check_version
+from connectors.spark.options import TASKS_VARIABLE, TERMINAL_VARIABLE
+from connectors.spark.version import check_pyarrow, check_pyspark, check_version, is_remote
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-
-TERMINAL_VARIABLE = "LEDGERSTREAM_SPARK_TERMINAL"
-"""Set for the processes that plan, if somebody looks at the driver's stderr."""
 
 
 def register(spark: SparkSession) -> None:
@@ -41,11 +37,6 @@ def register(spark: SparkSession) -> None:
         context.environment[TASKS_VARIABLE] = str(context.defaultParallelism)
         context.environment[TERMINAL_VARIABLE] = "1" if sys.stderr.isatty() else ""
     spark.dataSource.register(LedgerstreamDataSource)
-
-
-def is_remote(spark: SparkSession) -> bool:
-    """Whether it is a client of Spark Connect, which has no SparkContext."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _check_python(context: SparkContext) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from ledger.errors import FinalError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPARK_MIN = (4, 2)
 _CURE = "pip install 'ledgerstream[spark]'"
@@ -46,6 +50,11 @@ def check_pyarrow() -> None:
         raise SparkTooOld(
             f"connectors.spark needs pyarrow, and this Python has none. Cure: {_CURE}"
         ) from None
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether it is a client of Spark Connect, which has no SparkContext."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _text(numbers: tuple[int, int]) -> str:

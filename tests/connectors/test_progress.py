@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from connectors.spark.core.planner import SegmentRange, plan
-from connectors.spark.options import ReadOptions
-from connectors.spark.progress import Watch, plan_text, tell_plan, watching
-from connectors.spark.registration import TERMINAL_VARIABLE
+from connectors.spark.options import TERMINAL_VARIABLE, ReadOptions
+from connectors.spark.plan_line import plan_text, tell_plan
+from connectors.spark.progress import Watch, watching
 from stream.core.metadata import Segment, SegmentState
 
 
