@@ -34,7 +34,7 @@ async def write_ledger(
                 event_times=None if event_times is None else event_times[number],
                 is_sequence_in_segment=True,
             )
-            ledger.append_nowait(payload)
+            await ledger.append(payload)
             tally.add(read_header(payload))
             records, nbytes = records + len(values), nbytes + len(payload)
     low, high = tally.event_range_ms
