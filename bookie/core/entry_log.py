@@ -18,6 +18,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from bookie.core.caches import ENTRY_OFFSET, OFFSET_MASK, Buffer, Half
+from bookie.core.journal import KEEP_INTERPRETER
 
 FILE_MAGIC = b"LSELOG\x00\x01"
 FILE_HEADER_BYTES = 32
@@ -97,7 +98,7 @@ def make_run(ledger_id: int, first: int, lengths: array[int], pieces: Sequence[B
     """The record of one run; `pieces` are the entries' bytes one after the other."""
     crc = body_bytes = 0
     for piece in pieces:
-        crc = crc32c(piece, crc)
+        crc = crc32c(piece, crc, KEEP_INTERPRETER)
         body_bytes += len(piece)
     fields = _RUN_FIELDS.pack(crc, len(lengths), ledger_id, first, body_bytes)
     fields += encode_lengths(lengths)
@@ -129,7 +130,7 @@ def check_run_lengths(header: RunHeader, fixed: bytes, lengths: bytes) -> array[
 
 def check_run_body(header: RunHeader, body: bytes) -> None:
     """Raises ValueError if the bodies are damaged."""
-    if len(body) != header.body_bytes or crc32c(body) != header.body_crc:
+    if len(body) != header.body_bytes or crc32c(body, 0, KEEP_INTERPRETER) != header.body_crc:
         raise ValueError(f"run at entry {header.first} of ledger {header.ledger_id}: bad bodies")
 
 

@@ -156,6 +156,10 @@ def decode_group_header(data: Buffer, position: int) -> GroupHeader | None:
     return GroupHeader(*fields)
 
 
+KEEP_INTERPRETER: Final = 0
+"""For crc32c, which by default lets other threads in for 32 KiB and more, which take it a
+microsecond: they may keep us waiting for a hundred."""
+
 _ZEROS: Final = bytes(BLOCK_BYTES)
 
 
@@ -164,7 +168,7 @@ def group_views(file: FileHeader, sequence: int, frames: int, views: list[Buffer
     crc = 0
     nbytes = 0
     for view in views:
-        crc = crc32c(view, crc)
+        crc = crc32c(view, crc, KEEP_INTERPRETER)
         nbytes += len(view)
     assert nbytes <= PAYLOAD_BYTES_MAX, f"a group of {nbytes} bytes"
     head = GroupHeader(nbytes, file.file_id, file.salt, sequence, frames, crc)

@@ -27,6 +27,10 @@ LAC_HEADER_BYTES: Final = 16
 """Ledger id, LAC: int64 each."""
 MASTER_KEY_BYTES: Final = 20
 
+KEEP_INTERPRETER: Final = 0
+"""For crc32c, which by default lets other threads in for 32 KiB and more, which take it a
+microsecond: they may keep us waiting for a hundred."""
+
 HEADER: Final = struct.Struct(">qqqq")
 LAC_HEADER: Final = struct.Struct(">qq")
 
@@ -79,7 +83,9 @@ def _mac_key(password: bytes) -> bytes:
 def _computation(digest_type: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
     """The function (header, payload) -> digest."""
     if digest_type is DigestType.CRC32C:
-        return lambda header, payload: crc32c(payload, crc32c(header)).to_bytes(4, "big")
+        return lambda header, payload: crc32c(payload, crc32c(header), KEEP_INTERPRETER).to_bytes(
+            4, "big"
+        )
     if digest_type is DigestType.CRC32:
         # Apache stores the unsigned 32-bit sum as an int64.
         return lambda header, payload: zlib.crc32(payload, zlib.crc32(header)).to_bytes(8, "big")
@@ -129,7 +135,8 @@ class Digest:
         """
         header = _pack_header(ledger_id, entry_id, lac, length)
         if self._is_crc32c:  # nearly every ledger: saves a call per entry
-            return header + crc32c(payload, crc32c(header)).to_bytes(4, "big"), payload
+            crc = crc32c(payload, crc32c(header), KEEP_INTERPRETER)
+            return header + crc.to_bytes(4, "big"), payload
         return header + self.compute(header, payload), payload
 
     def decode_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> Entry:
@@ -151,7 +158,8 @@ class Digest:
         payload = bytes(view[body_start:])
         found = view[HEADER_BYTES:body_start]
         if self._is_crc32c:
-            expected = crc32c(payload, crc32c(view[:HEADER_BYTES])).to_bytes(4, "big")
+            crc = crc32c(payload, crc32c(view[:HEADER_BYTES]), KEEP_INTERPRETER)
+            expected = crc.to_bytes(4, "big")
         else:
             expected = self.compute(view[:HEADER_BYTES], payload)
         if found != expected:
@@ -186,7 +194,7 @@ class Digest:
                 if (
                     found_entry_id == entry_id
                     and found_ledger_id == ledger_id
-                    and crc32c(payload, crc32c(view[:HEADER_BYTES])) == found
+                    and crc32c(payload, crc32c(view[:HEADER_BYTES]), KEEP_INTERPRETER) == found
                 ):
                     keep(new(Entry, (ledger_id, entry_id, lac, length, payload)))
                     continue
