@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import random
+import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tests.spark.driver import Driver
@@ -66,8 +65,9 @@ class World:
         self._helpers: list[threading.Thread] = []
         self.counts: collections.Counter[str] = collections.Counter()
 
-    def run(self) -> None:
-        """Raises Wrong, Unexplained, DriverDied."""
+    def run(self) -> collections.Counter[str]:
+        """What was done. Raises Wrong, Unexplained, DriverDied."""
+        self._directory.mkdir(parents=True)
         cluster = StandaloneCluster(self._directory / "cluster", None, ())
         try:
             cluster.start()
@@ -82,6 +82,7 @@ class World:
                 self.counts.update(scene.check_ledgers())
         finally:
             cluster.stop()
+        return self.counts
 
     def _torment(self, scene: Scene) -> None:
         on_executors = max(1, round(_CLUSTER_SHARE * self._kills))
@@ -199,42 +200,52 @@ class World:
             driver.kill()
 
 
-@contextmanager
-def _directory(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        kept.mkdir(parents=True)
-        yield kept
-        return
-    with tempfile.TemporaryDirectory(prefix="ledgerstream-killing-") as directory:
-        yield Path(directory)
+class Found(Exception):
+    """What a seed found, and the command that runs it again."""
+
+
+def run_worlds(kills: int, seed: int, directory: Path) -> collections.Counter[str]:
+    """Worlds with so many kills in all, in new directories under this one; the directory of one
+    that failed stays. Raises Found."""
+    totals = collections.Counter[str]()
+    while kills > 0:
+        world = directory / f"seed-{seed}"
+        in_this = min(kills, KILLS_PER_WORLD)
+        try:
+            totals.update(World(world, seed, in_this).run())
+        except Exception as error:
+            raise Found(
+                f"seed {seed} FAILED: {type(error).__name__}: {error}\nlogs: {world}\n"
+                f"again: python -m tests.spark.killing --seed {seed} --kills {in_this}"
+            ) from error
+        shutil.rmtree(world)
+        kills, seed = kills - in_this, seed + 1
+    return totals
+
+
+def report(counts: collections.Counter[str]) -> list[str]:
+    """Lines: how often what was done."""
+    return [f"{number:8} {what}" for what, number in sorted(counts.items())]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.killing")
     parser.add_argument("--kills", type=int, default=200, help="processes killed (default 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the first world (default 0)")
-    parser.add_argument("--keep", type=Path, help="a new directory for logs and data that stay")
+    parser.add_argument("--dir", type=Path, help="where worlds are made; default: a new one")
     options = parser.parse_args()
-    begun, totals = time.monotonic(), collections.Counter[str]()
-    left, seed = options.kills, options.seed
-    while left > 0:
-        kills = min(left, KILLS_PER_WORLD)
-        with _directory(options.keep and options.keep / str(seed)) as directory:
-            world = World(directory, seed, kills)
-            try:
-                world.run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what this seed found
-                print(f"seed {seed} FAILED: {type(error).__name__}: {error}")
-                print(f"again: python -m tests.spark.killing --seed {seed} --kills {kills}")
-                return 1
-        totals.update(world.counts)
-        left, seed = left - kills, seed + 1
-    for what, number in sorted(totals.items()):
-        print(f"{number:8} {what}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # with all it started
+    begun = time.monotonic()
+    directory = options.dir or Path(tempfile.mkdtemp(prefix="ledgerstream-killing-"))
+    try:
+        counts = run_worlds(options.kills, options.seed, directory)
+    except Found as found:
+        print(found)
+        return 1
+    print("\n".join(report(counts)))
     print(f"{options.kills} kills in {time.monotonic() - begun:.0f} s: output is input")
     return 0
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(main())
