@@ -25,6 +25,7 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_ADMINISTRATION, "stream", "stream.cli.verify:app", "Create, list, show, truncate, delete."),
     (_ADMINISTRATION, "cursor", "stream.cli.cursors:app", "List, show, set, delete."),
     (_ADMINISTRATION, "group", "stream.cli.groups:app", "Consumer groups: list, show, delete."),
+    (_ADMINISTRATION, "sink", "stream.cli.sinks:app", "Batches of sinks: list, show, forget."),
     (_ADMINISTRATION, "retention", "stream.cli.retention:app", "Explain what goes when and why."),
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
     (_ADMINISTRATION, "canary", "stream.cli.canary:canary", "Check promises all the time."),

@@ -1,0 +1,99 @@
+"""`ledgerstream sink`: which batches sinks have committed, and forgetting a sink for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyclopts import App
+
+from ledger.cli.output import ClusterOption, OutputOption, print_json, time_of
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument
+from stream.core.amounts import parse_duration_ms
+from stream.core.sinks import SinkMetadata
+from stream.sink_store import find_sink, forget_sink, list_sinks, read_sink
+
+app = App(name="sink", help="List, show, forget.")
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+
+
+def _facts(sink: SinkMetadata) -> dict[str, Any]:
+    return {
+        "sink": sink.sink_id,
+        "batch": sink.batch_id,
+        "committed": time_of(sink.committed_ms),
+        "streams": sink.stream_count,
+        "records": sink.records,
+        "bytes": sink.nbytes,
+    }
+
+
+@app.command(name="list")
+async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
+    """List the sinks of the cluster with the batch each committed last."""
+    async with LedgerClient.connect(cluster.uri) as client:
+        found = [await find_sink(client.store, each) for each in await list_sinks(client.store)]
+    facts = [_facts(sink) for sink in found if sink is not None]
+    output.show_list(facts, title="sinks", none="no sink has committed anything")
+
+
+@app.command
+async def show(
+    sink: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """Show what a sink committed last, and to which streams."""
+    async with LedgerClient.connect(cluster.uri) as client:
+        found = await read_sink(client.store, sink)
+    rows = [
+        {
+            "stream": share.stream,
+            "first_segment": share.first_segment,
+            "segments": share.segments,
+            "first_sequence": share.first_sequence,
+            "records": share.records,
+            "bytes": share.nbytes,
+        }
+        for share in found.streams
+    ]
+    if output.json:
+        print_json({**_facts(found), "last_batch": rows})
+        return
+    output.show(_facts(found), title=f"sink {sink}")
+    output.show_list(rows, title=f"batch {found.batch_id}", none="nothing was in it")
+
+
+@app.command
+async def forget(
+    sink: str | None = None,
+    /,
+    *,
+    older_than: str | None = None,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Forget what a sink has committed. Only if its query will not come back.
+
+    A batch that it repeats afterwards is appended again. No stream changes.
+
+    Parameters
+    ----------
+    older_than
+        Instead of one sink all that have committed nothing for so long, like 90d.
+    """
+    if (sink is None) == (older_than is None):
+        raise InvalidArgument("name a sink, or say --older-than how long for all such sinks")
+    forgotten = []
+    async with LedgerClient.connect(cluster.uri) as client:
+        if sink is not None:
+            await forget_sink(client.store, sink)
+            forgotten.append(sink)
+        elif older_than is not None:
+            before_ms = client.now_ms() - parse_duration_ms(older_than)
+            for each in await list_sinks(client.store):
+                found = await find_sink(client.store, each)
+                if found is not None and found.committed_ms < before_ms:
+                    await forget_sink(client.store, each)
+                    forgotten.append(each)
+    output.tell({"forgotten": forgotten}, f"{len(forgotten)} sinks forgotten")
