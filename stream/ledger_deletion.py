@@ -61,11 +61,14 @@ async def delete_garbage(
 ) -> tuple[StreamMetadata, int]:
     """Deletes the garbage of a stream; returns the stream without it, and how many there were.
 
+    The ledger of a writer that a commit has interrupted stays until the writer has gone on: it may
+    not know yet, and a bookie that has forgotten the ledger, fence and all, would take its adds.
     Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
     """
     count = 0
+    spared = -1 if stream.interrupted is None else stream.interrupted.ledger_id
     if not stream.is_deleted:
-        for part in steps(stream.garbage):
+        for part in steps([ledger for ledger in stream.garbage if ledger != spared]):
             count += await delete_ledgers(client, part)
 
             def forgotten(present: StreamMetadata, part: Sequence[int] = part) -> StreamMetadata:

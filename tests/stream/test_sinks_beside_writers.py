@@ -8,7 +8,7 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.core.copies import CopyVerdict
 from ledger.errors import LedgerFenced
-from stream import HandedOver, Namespace, SequenceMismatch, StreamWriter
+from stream import HandedOver, Janitor, Namespace, SequenceMismatch, StreamWriter
 from stream.core.ownership import Succession
 from stream.core.position import EARLIEST, Position
 from stream.core.records import Record
@@ -66,6 +66,30 @@ def test_an_idle_writer_whose_segment_is_empty_goes_on() -> None:
             assert stream.garbage
             assert stream.interrupted is not None
             assert await writer.append(b"1") == Position(3, 0, 0)
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_fence_of_an_idle_writer_stays_until_it_has_gone_on(is_empty: bool) -> None:
+    """A bookie that has forgotten a deleted ledger takes adds to it, and they would be lost."""
+
+    async def story(cluster: SimCluster) -> None:
+        async with (
+            sim_namespace(cluster, trash_ms=0) as namespace,
+            namespace.writer("s", create=True) as writer,
+        ):
+            if not is_empty:
+                await writer.append(b"0")
+            await commit(namespace, b"a")
+            await namespace.truncate("s", Position(2, 1, 0))
+            interrupted = (await namespace.stream_metadata("s")).interrupted
+            assert interrupted is not None
+            await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
+            assert interrupted.ledger_id in await namespace.client.list_ledgers()
+            assert await writer.append(b"1") == Position(3, 0, 0)
+            await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
+            assert interrupted.ledger_id not in await namespace.client.list_ledgers()
 
     simulate(story)
 
