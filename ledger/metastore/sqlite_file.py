@@ -316,7 +316,10 @@ class SqliteFile:
     # The file itself.
 
     def _prepare(self) -> None:
-        self._is_prepared()  # before anything is written: a foreign file stays as it is
+        # Before anything is written: a foreign file stays as it is. One view of the file: another
+        # process may be making it at this moment, and half of what it made is nobody's.
+        with transaction(self._db, "BEGIN"):
+            self._is_prepared()
         set_wal(self._db, self.path)
         self._db.execute("PRAGMA synchronous = FULL")
         with transaction(self._db, "BEGIN IMMEDIATE"):
