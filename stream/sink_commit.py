@@ -79,6 +79,7 @@ class BatchCommitting:
         ledgers: Sequence[SinkLedger],
         sink_id: str | None,
         batch_id: int | None,
+        origin: str = "",
     ) -> None:
         self._client = client
         self._store = client.store
@@ -86,6 +87,7 @@ class BatchCommitting:
         self._ledgers = ledgers
         self._sink_id = sink_id
         self._batch_id = batch_id
+        self._origin = origin
         self._targets = by_stream(ledgers)
         self._checked: set[int] = set()
         self._ended: dict[int, SegmentEnd] = {}
@@ -121,7 +123,7 @@ class BatchCommitting:
         if self._sink_id is not None and self._batch_id is not None:
             sink, sink_version = await look_at_sink(self._store, self._sink_id)
             if sink is not None:
-                sink.check_next(self._batch_id)
+                sink.check_next(self._batch_id, self._origin)
                 if sink.is_committed(self._batch_id):
                     return await self._repeated(sink)
         streams = await self._read_streams()
@@ -142,7 +144,7 @@ class BatchCommitting:
             data = _encoded(committed(stream, ends, now_ms))
             changes.append(Put(stream_path(namespace, name), data, version))
         if self._sink_id is not None and self._batch_id is not None:
-            shown = committed_now(self._sink_id, self._batch_id, shares, now_ms)
+            shown = committed_now(self._sink_id, self._batch_id, shares, now_ms, self._origin)
             path, data = sink_path(self._sink_id), encode_sink(shown)
             changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
         if not changes:

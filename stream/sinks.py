@@ -47,21 +47,23 @@ async def commit_batch(
     *,
     sink_id: str | None = None,
     batch_id: int | None = None,
+    origin: str = "",
 ) -> BatchCommit:
     """Makes closed ledgers segments of their streams, all of them or none, once.
 
     The ledgers of a stream keep their order; those without records are passed over. The batch the
     sink committed last is committed again without effect, whatever ledgers are named; without a
     sink these same ledgers are. A writer at work on a stream goes on behind the batch. Batches
-    must be committed one after the other.
+    must be committed one after the other. `origin` says who numbers them, a query for instance.
 
-    Raises CommitOutOfOrder for a batch before the last one; InvalidArgument for a ledger that is
+    Raises CommitOutOfOrder for a batch before the last one, or with its number but of another
+    origin; InvalidArgument for a ledger that is
     open, is not as its task said, or is in the stream already, and if the metadata of a stream, or
     of all together, is full; NoSuchStream, NoSuchLedger; MetadataUnavailable if the store does not
     say what it did: try again, or ask `is_committed`.
     """
     check_batch(sink_id, batch_id)
-    return await BatchCommitting(client, ledgers, sink_id, batch_id).run()
+    return await BatchCommitting(client, ledgers, sink_id, batch_id, origin).run()
 
 
 async def is_committed(

@@ -48,6 +48,7 @@ async def commit_task_ledgers(
     *,
     sink_id: str | None,
     batch_id: int | None,
+    origin: str = "",
 ) -> BatchCommit:
     """Makes the ledgers segments of their streams, once for this sink and batch.
 
@@ -61,7 +62,7 @@ async def commit_task_ledgers(
         chosen = await in_total_order(client, ledgers, order, batch, options.entry_bytes)
     new = {(e.ledger.namespace, e.ledger.stream): None for e in ledgers if e.is_new}
     await _make_streams(client, list(new))
-    done = await commit_batch(client, chosen, sink_id=sink_id, batch_id=batch_id)
+    done = await commit_batch(client, chosen, sink_id=sink_id, batch_id=batch_id, origin=origin)
     kept_ids = set() if done.is_repeat else {ledger.ledger_id for ledger in chosen}
     useless = {each.ledger.ledger_id: each.ledger for each in ledgers}
     useless |= {ledger.ledger_id: ledger for ledger in chosen}

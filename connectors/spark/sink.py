@@ -108,13 +108,21 @@ class _Sink:
         if not ledgers and sink_id is None:
             return
         done = kept(self.options.cluster).run(
-            commit_task_ledgers, ledgers, self.options, sink_id=sink_id, batch_id=sink_batch
-        )
+            commit_task_ledgers, ledgers, self.options,
+            sink_id=sink_id, batch_id=sink_batch, origin=self._origin(commits),
+        )  # fmt: skip
         _log.info(
             "sink=%s batch=%s: %d records in %d ledgers%s",
             sink_id, sink_batch, sum(commit.records for commit in commits), len(ledgers),
             " were committed before" if done.is_repeat else "",
         )  # fmt: skip
+
+    def _origin(self, commits: Sequence[TaskCommit]) -> str:
+        """What the sink's name stands for: one that stands for another too loses its rows."""
+        if not self.options.is_streaming:
+            return f"a write to {self.options.stream or 'the streams its rows name'}"
+        query_ids = [commit.query_id for commit in commits if commit.query_id is not None]
+        return f"query {query_ids[0]}" if query_ids else ""
 
     def _abort(self, commits: Sequence[TaskCommit], batch_id: int | None) -> None:
         ledgers = _in_order(commits)
@@ -166,12 +174,12 @@ def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger]:
 class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("ledgerstream").mode("append")`."""
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Puts all rows into their streams. With txnAppId and txnVersion only if that version, or
         a later one, is not there yet."""
         self._commit(_told(messages), None)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes what the tasks wrote, as far as no stream has it: a commit may have failed after
         it was done."""
         self._abort(_told(messages), None)
@@ -181,13 +189,13 @@ class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
 class LedgerstreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("ledgerstream")`."""
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Puts the batch into its streams; without effect if it is there already.
 
         Raises CommitOutOfOrder for a batch before the last one.
         """
         self._commit(_told(messages), batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """As that of a batch write."""
         self._abort(_told(messages), batchId)

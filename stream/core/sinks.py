@@ -96,7 +96,7 @@ class CommittedRange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkMetadata:
     """A sink: its last batch. `streams` are the first of the `stream_count` it went to; `records`
-    and `nbytes` are of all of them."""
+    and `nbytes` are of all of them. `origin`: who numbers the batches, "" if nobody said."""
 
     sink_id: str
     batch_id: int
@@ -105,13 +105,21 @@ class SinkMetadata:
     stream_count: int = 0
     records: int = 0
     nbytes: int = 0
+    origin: str = ""
 
     def is_committed(self, batch_id: int) -> bool:
         """Whether this batch was committed; those before the last one were, too."""
         return batch_id <= self.batch_id
 
-    def check_next(self, batch_id: int) -> None:
-        """Raises CommitOutOfOrder for a batch before the last one."""
+    def check_next(self, batch_id: int, origin: str = "") -> None:
+        """Raises CommitOutOfOrder for a batch before the last one, and for one of the same number
+        that is another's: it would be taken for a repeat, and be lost."""
+        if batch_id == self.batch_id and origin and self.origin and origin != self.origin:
+            raise CommitOutOfOrder(
+                f"sink {self.sink_id!r} committed batch {batch_id} already, of {self.origin}; this "
+                f"one is of {origin}. Each query, also one with a new Spark checkpoint, and each "
+                f"of several writes needs a sink id (txnAppId) of its own"
+            )
         if batch_id < self.batch_id:
             raise CommitOutOfOrder(
                 f"sink {self.sink_id!r} committed batch {self.batch_id} already, {batch_id} is "
@@ -135,7 +143,11 @@ def check_batch(sink_id: str | None, batch_id: int | None) -> None:
 
 
 def committed_now(
-    sink_id: str, batch_id: int, streams: Sequence[CommittedRange], now_ms: int
+    sink_id: str,
+    batch_id: int,
+    streams: Sequence[CommittedRange],
+    now_ms: int,
+    origin: str = "",
 ) -> SinkMetadata:
     """The sink after it put this batch into these streams."""
     return SinkMetadata(
@@ -146,6 +158,7 @@ def committed_now(
         stream_count=len(streams),
         records=sum(share.records for share in streams),
         nbytes=sum(share.nbytes for share in streams),
+        origin=origin,
     )
 
 
@@ -266,6 +279,7 @@ def decode_sink(sink_id: str, data: bytes) -> SinkMetadata:
             stream_count=whole(document["stream_count"]),
             records=whole(document["records"]),
             nbytes=whole(document["nbytes"]),
+            origin=word(document["origin"]),
         )
     except (ValueError, TypeError) as error:
         raise MetadataCorrupt(f"{what}: {error}") from None

@@ -88,6 +88,16 @@ def test_a_sink_takes_its_batches_in_order() -> None:
     assert [sink.is_committed(batch) for batch in (6, 7, 8)] == [True, True, False]
 
 
+def test_a_batch_of_another_origin_is_no_repeat() -> None:
+    sink = committed_now("k", 7, [], 9, "query a")
+    assert decode_sink("k", encode_sink(sink)) == sink
+    for batch, origin in ((7, "query a"), (7, ""), (8, "query b")):
+        sink.check_next(batch, origin)
+    with pytest.raises(CommitOutOfOrder, match="batch 7 already, of query a; this one is of query"):
+        sink.check_next(7, "query b")
+    committed_now("k", 7, [], 9).check_next(7, "query b")
+
+
 def test_a_sink_remembers_only_so_many_streams_one_by_one() -> None:
     shares = [CommittedRange(f"n/s{n}", 1, 1, 0, 2, 3) for n in range(STREAMS_REMEMBERED_MAX + 5)]
     sink = committed_now("k", 1, shares, 9)
