@@ -18,7 +18,7 @@ from benchmarks.settings import Settings
 
 Name = Literal[
     "ledger-add", "append", "latency", "tail", "fanout", "catchup", "streams", "start",
-    "spark-write", "all",
+    "spark-read", "spark-write", "spark-latency", "all",
 ]  # fmt: skip
 _RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000}
 
@@ -70,7 +70,8 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         tail: from writer to reader. fanout: to a hundred of them. catchup: reading what is there.
         start: until "ready".
         streams: many streams, some of them written at once.
-        spark-write: rows of Spark into a stream, and into Parquet.
+        spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
+        into Parquet. spark-latency: one record through a micro-batch.
         all: each of them, with the settings of docs/performance.md.
     """
     chosen = settings or Settings()
