@@ -29,6 +29,19 @@ _BAR_WIDTH = 30
 _STAGES_MAX = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is none of the block's: stages that ran when it began, and jobs up to the newest."""
+
+    stages: frozenset[int] = frozenset()
+    newest_job: int = -1
+
+    @classmethod
+    def of(cls, tracker: StatusTracker) -> Earlier:
+        jobs = tracker.getJobIdsForGroup()
+        return cls(frozenset(tracker.getActiveStageIds()), max(jobs, default=-1))
+
+
 @dataclass(slots=True)
 class Watch:
     """The tasks that Spark ran since the block began, as far as they were seen."""
@@ -61,10 +74,21 @@ class Watch:
         stages = count_text(len(self.stages), "stage")
         return f"{count_text(self.tasks_done, 'task')} of {stages} in {self._elapsed()}{failed}"
 
-    def look(self, tracker: StatusTracker, earlier: frozenset[int]) -> None:
+    def look(self, tracker: StatusTracker, earlier: Earlier) -> None:
         """Takes note of the stages that are running, and of what became of those seen before."""
-        running = [stage for stage in tracker.getActiveStageIds() if stage not in earlier]
-        for stage in {*self.stages, *running}:
+        running = [stage for stage in tracker.getActiveStageIds() if stage not in earlier.stages]
+        self._note(tracker, {*self.stages, *running})
+
+    def look_back(self, tracker: StatusTracker, earlier: Earlier) -> None:
+        """The same at the end; also stages too short to be met running, of jobs in no group."""
+        self.look(tracker, earlier)
+        for job in tracker.getJobIdsForGroup():
+            info = tracker.getJobInfo(job) if job > earlier.newest_job else None
+            if info is not None:
+                self._note(tracker, set(info.stageIds))
+
+    def _note(self, tracker: StatusTracker, stages: set[int]) -> None:
+        for stage in stages:
             info = tracker.getStageInfo(stage)
             if info is not None and (stage in self.stages or len(self.stages) < _STAGES_MAX):
                 self.stages[stage] = (info.numTasks, info.numCompletedTasks, info.numFailedTasks)
@@ -91,7 +115,7 @@ def watching(
         yield watch
         return
     tracker = spark.sparkContext.statusTracker()
-    earlier = frozenset(tracker.getActiveStageIds())
+    earlier = Earlier.of(tracker)
     is_over = threading.Event()
 
     def show() -> None:
@@ -107,7 +131,7 @@ def watching(
     finally:
         is_over.set()
         thread.join()
-        watch.look(tracker, earlier)
+        watch.look_back(tracker, earlier)
         if shown.isatty():
             print("\r\x1b[K", end="", file=shown)
         print(watch.summary(), file=shown, flush=True)

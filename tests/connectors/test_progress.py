@@ -12,7 +12,7 @@ import pytest
 from connectors.spark.core.planner import SegmentRange, plan
 from connectors.spark.options import TERMINAL_VARIABLE, ReadOptions
 from connectors.spark.plan_line import plan_text, tell_plan
-from connectors.spark.progress import Watch, watching
+from connectors.spark.progress import Earlier, Watch, watching
 from stream.core.metadata import Segment, SegmentState
 
 
@@ -61,6 +61,13 @@ class Tracker:
     def __init__(self) -> None:
         self.stages: dict[int, tuple[int, int, int]] = {}
         self.active: list[int] = []
+        self.jobs: dict[int, list[int]] = {}
+
+    def getJobIdsForGroup(self) -> list[int]:
+        return list(self.jobs)
+
+    def getJobInfo(self, job: int) -> Any:
+        return SimpleNamespace(stageIds=self.jobs[job])
 
     def getActiveStageIds(self) -> list[int]:
         return self.active
@@ -75,14 +82,18 @@ class Tracker:
 def test_the_bar_counts_tasks_of_stages_that_began_in_the_block() -> None:
     tracker = Tracker()
     tracker.stages = {1: (9, 1, 0), 2: (16, 4, 1)}
+    tracker.active = [1]
+    tracker.jobs = {7: [1]}
+    earlier = Earlier.of(tracker)  # type: ignore[arg-type]
     tracker.active = [1, 2]
     watch = Watch()
-    watch.look(tracker, frozenset({1}))  # type: ignore[arg-type]
+    watch.look(tracker, earlier)  # type: ignore[arg-type]
     assert (watch.tasks, watch.tasks_done, watch.failures) == (16, 4, 1)
     assert watch.bar().startswith("[#######.......................] 4 of 16 tasks, ")
-    tracker.stages = {2: (16, 16, 1), 3: (2, 2, 0)}
-    tracker.active = [3]
-    watch.look(tracker, frozenset({1}))  # type: ignore[arg-type]
+    tracker.stages = {1: (9, 9, 0), 2: (16, 16, 1), 3: (2, 2, 0)}
+    tracker.jobs = {7: [1], 8: [2], 9: [3]}
+    tracker.active = []
+    watch.look_back(tracker, earlier)  # type: ignore[arg-type]
     assert watch.summary().startswith("18 tasks of 2 stages in ")
     assert watch.summary().endswith(", 1 attempt failed")
 
