@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.spark.session import quiet_log, settings
+from tests.spark.session import quiet_log, settings, spark_home
 
 
 def main(
@@ -18,6 +18,7 @@ def main(
     # The server is started by PySpark with the settings of spark-submit, and no others.
     given = [f"--conf {key}='{value}'" for key, value in settings(Path(directory)).items()]
     os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*given, "pyspark-shell"])
+    os.environ["SPARK_HOME"] = str(spark_home(Path(directory)))
     from pyspark.sql import SparkSession
 
     from connectors.spark import register

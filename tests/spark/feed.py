@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from stream.blocking import PartitionedWriter, StreamWriter
 from tests.spark.streams import Streams, local
 
-_PAUSE_S = 0.1
+_PAUSE_S = 0.3
 _FIRST_EVENT_MS = 1_700_000_000_000
 
 
@@ -44,7 +44,7 @@ def record(origin: bytes, number: int, chance: random.Random) -> Fed:
 
 
 class Feed(threading.Thread):
-    """Appends `at_once` records ten times a second until it is stopped.
+    """Appends `at_once` records three times a second until it is stopped.
 
     Args:
         partitions: of the stream; None: it is not partitioned.

@@ -160,7 +160,8 @@ class World:
 
         def listen() -> None:
             try:
-                explain(driver.events.get, stage.tally)
+                if not explain(driver.events.get, stage.tally):
+                    raise Unexplained(f"{driver.directory.name} ended, and nobody had killed it")
             except Unexplained as error:
                 if driver.pid in self._judged:
                     self._errors.append(error)

@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _TRIES_TO_FINISH = 5
 _WAIT_S = 0.3
+_STARTING_AT_ONCE = 2
+"""Queries; Spark gives the process of a source ten seconds to start, however busy the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,15 @@ def say(event: str, **facts: Any) -> None:
 class RunningQuery(threading.Thread):
     """Keeps one query running."""
 
-    def __init__(self, spark: SparkSession, spec: QuerySpec, finishing: threading.Event) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: QuerySpec,
+        finishing: threading.Event,
+        starting: threading.Semaphore,
+    ) -> None:
         super().__init__(name=spec.name, daemon=True)
+        self._starting = starting
         self._spark = spark
         self._spec = spec
         self._finishing = finishing
@@ -101,9 +111,13 @@ class RunningQuery(threading.Thread):
         return True
 
     def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
-        writer = rows_of(self._spark, self._spec).writeStream.format("mortal")
-        writer = writer.options(**self._spec.write, checkpointLocation=self._spec.checkpoint)
-        return writer.queryName(self._spec.name).trigger(**trigger).start()
+        with self._starting:
+            writer = rows_of(self._spark, self._spec).writeStream.format("mortal")
+            writer = writer.options(**self._spec.write, checkpointLocation=self._spec.checkpoint)
+            query = writer.queryName(self._spec.name).trigger(**trigger).start()
+            while query.isActive and query.status["message"].startswith("Initializing"):
+                time.sleep(0.05)  # Spark tells nobody when its sources are there
+            return query
 
 
 def run_driver(directory: Path, master: str, settings: dict[str, str]) -> None:
@@ -118,7 +132,8 @@ def run_driver(directory: Path, master: str, settings: dict[str, str]) -> None:
             return
         finishing = threading.Event()
         specs = [QuerySpec(**spec) for spec in json.loads(line)]
-        queries = [RunningQuery(spark, spec, finishing) for spec in specs]
+        starting = threading.Semaphore(_STARTING_AT_ONCE)
+        queries = [RunningQuery(spark, spec, finishing, starting) for spec in specs]
         for query in queries:
             query.start()
         for line in sys.stdin:

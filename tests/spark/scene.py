@@ -19,6 +19,7 @@ from tests.spark.streams import NAMESPACE, Streams
 PARTITIONS = 2
 _SMALL = {"maxRecordsPerTrigger": "400", "minTasks": "2", "rowsPerBatch": "60"}
 """Several tasks per batch, several Arrow batches per task."""
+_SWEEPS = 3
 
 
 class Scene:

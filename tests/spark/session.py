@@ -6,6 +6,7 @@ behind, nor a file outside of the directory it was given.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -97,6 +98,25 @@ def spark_environment(**more: str) -> dict[str, str]:
     }
 
 
+def spark_home(directory: Path) -> Path:
+    """Spark's home, made of links, for local clusters too, which write into it.
+
+    Without the archive that PySpark would import itself from in each Python process: that has no
+    compiled modules, and a process takes three times as long to start.
+    """
+    home = directory / "spark-home"
+    if not home.exists():
+        home.mkdir(parents=True)
+        installed = importlib.util.find_spec("pyspark")
+        assert installed is not None
+        assert installed.origin is not None
+        for part in ("bin", "sbin", "jars", "data", "licenses", "conf"):
+            source = Path(installed.origin).parent / part
+            if source.exists():
+                (home / part).symlink_to(source)
+    return home
+
+
 @contextmanager
 def _process_environment(variables: Mapping[str, str]) -> Iterator[None]:
     before = dict(os.environ)
@@ -122,7 +142,7 @@ def spark_session(
     directory.mkdir(parents=True, exist_ok=True)
     quiet_log(directory)
     chosen: dict[str, str | float | bool | None] = {**settings(directory), **(more or {})}
-    with _process_environment(spark_environment()):
+    with _process_environment(spark_environment(SPARK_HOME=str(spark_home(directory)))):
         builder = SparkSession.builder.master(master).appName(directory.name)
         spark = builder.config(map=chosen).getOrCreate()
     try:

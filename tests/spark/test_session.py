@@ -10,17 +10,21 @@ from tests.spark.streams import Streams
 
 
 def test_the_session_runs_python_workers_of_this_checkout(spark: SparkSession) -> None:
-    def executable(rows: object) -> list[tuple[str, str]]:
+    def home(rows: object) -> list[tuple[str, str, str]]:
         import sys
+
+        import pyspark
 
         import tests.spark as package
 
-        return [(sys.executable, str(package.__file__))]
+        return [(sys.executable, str(package.__file__), str(pyspark.__file__))]
+
+    import pyspark
 
     from tests import spark as package
 
-    found = spark.sparkContext.parallelize([0], 1).mapPartitions(executable).collect()
-    assert found == [(sys.executable, str(package.__file__))]
+    found = spark.sparkContext.parallelize([0], 1).mapPartitions(home).collect()
+    assert found == [(sys.executable, str(package.__file__), str(pyspark.__file__))]
 
 
 def test_streams_hold_what_was_written(streams: Streams) -> None:

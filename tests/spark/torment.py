@@ -154,9 +154,12 @@ class Tormentor(threading.Thread):
         self._wakers.append(waker)
 
 
-def explain(events: Callable[[], dict[str, object]], tally: Tally) -> None:
-    """Reads what a driver reports until it is gone. Raises Unexplained."""
-    while (event := events())["event"] not in ("gone", "done"):
+def explain(events: Callable[[], dict[str, object]], tally: Tally) -> bool:
+    """Reads what a driver reports until it is gone, or has finished: then True. Raises
+    Unexplained."""
+    while (event := events())["event"] != "gone":
+        if event["event"] == "done":
+            return True
         if event["event"] == "unfinished":
             raise Unexplained(f"{event['query']} could not finish")
         if event["event"] != "ended":
@@ -165,3 +168,4 @@ def explain(events: Callable[[], dict[str, object]], tally: Tally) -> None:
         tally.count("queries ended", kills=0)
         if not any(known in error for known in EXPECTED):
             raise Unexplained(f"{event['query']} ended: {error}")
+    return False
