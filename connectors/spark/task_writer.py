@@ -7,6 +7,7 @@ rows in memory. Runs in the task's thread; task_ledgers.py sends.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ledger.errors import InvalidArgument
 from stream.core.compression import Compression, require
 from stream.core.entry_format import BODY_BYTES_MAX
 from stream.core.sinks import SinkLedger
+from stream.core.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from connectors.spark.kept_client import KeptCluster
@@ -53,6 +55,8 @@ class _TargetRows:
         self._order = order
         self._compression = Compression.named(stream.policy.compression)
         require(self._compression)
+        rate = stream.policy.bytes_per_s_max
+        self._bucket = None if rate is None else TokenBucket(rate, time.monotonic())
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._records = 0
@@ -113,10 +117,18 @@ class _TargetRows:
                     self.bounds.append((low, high))
                 else:
                     self.bounds[-1] = (self.bounds[-1][0], high)
+            self._wait_quota(len(payload))
             self._ledgers.append(self.target, policy, payload, count, begins_ledger=begins_ledger)
             self._sequence += count
             self._ledger_bytes += len(payload)
         self._records += rows.num_rows
+
+    def _wait_quota(self, nbytes: int) -> None:
+        """Each task keeps to the rate that the writer of a stream may have (bytes_per_s_max); it
+        cannot know how many others write to the stream."""
+        if self._bucket is not None:
+            time.sleep(self._bucket.wait_s(time.monotonic()))
+            self._bucket.take(nbytes, time.monotonic())
 
     def _too_large(self, rows: pa.RecordBatch, sizes: RowSizes, row: int) -> InvalidArgument:
         size = sizes.records_between(row, row + 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from connectors.spark import merge_batch, task_writer
 from connectors.spark.batch_commit import commit_task_ledgers, discard_task_ledgers
 from connectors.spark.kept_client import KeptCluster, kept
-from connectors.spark.merge_batch import overlapping, range_of
 from connectors.spark.options import WriteOptions
-from connectors.spark.sort_order import BOUND_BYTES_MAX, SortOrder
 from connectors.spark.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
 from connectors.spark.task_writer import TaskWriter
 from connectors.spark.write_routes import Target, look_up
@@ -29,24 +27,11 @@ from stream.core.routing import partition_of
 from stream.errors import CommitOutOfOrder, NoSuchNamespace, NoSuchStream
 from stream.sinks import BatchCommit
 from stream.succession import SINK_TAG, STREAM_TAG
-from tests.spark.streams import Streams, connected
-from tests.system.cluster import StandaloneCluster
+from tests.spark.streams import Streams
 
 _ON_CLUSTER = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@pytest.fixture(scope="module")
-def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
-    cluster = StandaloneCluster(tmp_path_factory.mktemp("sink") / "cluster", None, ())
-    try:
-        cluster.start()
-        with connected(cluster.uri) as streams:
-            yield streams
-        kept(cluster.uri).disconnect()
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture
@@ -194,35 +179,6 @@ def test_a_batch_is_sorted_over_all_tasks(
     assert left == {segment.ledger_id for segment in segments}
 
 
-@given(st.lists(st.binary(min_size=50, max_size=70), min_size=1, max_size=8), st.randoms())
-def test_short_bounds_hold_the_long_keys(keys: list[bytes], rng: random.Random) -> None:
-    keys.append(b"\xff" * rng.randrange(60, 70))
-    order = SortOrder(["key", "value"])
-    rows = order.sorted(_batch(key=keys, value=[b""] * len(keys)))
-    low, high = order.bounds(rows)
-    assert low <= order.key(rows, 0)
-    assert high >= order.key(rows, len(keys) - 1)
-    parts = [part[1] for part in (*low, *high) if len(part) == 2]
-    assert all(len(part) <= BOUND_BYTES_MAX for part in parts)
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=8))
-def test_groups_are_in_order_and_as_small_as_can_be(ranges: list[tuple[int, int]]) -> None:
-    ledgers = [
-        TaskLedger(None, ((1, low),), ((1, low + more),))  # type: ignore[arg-type]
-        for low, more in ranges
-    ]
-    groups = overlapping(ledgers)
-    assert sorted(map(id, ledgers)) == sorted(id(each) for group in groups for each in group)
-    lows = [[low for low, _ in map(range_of, group)] for group in groups]
-    highs = [[high for _, high in map(range_of, group)] for group in groups]
-    for before, following in zip(highs[:-1], lows[1:], strict=True):
-        assert max(before) <= min(following)
-    for low, high in zip(lows, highs, strict=True):
-        for index in range(1, len(low)):
-            assert max(high[:index]) > low[index]
-
-
 def test_sorted_tasks_that_follow_each_other_are_not_merged(streams: Streams) -> None:
     name = streams.create()
     tasks = [[_batch(value=[b"x"] * 4, event_time=[t, t + 1, t + 2, t + 3])] for t in (40, 10, 13)]
@@ -352,6 +308,17 @@ def test_streams_are_made_with_the_batch(streams: Streams, kept_cluster: KeptClu
     assert streams.values(later) == [b"b"]
     target = Target(*name.split("/"))
     assert not kept_cluster.run(look_up, target, may_be_missing=True).is_missing
+
+
+def test_a_task_keeps_to_the_rate_of_the_namespace(streams: Streams) -> None:
+    namespace = streams.namespace("slow")
+    namespace.set_policy(bytes_per_s_max=100_000)
+    namespace.ensure_stream("records")
+    begun_s = time.monotonic()
+    batches = [_batch(value=[bytes(1000)] * 10)] * 15
+    _write(streams, [batches], stream="slow/records", entryBytes="10k")
+    # What an idle writer has saved up, one second's worth, is let through at once.
+    assert time.monotonic() - begun_s >= 0.3
 
 
 def test_a_task_is_held_back_until_its_bytes_are_durable(

@@ -17,7 +17,7 @@ from tests.spark.streams import Streams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 def _write(frame: DataFrame, streams: Streams, mode: str = "append", **options: Any) -> None:
@@ -100,8 +100,7 @@ def test_a_version_of_an_application_is_written_once(spark: SparkSession, stream
     name = streams.create()
     frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
     for version in (1, 1, 2):
-        options = {"txnAppId": name.replace("/", "-"), "txnVersion": version}
-        _write(frame, streams, stream=name, **options)
+        _write(frame, streams, stream=name, txnAppId=name.replace("/", "-"), txnVersion=version)
     assert len(streams.values(name)) == 20
     with pytest.raises(Exception, match="committed batch 2 already, 1 is older"):
         _write(frame, streams, stream=name, txnAppId=name.replace("/", "-"), txnVersion=1)

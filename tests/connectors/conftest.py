@@ -1,0 +1,24 @@
+"""A cluster of real processes, for those tests of the connector that need no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from connectors.spark.kept_client import kept
+from tests.spark.streams import Streams, connected
+from tests.system.cluster import StandaloneCluster
+
+
+@pytest.fixture(scope="session")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
+    """Streams of three bookies; `streams.cluster` is what the option `cluster` takes."""
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("connectors") / "cluster", None, ())
+    try:
+        cluster.start()
+        with connected(cluster.uri) as streams:
+            yield streams
+        kept(cluster.uri).disconnect()
+    finally:
+        cluster.stop()

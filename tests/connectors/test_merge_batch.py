@@ -1,0 +1,46 @@
+"""Ranges of sorted ledgers: which are only put in order, and which must be merged."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.spark.merge_batch import overlapping, range_of
+from connectors.spark.sort_order import BOUND_BYTES_MAX, SortOrder
+from connectors.spark.task_ledgers import TaskLedger
+
+
+def _batch(**columns: list[bytes]) -> pa.RecordBatch:
+    return pa.record_batch({name: pa.array(items) for name, items in columns.items()})
+
+
+@given(st.lists(st.binary(min_size=50, max_size=70), min_size=1, max_size=8), st.randoms())
+def test_short_bounds_hold_the_long_keys(keys: list[bytes], rng: random.Random) -> None:
+    keys.append(b"\xff" * rng.randrange(60, 70))
+    order = SortOrder(["key", "value"])
+    rows = order.sorted(_batch(key=keys, value=[b""] * len(keys)))
+    low, high = order.bounds(rows)
+    assert low <= order.key(rows, 0)
+    assert high >= order.key(rows, len(keys) - 1)
+    parts = [part[1] for part in (*low, *high) if len(part) == 2]
+    assert all(len(part) <= BOUND_BYTES_MAX for part in parts)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=8))
+def test_groups_are_in_order_and_as_small_as_can_be(ranges: list[tuple[int, int]]) -> None:
+    ledgers = [
+        TaskLedger(None, ((1, low),), ((1, low + more),))  # type: ignore[arg-type]
+        for low, more in ranges
+    ]
+    groups = overlapping(ledgers)
+    assert sorted(map(id, ledgers)) == sorted(id(each) for group in groups for each in group)
+    lows = [[low for low, _ in map(range_of, group)] for group in groups]
+    highs = [[high for _, high in map(range_of, group)] for group in groups]
+    for before, following in zip(highs[:-1], lows[1:], strict=True):
+        assert max(before) <= min(following)
+    for low, high in zip(lows, highs, strict=True):
+        for index in range(1, len(low)):
+            assert max(high[:index]) > low[index]

@@ -1,0 +1,154 @@
+"""The driver's side of the sink, without Spark: messages, repeats, and what `abort` may delete."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, StringType, StructType
+
+from connectors.spark.kept_client import kept
+from connectors.spark.options import WriteOptions
+from connectors.spark.sink import LedgerstreamStreamWriter, LedgerstreamWriter, TaskCommit
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument
+from stream.errors import CommitOutOfOrder
+from tests.spark.streams import Streams
+
+_SCHEMA = StructType().add("value", "binary")
+
+
+def _query(streams: Streams, **options: str) -> LedgerstreamStreamWriter:
+    given = {"cluster": streams.cluster, **options}
+    writer = LedgerstreamStreamWriter(
+        WriteOptions.parse(given, {}, is_streaming=True), _SCHEMA, False
+    )
+    # As Spark does on the way to a task, and to the process that commits.
+    return pickle.loads(pickle.dumps(writer))  # type: ignore[no-any-return]
+
+
+def _written(writer: Any, value: bytes, **named: Any) -> TaskCommit:
+    """The message of a task that wrote one row."""
+    commit = writer.write(iter([pa.record_batch({"value": pa.array([value])})]))
+    return pickle.loads(pickle.dumps(replace(commit, **named)))  # type: ignore[no-any-return]
+
+
+async def _list(client: LedgerClient) -> list[int]:
+    return await client.list_ledgers()
+
+
+def _ledgers(streams: Streams) -> list[int]:
+    return kept(streams.cluster).run(_list)
+
+
+def _ids(commit: TaskCommit) -> set[int]:
+    return {each.ledger.ledger_id for each in commit.ledgers}
+
+
+def test_messages_are_committed_in_the_order_of_partitions(streams: Streams) -> None:
+    name = streams.create()
+    writer = _query(streams, stream=name)
+    commits = [
+        _written(writer, b"%d" % n, partition=n, query_id=name.replace("/", "-"), batch_id=0)
+        for n in range(3)
+    ]
+    writer.commit([commits[2], None, commits[0], commits[1]], 0)
+    assert streams.values(name) == [b"0", b"1", b"2"]
+
+
+def test_the_query_is_the_sink_if_no_other_is_named(streams: Streams) -> None:
+    name = streams.create()
+    query = f"query-of-{name.replace('/', '-')}"
+    writer = _query(streams, stream=name)
+    for value in (b"first", b"again"):
+        writer.commit([_written(writer, value, query_id=query, batch_id=5)], 5)
+    assert streams.values(name) == [b"first"]
+    with pytest.raises(CommitOutOfOrder):
+        writer.commit([_written(writer, b"old", query_id=query, batch_id=4)], 4)
+    assert streams.values(name) == [b"first"]
+
+
+def test_a_batch_without_messages_is_nothing_or_counts(streams: Streams) -> None:
+    name = streams.create()
+    _query(streams, stream=name).commit([None, None], 3)
+    named = _query(streams, stream=name, sinkId=f"named-{name.replace('/', '-')}")
+    named.commit([None, None], 3)
+    with pytest.raises(CommitOutOfOrder):
+        named.commit([None], 2)
+
+
+def test_abort_after_a_commit_that_was_made_deletes_nothing(streams: Streams) -> None:
+    name = streams.create()
+    writer = _query(streams, stream=name)
+    messages = [_written(writer, b"kept", query_id=name.replace("/", "-"), batch_id=0)]
+    writer.commit(messages, 0)
+    writer.abort(messages, 0)
+    assert streams.values(name) == [b"kept"]
+    assert _ids(messages[0]) <= set(_ledgers(streams))
+
+
+def test_abort_deletes_what_no_stream_has(streams: Streams) -> None:
+    name = streams.create()
+    writer = _query(streams, stream=name)
+    message = _written(writer, b"gone", query_id=name.replace("/", "-"), batch_id=0)
+    writer.abort([None, message], 0)
+    assert not _ids(message) & set(_ledgers(streams))
+    writer.abort([None, message], 0)
+    writer.abort([None, None], 1)
+    assert streams.values(name) == []
+
+
+def test_a_batch_write_that_is_aborted_leaves_nothing(streams: Streams) -> None:
+    name = streams.create()
+    given = {"cluster": streams.cluster, "stream": name}
+    options = WriteOptions.parse(given, {}, is_streaming=False)
+    writer = LedgerstreamWriter(options, _SCHEMA, False)
+    message = _written(writer, b"gone")
+    writer.abort([message, None])
+    assert not _ids(message) & set(_ledgers(streams))
+    message = _written(writer, b"there")
+    writer.commit([message])
+    writer.commit([message])
+    writer.abort([message])
+    assert streams.values(name) == [b"there"]
+
+
+def test_messages_that_do_not_belong_together_are_refused(streams: Streams) -> None:
+    name = streams.create()
+    writer = _query(streams, stream=name)
+    one = _written(writer, b"v", query_id="one-query", batch_id=1)
+    with pytest.raises(InvalidArgument, match="messages of the batches"):
+        writer.commit([one], 2)
+    with pytest.raises(InvalidArgument, match="queries"):
+        writer.commit([one, replace(one, query_id="another-query")], 1)
+    with pytest.raises(InvalidArgument, match="sinkId"):
+        writer.commit([replace(one, query_id=None, batch_id=None)], 1)
+    assert streams.values(name) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "told"),
+    [
+        (StructType().add("value", "integer"), {}, "binary or string"),
+        (StructType().add("value", "string").add("event_time", "timestamp_ntz"), {}, "no instant"),
+        (
+            StructType().add("value", "string").add("headers", ArrayType(StringType())),
+            {},
+            "map_entries",
+        ),
+        (StructType().add("value", "string").add("partition", "string"), {}, "AS INT"),
+        (StructType().add("value", "string").add("value", "string"), {}, "twice"),
+        (StructType().add("value", "string"), {"stream": ""}, "to which stream"),
+        (StructType().add("value", "string"), {"sortWithinBatch": "key"}, "not written"),
+    ],
+)
+def test_frames_that_cannot_be_written_are_refused_before_any_task(
+    schema: StructType, options: dict[str, str], told: str
+) -> None:
+    chosen = {"cluster": "sqlite:///nowhere.db", "stream": "tests/s", **options}
+    given = {name: text for name, text in chosen.items() if text}
+    with pytest.raises(InvalidArgument, match=told):
+        LedgerstreamStreamWriter(WriteOptions.parse(given, {}, is_streaming=True), schema, False)
