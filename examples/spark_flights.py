@@ -4,7 +4,8 @@
 
 Without a cluster one is started, and gone at the end. One thread appends the flights as fast as it
 can; a query reads them while they come, and puts each week that its watermark has passed into
-another stream; a batch reads that stream, compares it with the flights themselves and draws it.
+another stream. It is stopped, and run again from its Spark checkpoint to the end. A batch reads
+what it has written, compares it with the flights themselves and draws it.
 Needs Java 17 and `pip install 'ledgerstream[examples,spark]'`.
 """
 
@@ -19,14 +20,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming import StreamingQuery
 
-from connectors.spark import LagListener, register, watching
+from connectors.spark import lag_of, register, watching
 from examples.flights import Flight, flights
 from stream.blocking import Namespace
 
@@ -89,13 +91,9 @@ def delays(source: DataFrame) -> DataFrame:
     )
 
 
-def run_query(
-    spark: SparkSession, appending: threading.Thread, tick: Callable[[], None], checkpoint: Path
-) -> None:
-    """Reads until all flights are read, and the watermark has passed the last week: the first
-    tick moves it there, the second one's micro-batch sees that."""
-    listener = LagListener()
-    spark.streams.addListener(listener)
+def start(spark: SparkSession, checkpoint: Path, *, to_end: bool = False) -> StreamingQuery:
+    """The query; it goes on where its Spark checkpoint says. With `to_end` it ends when it has read
+    what is there when it starts."""
     source = (
         spark.readStream.format("ledgerstream")
         .option("startingPosition", "earliest")
@@ -103,25 +101,37 @@ def run_query(
         .option("maxRecordsPerTrigger", 60_000)
         .load(FLIGHTS)
     )
-    query = (
+    writer = (
         delays(source)
         .writeStream.format("ledgerstream")
         .option("stream", DELAYS)
         .option("createStreams", "true")
         .option("checkpointLocation", str(checkpoint))
         .queryName("delays")
-        .start()
     )
+    return writer.trigger(availableNow=True).start() if to_end else writer.start()
+
+
+def run(spark: SparkSession, cluster: str, all_flights: list[Flight], checkpoint: Path) -> None:
+    appending = threading.Thread(target=append_all, args=(cluster, all_flights))
+    appending.start()
     try:
+        query = start(spark, checkpoint)
         appending.join()
-        for _ in range(2):
-            tick()
-            query.processAllAvailable()
-    finally:
+        query.processAllAvailable()
         query.stop()
-    told = listener.metrics()["delays"]
-    behind = told.lag.records if told.lag else "?"
-    print(f"the query read {told.records_read:,} records and is {behind} behind")
+        told = list(query.recentProgress)
+        # A record without a carrier, in weeks to come: time goes on though nobody flies, and the
+        # watermark passes the last week.
+        append(cluster, [Flight(b"", all_flights[-1].event_time_ms + 3 * WEEK_MS, b"{}")])
+        query = start(spark, checkpoint, to_end=True)
+        query.awaitTermination()
+        told += query.recentProgress
+    finally:
+        appending.join()
+    records = sum(progress.numInputRows for progress in told)
+    lag = lag_of(told[-1])
+    print(f"read {records:,} records in two runs, {lag.records if lag else '?'} are left")
 
 
 def draw(rows: list[Row], svg: Path) -> None:
@@ -194,16 +204,10 @@ def main() -> None:
         register(spark)
         with Namespace.connect(cluster, "demo", create=True) as namespace:
             namespace.ensure_stream("flights")
-        appending = threading.Thread(target=append_all, args=(cluster, all_flights))
-        appending.start()
-        # A record without a carrier, in weeks to come: time goes on though nobody flies.
-        late = Flight(b"", all_flights[-1].event_time_ms + 3 * WEEK_MS, b"{}")
         try:
-            checkpoint = Path(directory) / "checkpoint"
-            run_query(spark, appending, lambda: append(cluster, [late]), checkpoint)
+            run(spark, cluster, all_flights, Path(directory) / "checkpoint")
             show(spark, all_flights, given.svg)
         finally:
-            appending.join()
             spark.stop()
 
 
