@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.spark.arrow_input import input_rows
@@ -156,6 +156,7 @@ class _Twin:
         )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(_batches(), st.sampled_from(Compression), st.data())
 def test_entries_are_what_the_ordinary_encoder_makes(
     batch: pa.RecordBatch, compression: Compression, data: st.DataObject
@@ -171,6 +172,7 @@ def test_entries_are_what_the_ordinary_encoder_makes(
     assert decoded.first_sequence == 5
 
 
+@settings(deadline=None)
 @given(_batches(), st.data())
 def test_rows_that_were_taken_and_joined_are_encoded_alike(
     batch: pa.RecordBatch, data: st.DataObject
@@ -185,6 +187,7 @@ def test_rows_that_were_taken_and_joined_are_encoded_alike(
     assert [record[2:] for record in made.records()] == [record[2:] for record in expected]
 
 
+@settings(deadline=None)
 @given(_batches(), st.integers(1, 200))
 def test_cuts_cover_all_rows_in_order_within_the_size(batch: pa.RecordBatch, limit: int) -> None:
     rows, twin = input_rows(batch), _Twin(batch)
@@ -200,6 +203,7 @@ def test_cuts_cover_all_rows_in_order_within_the_size(batch: pa.RecordBatch, lim
         assert body <= sizes.between(first, stop) + 8 * 12
 
 
+@settings(deadline=None)
 @given(_batches(), st.integers(0, 60))
 def test_the_first_record_that_is_too_large_is_found(batch: pa.RecordBatch, limit: int) -> None:
     twin = _Twin(batch)

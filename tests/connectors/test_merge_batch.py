@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.spark.merge_batch import overlapping, range_of
@@ -17,6 +17,7 @@ def _batch(**columns: list[bytes]) -> pa.RecordBatch:
     return pa.record_batch({name: pa.array(items) for name, items in columns.items()})
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=50, max_size=70), min_size=1, max_size=8), st.randoms())
 def test_short_bounds_hold_the_long_keys(keys: list[bytes], rng: random.Random) -> None:
     keys.append(b"\xff" * rng.randrange(60, 70))
@@ -29,6 +30,7 @@ def test_short_bounds_hold_the_long_keys(keys: list[bytes], rng: random.Random) 
     assert all(len(part) <= BOUND_BYTES_MAX for part in parts)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=8))
 def test_groups_are_in_order_and_as_small_as_can_be(ranges: list[tuple[int, int]]) -> None:
     ledgers = [
