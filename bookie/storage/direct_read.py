@@ -13,8 +13,9 @@ import threading
 
 DIRECT_BYTES_MIN = 64 * 1024
 """Smaller reads are not worth the alignment."""
-_BUFFER_BYTES = 2 * 1024 * 1024
 _ALIGNMENT = 4096
+_BUFFER_BYTES = 5 * 1024 * 1024 + 2 * _ALIGNMENT
+"""The largest batch read there is, and what it takes to align it."""
 _NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 _of_thread = threading.local()

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from stream.core.records import RecordBatch
 
-ALONE_BYTES = 48 << 10
+ALONE_BYTES = 256 << 10
 """An entry of so many bytes is not put together with others: copying it would cost more than one
 more batch does."""
-FLUSH_BYTES = 4 << 20
+FLUSH_BYTES = 1 << 20
 """Small entries are put together up to so many bytes, if the rows allow."""
 
 _US_MAX = (1 << 63) - 1

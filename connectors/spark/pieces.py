@@ -33,8 +33,10 @@ from stream.store import StreamStore
 
 _log = logging.getLogger(__name__)
 
-READ_AHEAD_BYTES = 8 << 20
-"""Of a task: entries asked for or on their way; as many again may wait for Spark."""
+READ_AHEAD_BYTES = 16 << 20
+"""Of a task: entries asked for or on their way."""
+WAITING_BYTES = 8 << 20
+"""Of a task: entries that are there and wait for Spark, but for one answer more."""
 _METADATA_KEPT_MAX = 10_000
 
 
@@ -181,7 +183,7 @@ def read_piece(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """
     builder: ArrowBuilder | None = None
     current = -1
-    fetched = kept(piece.cluster).iterate(_entries, _size_of, READ_AHEAD_BYTES, piece)
+    fetched = kept(piece.cluster).iterate(_entries, _size_of, WAITING_BYTES, piece)
     try:
         for number, entries in fetched:
             each = piece.ranges[number]
