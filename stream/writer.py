@@ -15,6 +15,7 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from ledger.metastore.tasks import open_background
+from stream import conditional
 from stream.batch import CONDITIONAL, Ticket
 from stream.core.entry_encoder import Headers
 from stream.core.names import check_name
@@ -151,7 +152,7 @@ class StreamWriter:
         if expected_sequence is None:
             ticket = outbox.take(value, key, event_time_ms, headers)
         else:
-            await self._open_conditional(expected_sequence)
+            await conditional.open_for(outbox, expected_sequence)
             ticket = outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
         if receipt:
             return await self.receipt_of(ticket).receipt()
@@ -182,9 +183,7 @@ class StreamWriter:
                     f"{sum(sizes)} bytes are too many for one conditional append; at most "
                     f"{outbox.pending_bytes_max} fit (pending_bytes_max of the writer's options)"
                 )
-            while not outbox.has_room:
-                await outbox.wait_room()
-            await self._expect(expected_sequence)
+            await conditional.open_for(outbox, expected_sequence)
         first: Ticket | None = None
         begin = 0
         while begin < len(sizes):
@@ -204,23 +203,6 @@ class StreamWriter:
         assert first is not None, "at least one record was taken"
         end = await last.wait()
         return await first.wait(), end
-
-    async def _open_conditional(self, sequence: int) -> None:
-        """Returns when a record that must have this sequence can be taken. Raises
-        SequenceMismatch."""
-        outbox = self._outbox
-        while True:
-            await self._expect(sequence)
-            outbox.open_conditional()
-            if outbox.has_room:
-                return
-            await outbox.wait_room()
-
-    async def _expect(self, sequence: int) -> None:
-        """Raises SequenceMismatch once what has it is durable: it may be the caller's own."""
-        if sequence < self._outbox.next_sequence:
-            await self._outbox.drain()
-        self._outbox.check_sequence(sequence)
 
     async def producer(self, name: str) -> Producer:
         """The idempotent producer of this name, which the stream remembers from now on.
@@ -246,15 +228,16 @@ class StreamWriter:
     async def flush(self) -> None:
         """Sends what has gathered; returns when all records taken so far are durable.
 
-        Raises the writer's error if it failed.
+        Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
+        conditional record, and nobody waited for that.
         """
         await self._outbox.flush()
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
-        Does nothing if the stream was handed over. Raises the writer's error if it failed. Called
-        by the end of the `async with` block.
+        Does nothing if the stream was handed over. Raises the writer's error if it failed, and
+        SequenceMismatch as `flush`. Called by the end of the `async with` block.
         """
         if isinstance(self.error, (LedgerClosed, HandedOver)):
             return

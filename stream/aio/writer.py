@@ -202,15 +202,16 @@ class StreamWriter(Appending):
     async def flush(self) -> None:
         """Sends what has gathered; returns when all records taken so far are durable.
 
-        Raises the writer's error if it failed.
+        Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
+        conditional record, and nobody waited for that.
         """
         await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
-        Does nothing if the stream was handed over. Raises the writer's error if it failed. Called
-        by the end of the `async with` block.
+        Does nothing if the stream was handed over. Raises the writer's error if it failed, and
+        SequenceMismatch as `flush`. Called by the end of the `async with` block.
         """
         await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
 

@@ -14,7 +14,6 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -26,14 +25,13 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream.core.position import EARLIEST, Position
 from stream.core.records import Record
-from stream.errors import CommitOutOfOrder, NotInTrash, SequenceMismatch, StreamExists
+from stream.errors import CommitOutOfOrder, NotInTrash, StreamExists
 from stream.janitor import Janitor
 from stream.namespace import Namespace
-from stream.open_segment import WriterOptions
 from stream.sink_store import find_sink
 from stream.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
-from stream.writer import StreamWriter
-from tests.sim.commits_model import Attempt, CommitModel
+from tests.sim.commits_model import Attempt
+from tests.sim.commits_writers import Body, Writers
 from tests.sim.model import Violation
 from tests.sim.workload import client_options
 from tests.stream.sink_ledgers import write_ledger
@@ -45,28 +43,18 @@ _KILL_S = (0.3, 1.0, 4.0)
 _FAULT_S = 2.0
 _RETRY_S = 0.3
 
-Body = Callable[[LedgerClient, random.Random], Awaitable[None]]
 
-
-class Commits:
+class Commits(Writers):
     """One world."""
 
     def __init__(self, cluster: SimCluster, commits: int) -> None:
         self.cluster = cluster
-        self.model = CommitModel()
         self.chance = chance = cluster.simulation.chance("commits")
+        super().__init__(is_purging=chance.random() < 0.25, pause_s=chance.choice((0.01, 0.1, 0.5)))
         self.commits_left = commits
-        self.is_over = False
-        self.is_purging = chance.random() < 0.25
         self.streams = ["m/a", "n/b", "n/c"][: chance.randint(1, 3)]
-        self._pause_s = chance.choice((0.01, 0.1, 0.5))
-        self._numbers = 0
         self._processes: dict[str, SimProcess] = {}
         self._bodies: dict[str, Body] = {}
-
-    def _number(self) -> int:
-        self._numbers += 1
-        return self._numbers
 
     async def run(self) -> None:
         sinks = self.chance.choice((["k"], ["k", "k"], ["k", "l"], ["k", "k", "l", None]))
@@ -74,7 +62,7 @@ class Commits:
             self._bodies[f"driver{number}"] = self._driver(sink)
         for stream in self.streams:
             for rival in range(self.chance.choice((0, 1, 1, 2))):
-                self._bodies[f"writer-{stream}-{rival}".replace("/", "-")] = self._writer(stream)
+                self._bodies[f"writer-{stream}-{rival}".replace("/", "-")] = self.writer(stream)
             self._bodies[f"reader-{stream}".replace("/", "-")] = self._reader(stream)
         self._bodies["operator"] = self._operate
         for name in self._bodies:
@@ -98,7 +86,7 @@ class Commits:
             await process.finished.wait()
 
     def _start(self, name: str) -> None:
-        chance = self.cluster.simulation.chance(f"{name}/{self._number()}")
+        chance = self.cluster.simulation.chance(f"{name}/{self.number()}")
 
         async def body(client: LedgerClient) -> None:
             while not self.is_over:
@@ -107,7 +95,7 @@ class Commits:
                 except* LedgerError as group:
                     for error in leaves_of(group):
                         self.model.count(f"{name.split('-')[0]}: {type(error).__name__}")
-                await trio.sleep(chance.expovariate(1 / self._pause_s))
+                await trio.sleep(chance.expovariate(1 / self.pause_s))
 
         self._processes[name] = self.cluster.start_client(
             body, name=name, options=client_options(chance)
@@ -118,12 +106,12 @@ class Commits:
     def _driver(self, sink_id: str | None) -> Body:
         async def drive(client: LedgerClient, chance: random.Random) -> None:
             """One batch, from its ledgers to whatever becomes of it."""
-            batch_id, shown = None, sink_id or f"none{self._number()}"
+            batch_id, shown = None, sink_id or f"none{self.number()}"
             if sink_id is not None:
                 sink = await find_sink(client.store, sink_id)
                 last = -1 if sink is None else sink.batch_id
                 batch_id = max(0, last + chance.choice((-1, 0, 0, 1, 1, 1, 1, 1, 3)))
-            name = f"try{self._number()}"
+            name = f"try{self.number()}"
             ledgers, shares = await self._write(client, chance, name, sink_id, batch_id)
             self.model.attempts[name] = Attempt((shown, batch_id or 0), shares)
             if chance.random() < 0.1:
@@ -201,111 +189,6 @@ class Commits:
                 raise Violation(f"{name}: committed twice")
         return True
 
-    # Writers
-
-    def _writer(self, stream: str) -> Body:
-        async def write(client: LedgerClient, chance: random.Random) -> None:
-            namespace, short = stream.split("/")
-            options = WriterOptions(
-                pending_bytes_max=chance.choice((500, 1 << 20)), repair_timeout_s=5.0
-            )
-            hand_over_s = chance.choice((None, None, 1.0))
-            async with (
-                Namespace(client, namespace).writer(
-                    short, options=options, hand_over_s=hand_over_s
-                ) as writer,
-                trio.open_nursery() as nursery,
-            ):
-                self.model.count("takeovers")
-                for append in chance.sample(
-                    (self._append_plain, self._append_at, self._burst, self._produce),
-                    chance.randint(1, 4),
-                ):
-                    nursery.start_soon(append, writer, stream, chance)
-
-        return write
-
-    def _value(self, kind: str, stream: str, *, number: int | None = None) -> bytes:
-        value = b"%s/%d" % (kind.encode(), self._number() if number is None else number)
-        self.model.own[value] = stream
-        return value
-
-    async def _pause(self, chance: random.Random) -> None:
-        if chance.random() < 0.5:
-            await trio.sleep(chance.expovariate(1 / self._pause_s))
-
-    async def _append_plain(self, writer: StreamWriter, stream: str, chance: random.Random) -> None:
-        for _ in range(chance.choice((3, 30))):
-            if self.is_over:
-                return
-            values = [self._value("w", stream) for _ in range(chance.choice((1, 1, 4)))]
-            if len(values) == 1:
-                self.model.appended(values[0], await writer.append(values[0]))
-            else:
-                first, last = await writer.append_many(values)
-                self.model.appended(values[0], first)
-                self.model.appended(values[-1], last)
-            await self._pause(chance)
-
-    async def _append_at(self, writer: StreamWriter, stream: str, chance: random.Random) -> None:
-        """On condition: what was refused must not be there."""
-        for _ in range(chance.choice((3, 30))):
-            if self.is_over:
-                return
-            value, sequence = self._value("c", stream), writer.next_sequence
-            try:
-                place = await writer.append(value, expected_sequence=sequence)
-            except SequenceMismatch:
-                self.model.refused.add(value)
-                self.model.count("refused")
-            else:
-                self.model.appended(value, place)
-                self.model.sequences[value] = sequence
-            await self._pause(chance)
-
-    async def _burst(self, writer: StreamWriter, stream: str, chance: random.Random) -> None:
-        """Many on their way at once, some with a condition; sequences are those told."""
-        for _ in range(chance.choice((1, 8))):
-            tickets = []
-            for _ in range(chance.randint(1, 12)):
-                value = self._value("b", stream)
-                sequence = writer.next_sequence if chance.random() < 0.3 else None
-                try:
-                    tickets.append((value, writer.append_nowait(value, expected_sequence=sequence)))
-                except trio.WouldBlock:
-                    break
-            for value, ticket in tickets:
-                try:
-                    self.model.appended(value, await ticket.wait())
-                except SequenceMismatch:
-                    self.model.refused.add(value)
-                    self.model.count("refused")
-                else:
-                    self.model.sequences[value] = ticket.sequence
-            await self._pause(chance)
-
-    async def _produce(self, writer: StreamWriter, stream: str, chance: random.Random) -> None:
-        name = chance.choice(("p", "q"))
-        producer = await writer.producer(name)
-        before = self.model.produced.get((stream, name), -1)
-        if producer.last_sequence < before and not self.is_purging:
-            raise Violation(f"{stream}: {name} has {producer.last_sequence}, {before} confirmed")
-        sequence = max(0, producer.last_sequence + 1 - chance.choice((0, 1, 4)))
-        for _ in range(chance.choice((3, 30))):
-            if self.is_over:
-                return
-            kind = f"p/{name}"
-            short = stream.replace("/", "-")
-            value = b"%s/%d/%s" % (kind.encode(), sequence, short.encode())
-            self.model.own[value] = stream
-            place = await producer.append(value, sequence)
-            if place is not None:
-                self.model.appended(value, place)
-            key = (stream, name)
-            self.model.produced[key] = max(sequence, self.model.produced.get(key, -1))
-            sequence += 1
-            await self._pause(chance)
-
     # Readers and operators
 
     def _reader(self, stream: str) -> Body:
@@ -354,7 +237,7 @@ class Commits:
             await space.seal_stream(short)
         elif what == "back":
             await space.untruncate(short)
-        elif chance.random() < 0.3:
+        elif chance.random() < 0.3 and not self.is_purging:
             await space.delete_stream(short)
             await trio.sleep(chance.expovariate(2))
             await space.undelete_stream(short)

@@ -12,9 +12,11 @@ import trio
 from bookie.testing import SimCluster, simulate
 from bookie.testing.metastore import MetadataOptions
 from ledger.errors import InvalidArgument, NoSuchLedger
-from stream import CommitOutOfOrder, Namespace, NoSuchStream
+from stream import CommitOutOfOrder, IsPartitioned, Namespace, NoSuchStream
+from stream.core.metadata import SegmentEnd
 from stream.core.position import EARLIEST, FromTime, Position
 from stream.core.records import Record
+from stream.core.sinks import committed
 from stream.sink_store import forget_sink, list_sinks, read_sink
 from stream.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
 from tests.stream.sim_namespace import sim_namespace
@@ -225,5 +227,42 @@ def test_the_append_time_is_that_of_the_commit() -> None:
                 found = [r async for batch in reader.read_to_end() for r in batch.records()]
             assert found == rest
             assert rest[0].position == Position(2, 0, 0)
+
+    simulate(story)
+
+
+def test_a_batch_goes_to_partitions_and_not_to_the_stream_of_them() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with sim_namespace(cluster) as namespace:
+            client = namespace.client
+            await namespace.create_stream("p", partitions=2)
+            ledgers = [await write_ledger(client, f"p#{n}", [[b"%d" % n]]) for n in range(2)]
+            async with namespace.writer("p#1") as writer:
+                await writer.append(b"own")
+                await commit_batch(client, ledgers, sink_id="k", batch_id=0)
+                await writer.append(b"more")
+            assert await values(namespace, "p#0") == [b"0"]
+            assert await values(namespace, "p#1") == [b"own", b"1", b"more"]
+            whole = replace(ledgers[0], stream="p")
+            with pytest.raises(IsPartitioned):
+                await commit_batch(client, [whole], sink_id="k", batch_id=1)
+
+    simulate(story)
+
+
+def test_a_stream_that_is_nearly_full_is_left_to_its_writers() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with two_streams(cluster) as namespace:
+            client = namespace.client
+            full = SegmentEnd(9, 10, 10**12, 10**13, 10**13, 10**13, 10**13)
+            ends = [(10**9 + n, full) for n in range(6700)]
+            await namespace.store.update_stream(
+                "n", "a", lambda stream: committed(stream, ends, 10**13)
+            )
+            ledger = await write_ledger(client, "a", [[b"1"]])
+            for batch in range(3):
+                with pytest.raises(InvalidArgument, match=r"6701 segments.*fewer and larger"):
+                    await commit_batch(client, [ledger], sink_id="k", batch_id=batch)
+            assert await list_sinks(client.store) == []
 
     simulate(story)
