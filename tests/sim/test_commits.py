@@ -41,7 +41,7 @@ def _ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (_late_batches_are_new, 0),
         (_sequences_stay, 1),
-        (_ends_are_forgotten, 1),
+        (_ends_are_forgotten, 4),
     ],
 )
 def test_a_planted_bug_is_found(
