@@ -25,6 +25,7 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
+from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
 from stream.core.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.metadata_format import encode_stream
@@ -49,7 +50,13 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRANSACTION_BYTES_MAX = 1_000_000
-"""What a ZooKeeper takes at once (1 MiB), less what frames the changes."""
+"""What a ZooKeeper takes at once (1 MiB), less some room."""
+
+_CHANGE_BYTES = 48
+"""Of a change, besides its path and data."""
+
+_SOME_END = SegmentEnd(last_entry=0, records=1, nbytes=0)
+"""Of an open segment, as far as it matters to how large the metadata becomes."""
 
 WRITER_ROOM_BYTES = DOCUMENT_BYTES_MAX // 10
 """A commit leaves so much of a stream's metadata free for the segments of its writers."""
@@ -97,6 +104,7 @@ class BatchCommitting:
 
     async def run(self) -> BatchCommit:
         give_up_at, pause_s = math.inf, _PAUSE_S
+        self._check_count()
         for turn in range(UPDATE_TRIES_MAX):
             try:
                 return await self._try()
@@ -133,6 +141,7 @@ class BatchCommitting:
         now_ms = self._client.now_ms()
         changes: list[Change] = []
         shares: list[CommittedRange] = []
+        self._check_room(streams, now_ms)
         await self._end_open_segments(streams)
         for ((namespace, name), its), (stream, version) in zip(
             self._targets.items(), streams, strict=True
@@ -149,11 +158,29 @@ class BatchCommitting:
             changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
         if not changes:
             return BatchCommit(False, ())
-        _check_size(changes)
         changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._full()]
+        _check_size(changes, len(streams))
         self._is_in_doubt = True
         await self._store.transaction(changes)
         return BatchCommit(False, tuple(shares))
+
+    def _check_count(self) -> None:
+        """Before anything is done. Raises InvalidArgument."""
+        count = len(self._full()) + len(self._targets) + 1
+        if count > TRANSACTION_CHANGES_MAX:
+            raise InvalidArgument(
+                f"this batch has {len(self._full())} ledgers for {len(self._targets)} streams, and "
+                f"one transaction takes {TRANSACTION_CHANGES_MAX - 1} of both: use fewer tasks "
+                f"(each brings a ledger for each stream), or repartition by the stream or the key"
+            )
+
+    def _check_room(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
+        """Raises InvalidArgument for what cannot be committed, before a writer is interrupted for
+        it: one whose batch is tried again and again would fill the metadata with segments."""
+        for its, (stream, _) in zip(self._targets.values(), streams, strict=True):
+            if stream.open_segment is not None:
+                ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+                _encoded(committed(interrupted(stream, _SOME_END, now_ms), ends, now_ms))
 
     async def _repeated(self, sink: SinkMetadata) -> BatchCommit:
         """The batch is there: by a call before this one, or by ours, which was not told so."""
@@ -291,13 +318,16 @@ def _encoded(stream: StreamMetadata) -> bytes:
     return data
 
 
-def _check_size(changes: Sequence[Change]) -> None:
+def _check_size(changes: Sequence[Change], streams: int) -> None:
+    """Raises InvalidArgument for more than the metadata store takes at once."""
     nbytes = sum(len(change.data) for change in changes if isinstance(change, Create | Put))
-    if nbytes > TRANSACTION_BYTES_MAX:
+    every = nbytes + sum(_CHANGE_BYTES + len(change.path.encode()) for change in changes)
+    if every > TRANSACTION_BYTES_MAX:
         raise InvalidArgument(
-            f"the metadata of the {len(changes)} streams of this batch is {nbytes} bytes, and one "
-            f"transaction takes {TRANSACTION_BYTES_MAX}: truncate them, set a retention, or write "
-            f"to fewer streams at once"
+            f"the metadata of the {streams} streams of this batch is {nbytes} bytes, {every} with "
+            f"all {len(changes)} changes, and one transaction takes {TRANSACTION_BYTES_MAX}: "
+            f"truncate them, set a retention, or write to fewer streams, or with fewer tasks, at "
+            f"once"
         )
 
 

@@ -12,7 +12,8 @@ NODE_BYTES_MAX = 1_000_000
 """ZooKeeper refuses packets above 1 MiB; the other drivers keep the same bound."""
 
 PATH_CHARS_MAX = 1024
-TRANSACTION_CHANGES_MAX = 1000
+TRANSACTION_CHANGES_MAX = 10_000
+"""No server has such a limit; what it takes is bounded in bytes."""
 
 
 def check_path(path: str) -> str:
