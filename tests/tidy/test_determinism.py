@@ -26,6 +26,7 @@ REAL_SIDES = {
     "bookie/storage/real_disk.py": "the disk door's real side: files on threads",
     "bookie/storage/direct_read.py": "part of the same: reads around the page cache",
     "bookie/storage/rocks.py": "the index door's real side",
+    "connectors/spark/kept_client.py": "the one client of a process that Spark's threads use",
     "ledger/cli/": "composition root",
     "ledger/metastore/sqlite.py": "the metadata door's real side: SQLite on a thread",
     "ledger/metastore/zookeeper_link.py": "the metadata door's real side: waits for kazoo's end",
