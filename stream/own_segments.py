@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
 _COMMIT_WAIT_S = 0.5
+_COMMIT_WAITS_MAX = 16
+"""By so much longer a writer waits, in the end, for a commit that has fenced it again and again
+and was not done in time: one to many streams, or on a machine that is busy."""
 _REPAIRS_IN_VAIN_MAX = 5
 """So many ledgers in a row on which nothing was confirmed: something that does not pass."""
 
@@ -71,6 +74,7 @@ class OwnSegments:
         self._error: LedgerError | None = None
         self._repairs_in_vain = 0
         self._confirmed_at_repair = -1
+        self._commit_waits = 1
 
     # Takeover
 
@@ -247,6 +251,7 @@ class OwnSegments:
             segment.ledger.abandon()
         if isinstance(cause, LedgerFenced):
             await self._hear_of_commit()
+            failed_at = trio.current_time()  # only now it begins to try
         pause_s = _PAUSE_S
         while True:
             try:
@@ -267,7 +272,7 @@ class OwnSegments:
         writer were faster, the other would have to fence it again."""
         ledgers = self._ledgers
         own = [segment.ledger.ledger_id for segment in self._segments]
-        with trio.move_on_after(_COMMIT_WAIT_S):
+        with trio.move_on_after(_COMMIT_WAIT_S * self._commit_waits):
             try:
                 versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
                 async with aclosing(versions):
@@ -275,9 +280,12 @@ class OwnSegments:
                         begun = None if stream is None else stream.open_segment
                         is_ours = stream is not None and stream.epoch == self.epoch
                         if not is_ours or begun is None or begun.ledger_id not in own:
+                            # Whoever does this to us gets on, and so shall we.
+                            self._commit_waits, self._repairs_in_vain = 1, 0
                             return
             except LedgerError as error:
                 _log.info("stream=%s: nobody says who fenced: %s", ledgers.stream, error)
+        self._commit_waits = min(2 * self._commit_waits, _COMMIT_WAITS_MAX)
 
     async def _replace_segment(self) -> None:
         stream, version = await self._check_epoch()

@@ -8,12 +8,14 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.core.copies import CopyVerdict
 from ledger.errors import LedgerFenced
-from stream import HandedOver, Janitor, Namespace, SequenceMismatch, StreamWriter
+from stream import HandedOver, Janitor, Namespace, SequenceMismatch, StreamWriter, sink_commit
+from stream.core.metadata import SegmentEnd
 from stream.core.ownership import Succession
 from stream.core.position import EARLIEST, Position
 from stream.core.records import Record
 from stream.own_segments import OwnSegments
 from stream.sinks import commit_batch
+from stream.succession import StreamLedgers
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
 
@@ -90,6 +92,37 @@ def test_the_fence_of_an_idle_writer_stays_until_it_has_gone_on(is_empty: bool) 
             assert await writer.append(b"1") == Position(3, 0, 0)
             await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
             assert interrupted.ledger_id not in await namespace.client.list_ledgers()
+
+    simulate(story)
+
+
+def test_a_slow_commit_gets_past_a_busy_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To many streams it takes long from the first fence to the change: writers must not begin
+    anew in between for ever."""
+
+    class Slow(StreamLedgers):
+        async def recovered_end(self, ledger_id: int, first_sequence: int) -> SegmentEnd:
+            end = await super().recovered_end(ledger_id, first_sequence)
+            await trio.sleep(3)
+            return end
+
+    async def story(cluster: SimCluster) -> None:
+        monkeypatch.setattr(sink_commit, "StreamLedgers", Slow)
+        async with (
+            sim_namespace(cluster) as namespace,
+            namespace.writer("s", create=True) as writer,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def append() -> None:
+                while True:
+                    await writer.append(b"own")
+                    await trio.sleep(0.1)
+
+            nursery.start_soon(append)
+            with trio.fail_after(60):
+                await commit(namespace, b"a")
+            nursery.cancel_scope.cancel()
 
     simulate(story)
 
