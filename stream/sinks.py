@@ -129,8 +129,11 @@ async def _discard(client: LedgerClient, ledger: SinkLedger) -> bool:
             stream, version = await streams.read_stream(ledger.namespace, ledger.stream)
             if stream.is_deleted or ledger.ledger_id in stream.ledgers():
                 return False
-            if metadata.created_ms < stream.created_ms:
-                return False  # a stream of before may have it, in the trash or by another name
+            # A stream of before may have it, in the trash or by another name; clocks may be apart.
+            trash = await streams.list_trash(ledger.namespace)
+            is_in_doubt = any(name == ledger.stream for name, _ in trash)
+            if is_in_doubt or metadata.created_ms < stream.created_ms:
+                return False
             is_same = Check(stream_path(ledger.namespace, ledger.stream), version)
             try:
                 await client.store.transaction([is_same, Delete(path)])
