@@ -152,3 +152,31 @@ def test_frames_that_cannot_be_written_are_refused_before_any_task(
     given = {name: text for name, text in chosen.items() if text}
     with pytest.raises(InvalidArgument, match=told):
         LedgerstreamStreamWriter(WriteOptions.parse(given, {}, is_streaming=True), schema, False)
+
+
+def test_one_name_for_two_writes_of_a_version_is_refused(streams: Streams) -> None:
+    """What would be taken for a repeat of the first is lost otherwise, and nobody hears of it."""
+    names = [streams.create(), streams.create()]
+    application = names[0].replace("/", "-")
+    for name in names:
+        given = {"cluster": streams.cluster, "stream": name, "txnVersion": "0"}
+        given["txnAppId"] = application
+        options = WriteOptions.parse(given, {}, is_streaming=False)
+        writer = LedgerstreamWriter(options, _SCHEMA, False)
+        if name == names[0]:
+            writer.commit([_written(writer, b"v")])
+            writer.commit([_written(writer, b"v")])
+            continue
+        with pytest.raises(CommitOutOfOrder, match=f"of a write to {names[0]}; this one is of"):
+            writer.commit([_written(writer, b"v")])
+    assert [streams.values(name) for name in names] == [[b"v"], []]
+
+
+def test_a_new_query_does_not_repeat_the_first_batch_of_another(streams: Streams) -> None:
+    name = streams.create()
+    writer = _query(streams, stream=name, sinkId=name.replace("/", "-"))
+    for _ in range(2):
+        writer.commit([_written(writer, b"v", query_id="one-query", batch_id=0)], 0)
+    with pytest.raises(CommitOutOfOrder, match="of query one-query; this one is of query another"):
+        writer.commit([_written(writer, b"w", query_id="another-query", batch_id=0)], 0)
+    assert streams.values(name) == [b"v"]
