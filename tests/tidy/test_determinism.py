@@ -30,7 +30,7 @@ REAL_SIDES = {
     "connectors/spark/kept_client.py": "the one client of a process that Spark's threads use",
     "connectors/spark/lag.py": "a listener that Spark calls from threads of its own",
     "connectors/spark/progress.py": "a bar on a terminal, beside Spark's job",
-    "connectors/spark/stream_reader.py": "asked by Spark's engine, in a thread; its core is simulated",
+    "connectors/spark/stream_reader.py": "asked by Spark's engine in a thread; its core is not",
     "connectors/spark/task_ledgers.py": "a Spark task: a thread that waits for the client's loop",
     "connectors/spark/task_writer.py": "a Spark task, which keeps to a rate",
     "ledger/cli/": "composition root",
