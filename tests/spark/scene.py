@@ -17,7 +17,7 @@ from tests.spark.pipeline import QuerySpec
 from tests.spark.streams import NAMESPACE, Streams
 
 PARTITIONS = 2
-_SMALL = {"maxRecordsPerTrigger": "400", "minTasks": "2", "rowsPerBatch": "60"}
+_SMALL = {"maxRecordsPerTrigger": "1500", "minTasks": "2", "rowsPerBatch": "60"}
 """Several tasks per batch, several Arrow batches per task."""
 _SWEEPS = 3
 
