@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from connectors.spark import lag_of, register, watching
 from examples.flights import Flight, flights
@@ -83,7 +83,6 @@ def delays(source: DataFrame) -> DataFrame:
         .withWatermark("event_time", "1 day")
         .groupBy(f.window("event_time", "7 days").alias("week"), f.col("flight.carrier"))
         .agg(f.count("*").alias("flights"), f.avg("flight.dep_delay").alias("delay"))
-        .where("carrier is not null")
     )
     value = f.to_json(f.struct("carrier", f.col("week.start").alias("week"), "flights", "delay"))
     return by_week.select(
@@ -121,8 +120,8 @@ def run(spark: SparkSession, cluster: str, all_flights: list[Flight], checkpoint
         query.processAllAvailable()
         query.stop()
         told = list(query.recentProgress)
-        # A record without a carrier, in weeks to come: time goes on though nobody flies, and the
-        # watermark passes the last week.
+        # A record in weeks to come: time goes on though nobody flies, and the watermark passes the
+        # last week. Its own week is never complete.
         append(cluster, [Flight(b"", all_flights[-1].event_time_ms + 3 * WEEK_MS, b"{}")])
         query = start(spark, checkpoint, to_end=True)
         query.awaitTermination()
