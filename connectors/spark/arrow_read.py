@@ -58,9 +58,9 @@ class ArrowBuilder:
         count = len(batch)
         if not count:
             return
-        if self._runs.rows and (
-            batch.nbytes >= ALONE_BYTES or self._runs.rows + count > self._rows_max
-        ):
+        # Not as it is stored: compressed entries may be a thousand times as large here.
+        nbytes = batch.header.body_bytes
+        if self._runs.rows and (nbytes >= ALONE_BYTES or self._runs.rows + count > self._rows_max):
             yield self.flush()
         columns = {name: self._stored(batch, name) for name in self._runs.arrays}
         for first in range(0, count, self._rows_max):
@@ -73,10 +73,10 @@ class ArrowBuilder:
                  batch.first_sequence + first, append_time_ms)
             )  # fmt: skip
             runs.rows += rows
-            runs.nbytes += batch.nbytes
+            runs.nbytes += nbytes
             if (
                 rows < count
-                or batch.nbytes >= ALONE_BYTES
+                or nbytes >= ALONE_BYTES
                 or runs.nbytes >= FLUSH_BYTES
                 or runs.rows >= self._rows_max
             ):

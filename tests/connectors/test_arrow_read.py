@@ -109,7 +109,8 @@ def test_batches_are_the_records(
 
 
 def test_a_large_entry_is_not_copied() -> None:
-    payload = encode([b"v" * 100] * 2000, first_sequence=0, append_time_ms=0)
+    payload = encode([b"v" * 100] * 3000, first_sequence=0, append_time_ms=0)
+    assert len(payload) > arrow_read.ALONE_BYTES
     builder = ArrowBuilder(arrow_schema(spark_schema(("value",))), "ns/s", 0, 10_000)
     (batch,) = builder.add(decode(payload), 0)
     begin = pa.py_buffer(payload).address
@@ -118,6 +119,19 @@ def test_a_large_entry_is_not_copied() -> None:
         for buffer in batch.column("value").buffers()
         if buffer is not None
     )
+
+
+def test_compressed_entries_are_put_together_by_what_they_come_to() -> None:
+    """Arrow counts the bytes of a batch in 31 bits, and a task has so much memory."""
+    small = encode(
+        [bytes(50_000)] * 4, first_sequence=0, append_time_ms=0, compression=Compression.ZSTD
+    )
+    assert len(small) < 1000
+    builder = ArrowBuilder(arrow_schema(spark_schema(("value",))), "ns/s", 0, 10_000)
+    found = [made for n in range(30) for made in builder.add(decode(small, entry=n), 0)]
+    found += builder.finish()
+    assert sum(made.num_rows for made in found) == 120
+    assert max(made.nbytes for made in found) < arrow_read.FLUSH_BYTES + arrow_read.ALONE_BYTES
 
 
 def test_times_beyond_what_spark_holds_are_its_ends() -> None:
