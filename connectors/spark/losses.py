@@ -125,13 +125,24 @@ def _rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     )
 
 
-async def of_vanished(client: LedgerClient, name: str, offset: StreamOffset) -> Loss | None:
-    """What a stream that was deleted had from `offset` on; None if all of it was read.
+async def of_vanished(
+    client: LedgerClient, name: str, offset: StreamOffset
+) -> tuple[Loss | None, int]:
+    """What a stream that was deleted had from `offset` on, None if all of it was read or the loss
+    was told; and since when it lies in the trash, 0 if it cannot come back.
 
     Raises MetadataUnavailable, and what reading ledgers raises.
     """
     namespace, _, stream = name.partition("/")
     found = await _in_trash(client, namespace, stream, offset.created_ms)
+    gone_ms = 0 if found is None or found.is_purged else found.deleted_ms
+    is_told = offset.gone_ms and (found is None or found.deleted_ms == offset.gone_ms)
+    return None if is_told else await _unread(client, name, offset, found), gone_ms
+
+
+async def _unread(
+    client: LedgerClient, name: str, offset: StreamOffset, found: StreamMetadata | None
+) -> Loss | None:
     if found is None:
         reason = (
             "the stream was deleted, and it is not in the trash of its namespace, so that nobody "

@@ -8,13 +8,14 @@ all of it had been read. Without Spark in it, and for one loop.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import trio
 
-from connectors.spark.backlog import for_each, is_meant, starting_offset
+from connectors.spark.backlog import for_each, is_meant, read_metadata, starting_offset
 from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
 from connectors.spark.core.offsets import Offsets, StreamOffset
 from connectors.spark.core.planner import SegmentRange, ranges_between
@@ -33,6 +34,8 @@ PATIENCE_S = 60.0
 _PAUSE_S = 0.5
 _PURGES_MAX = 5
 """So often streams may be purged under our hands in one call."""
+_GONE_S = 600.0
+"""So often streams that are gone are looked for in the trash once more."""
 _AGES_MAX = 32
 """Streams whose oldest unread record is looked up for the lag."""
 
@@ -69,6 +72,14 @@ class _Span:
         return Waiting(self.records, nbytes, next_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """A stream that is in the trash since `gone_ms` (0: it cannot come back), as known until."""
+
+    gone_ms: int
+    known_until_s: float
+
+
 class MicroBatches:
     """The offsets of one query.
 
@@ -85,7 +96,7 @@ class MicroBatches:
         self._final: Offsets | None = None
         """With Trigger.AvailableNow: where it ends."""
         self._turn = ""
-        self._settled: dict[tuple[str, int], None] = {}
+        self._settled: dict[tuple[str, int], _Gone] = {}
         """Streams that are gone, whose loss was told."""
 
     @property
@@ -139,7 +150,11 @@ class MicroBatches:
         ends = {name: replace(span.end, begin=span.begin.begin) for name, span in spans.items()}
         if limits.records_max is not None or limits.bytes_max is not None:
             ends = await self._admitted(spans, limits)
-        kept = {name: offset for name, offset in start.items() if self._is_kept(name, offset)}
+        kept = {
+            name: replace(offset, gone_ms=self._gone_ms(name, offset))
+            for name, offset in start.items()
+            if self._is_kept(name, offset) or self._gone_ms(name, offset)
+        }
         return Offsets({**kept, **ends})
 
     async def lag(self, position: Offsets) -> Lag:
@@ -216,7 +231,7 @@ class MicroBatches:
             if offset is not None and offset.created_ms == end.created_ms:
                 if offset.sequence >= end.sequence:
                     continue
-                begin = await self._available(places, offset, end)
+                begin = await self._available(places, replace(offset, gone_ms=0), end)
             else:
                 begin = await places.first()
             if begin.sequence < end.sequence:
@@ -269,20 +284,34 @@ class MicroBatches:
         may be again."""
         return self._there(name, offset) is not None or not is_meant(self._selection, name)
 
+    def _gone_ms(self, name: str, offset: StreamOffset) -> int:
+        """Since when the stream is in the trash; 0 if it is not, or cannot come back."""
+        if self._is_kept(name, offset):
+            return 0
+        gone = self._settled.get((name, offset.created_ms))
+        return 0 if gone is None else gone.gone_ms
+
     async def _settle_vanished(self, start: Offsets) -> None:
+        now_s = trio.current_time()
         for name, offset in start.items():
             key = (name, offset.created_ms)
-            if key in self._settled or self._is_kept(name, offset):
+            if self._is_kept(name, offset):
+                self._settled.pop(key, None)
                 continue
-            loss = await of_vanished(self.followers.client, name, offset)
+            gone = self._settled.get(key)
+            if gone is not None:
+                if now_s < gone.known_until_s:
+                    continue
+                offset = replace(offset, gone_ms=gone.gone_ms)
+            loss, gone_ms = await of_vanished(self.followers.client, name, offset)
             if loss is not None:
                 self._losses.meet(loss)
-            self._settled[key] = None
+            self._settled[key] = _Gone(gone_ms, now_s + _GONE_S if gone_ms else math.inf)
 
     async def _ranges_of(
         self, name: str, start: StreamOffset | None, end: StreamOffset
     ) -> list[SegmentRange]:
-        places = self._there(name, end)
+        places = self._there(name, end) or await self._not_meant(name, end)
         if start is not None and start.created_ms != end.created_ms:
             start = None
         if places is None:
@@ -292,6 +321,18 @@ class MicroBatches:
             return []
         begin = await self._begin_of(places, start, end)
         return ranges_between(name, places.metadata, begin, end)
+
+    async def _not_meant(self, name: str, offset: StreamOffset) -> StreamPlaces | None:
+        """A stream that nobody follows, because the options do not name it any more: a micro-batch
+        that was planned with others is what it was."""
+        client = self.followers.client
+        stream = None if is_meant(self._selection, name) else await read_metadata(client, name)
+        if stream is None or stream.created_ms != offset.created_ms:
+            return None
+        places = StreamPlaces(client, name, stream)
+        await places.look()
+        await places.aclose()
+        return places
 
     async def _begin_of(
         self, places: StreamPlaces, start: StreamOffset | None, end: StreamOffset

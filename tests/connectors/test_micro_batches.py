@@ -239,3 +239,19 @@ def test_a_stream_that_is_not_meant_any_more_goes_on_where_it_was() -> None:
             assert by_stream(queries) == await all_of(namespace, "a", "b")
 
     told(story)
+
+
+def test_a_planned_micro_batch_keeps_the_rows_of_a_stream_that_is_not_meant_any_more() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a", "b") as namespace, namespace.writer("b") as writer:
+            await append(namespace, "a", 3)
+            await writer.append_many([b"%d" % n for n in range(40)])
+            await trio.sleep(1)
+            query = Query(namespace.client, [], streams="n/a,n/b")
+            async with query.running():
+                await query.step()
+            again = Query(namespace.client, query.log, streams="n/a")
+            async with again.running():
+                assert await again.again() == query.seen[0]
+
+    told(story)

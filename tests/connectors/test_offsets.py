@@ -15,7 +15,7 @@ from ledger.errors import InvalidArgument
 numbers = st.integers(0, (1 << 63) - 1)
 offsets = st.dictionaries(
     st.from_regex(r"[a-z]{1,5}/[a-z]{1,5}(#[0-9])?", fullmatch=True),
-    st.builds(StreamOffset, *[numbers] * 7),
+    st.builds(StreamOffset, *[numbers] * 8) | st.builds(StreamOffset, *[numbers] * 7),
     max_size=5,
 ).map(Offsets)
 
@@ -58,6 +58,7 @@ def test_members_of_a_later_release_are_passed_over() -> None:
         ({"version": 1, "streams": {"s": {}}}, "not 'namespace/stream'"),
         ({"version": 1, "streams": {"n/s": 5}}, "stream 'n/s' has '5'"),
         (a_document(entry=-1), "has entry -1, not a whole number"),
+        (a_document(gone_ms=-1), "has gone_ms -1, not a whole number"),
         (a_document(slot="0"), "has slot '0', not a whole number"),
         (a_document(sequence=None), "has sequence None"),
     ],

@@ -25,6 +25,9 @@ class StreamOffset:
     stored before it in its segment, where a record counts its share of its entry. `begin` is the
     sequence where reading this stream began. `created_ms` tells a stream from another one that
     was made under its name later.
+
+    `gone_ms` is there while the stream lies in the trash since then, and may come back: what had
+    not been read of it was told as a loss. It goes on here if it does.
     """
 
     segment: int
@@ -34,13 +37,15 @@ class StreamOffset:
     nbytes: int
     begin: int
     created_ms: int
+    gone_ms: int = 0
 
     @property
     def position(self) -> Position:
         return Position(self.segment, self.entry, self.slot)
 
 
-_FIELDS = tuple(field.name for field in fields(StreamOffset))
+_OPTIONAL = "gone_ms"
+_FIELDS = tuple(field.name for field in fields(StreamOffset) if field.name != _OPTIONAL)
 
 
 class Offsets(Mapping[str, StreamOffset]):
@@ -66,7 +71,7 @@ class Offsets(Mapping[str, StreamOffset]):
         """The dict that Spark stores."""
         return {
             "version": VERSION,
-            "streams": {name: asdict(offset) for name, offset in self._streams.items()},
+            "streams": {name: _written(offset) for name, offset in self._streams.items()},
         }
 
     @classmethod
@@ -88,16 +93,25 @@ class Offsets(Mapping[str, StreamOffset]):
         return cls({name: _read_offset(name, offset) for name, offset in streams.items()})
 
 
+def _written(offset: StreamOffset) -> dict[str, int]:
+    document = asdict(offset)
+    if not offset.gone_ms:
+        del document[_OPTIONAL]
+    return document
+
+
 def _read_offset(name: object, document: object) -> StreamOffset:
     if not isinstance(name, str) or name.count("/") != 1:
         raise _foreign(f"it names a stream {str(name)[:200]!r}, which is not 'namespace/stream'")
     if not isinstance(document, dict):
         raise _foreign(f"stream {name!r} has {str(document)[:200]!r}")
-    for field in _FIELDS:
-        number = document.get(field)
+    numbers: dict[str, int] = {}
+    for field in (*_FIELDS, _OPTIONAL):
+        number = document.get(field, 0 if field == _OPTIONAL else None)
         if type(number) is not int or number < 0:
             raise _foreign(f"stream {name!r} has {field} {number!r}, not a whole number >= 0")
-    return StreamOffset(*(document[field] for field in _FIELDS))
+        numbers[field] = number
+    return StreamOffset(**numbers)
 
 
 def _foreign(what: str) -> InvalidArgument:
