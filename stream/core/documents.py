@@ -1,11 +1,14 @@
 """Small JSON documents of the metadata store: one kind, one version, bounded.
 
-Unknown fields are refused rather than lost: a rewrite by an older release would drop them.
+Those that are not small, of streams with many segments, are deflated (RFC 1950: the first byte of
+JSON is never that of zlib). Unknown fields are refused rather than lost: a rewrite by an older
+release would drop them.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -13,18 +16,27 @@ from ledger.errors import InvalidArgument, MetadataCorrupt
 
 FORMAT_VERSION: Final = 1
 DOCUMENT_BYTES_MAX: Final = 1_000_000
-"""Below the 1 MiB that a ZooKeeper node takes; about 8,000 segments of a stream."""
+"""As stored: below the 1 MiB that a ZooKeeper node takes; some 20,000 segments of a stream."""
+JSON_BYTES_MAX: Final = 16_000_000
+"""A reader inflates no more than this."""
+DEFLATED_FROM_BYTES: Final = 64 * 1024
+_ZLIB_BEGIN: Final = 0x78
+_ZLIB_LEVEL: Final = 1
+"""The higher ones take several times as long for a tenth less."""
 
 
 def dump_document(
     kind: str, what: str, fields: Mapping[str, object], *, cure: str = "", room_bytes: int = 0
 ) -> bytes:
-    """JSON of these fields. Raises InvalidArgument, which ends in `cure`, if it is so large that
-    less than `room_bytes` would be left."""
+    """JSON of these fields, deflated if it is long. Raises InvalidArgument, which ends in `cure`,
+    if it is so large that less than `room_bytes` would be left."""
     limit = DOCUMENT_BYTES_MAX - room_bytes
     document = {**fields, "kind": kind, "version": FORMAT_VERSION}
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
-    if len(data) > limit:
+    is_legal = len(data) <= JSON_BYTES_MAX
+    if len(data) >= DEFLATED_FROM_BYTES:
+        data = zlib.compress(data, _ZLIB_LEVEL)
+    if len(data) > limit or not is_legal:
         raise InvalidArgument(
             f"{what} would be {len(data)} bytes, limit {limit}{cure and f': {cure}'}"
         )
@@ -36,7 +48,7 @@ def read_document(what: str, data: bytes) -> tuple[str, dict[str, Any]]:
     if len(data) > DOCUMENT_BYTES_MAX:
         raise MetadataCorrupt(f"{what}: {len(data)} bytes, limit {DOCUMENT_BYTES_MAX}")
     try:
-        document = json.loads(data)
+        document = json.loads(_inflated(what, data))
     except (ValueError, RecursionError) as error:
         raise MetadataCorrupt(f"{what} is not JSON: {error}") from None
     kind = document.pop("kind", None) if isinstance(document, dict) else None
@@ -48,6 +60,19 @@ def read_document(what: str, data: bytes) -> tuple[str, dict[str, Any]]:
             f"{what} has version {version!r}, this release reads {FORMAT_VERSION}"
         )
     return kind, document
+
+
+def _inflated(what: str, data: bytes) -> bytes:
+    if data[:1] != bytes([_ZLIB_BEGIN]):
+        return data
+    inflater = zlib.decompressobj()
+    try:
+        text = inflater.decompress(data, JSON_BYTES_MAX)
+    except zlib.error as error:
+        raise MetadataCorrupt(f"{what} cannot be inflated: {error}") from None
+    if not inflater.eof or inflater.unused_data:
+        raise MetadataCorrupt(f"{what} is cut off, has something behind it, or is a length bomb")
+    return text
 
 
 def load_document(kind: str, what: str, names: Collection[str], data: bytes) -> dict[str, object]:

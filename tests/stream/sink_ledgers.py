@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from ledger.client import LedgerClient
+from stream.core.documents import DOCUMENT_BYTES_MAX
 from stream.core.entry_encoder import encode
 from stream.core.entry_format import read_header
-from stream.core.metadata import SegmentEnd
+from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.metadata_format import encode_stream
 from stream.core.producers import SegmentTally
+from stream.core.sinks import committed
 from stream.sinks import SinkLedger, ledger_tags
 
 
@@ -42,3 +46,22 @@ async def write_ledger(
         len(entries) - 1, records, nbytes, event_min_ms=low, event_max_ms=high
     )  # fmt: skip
     return SinkLedger(namespace, stream, ledger.ledger_id, end)
+
+
+def nearly_full(stream: StreamMetadata) -> StreamMetadata:
+    """With so many segments that a commit finds no room for one more, and a writer does."""
+    rng = random.Random(9)
+    time_ms = 1_764_000_000_000
+
+    def with_segments(count: int) -> StreamMetadata:
+        ends = [
+            (
+                (n << 20) + rng.randrange(1 << 20),
+                SegmentEnd(9, 10, rng.randrange(10**12), 1, 1, rng.randrange(time_ms), time_ms),
+            )
+            for n in range(1, count + 1)
+        ]
+        return committed(stream, ends, time_ms)
+
+    per_segment = len(encode_stream(with_segments(10_000))) / 10_000
+    return with_segments(int(DOCUMENT_BYTES_MAX * 0.93 / per_segment))

@@ -6,11 +6,10 @@ import pytest
 
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument
-from stream.core.metadata import SegmentEnd, StreamMetadata
-from stream.core.sinks import committed
+from stream.core.metadata import SegmentEnd
 from stream.sinks import SinkLedger, commit_batch
 from tests.stream.sim_namespace import sim_namespace
-from tests.stream.sink_ledgers import write_ledger
+from tests.stream.sink_ledgers import nearly_full, write_ledger
 
 
 def test_a_writer_is_not_interrupted_for_a_batch_that_finds_no_room() -> None:
@@ -18,12 +17,7 @@ def test_a_writer_is_not_interrupted_for_a_batch_that_finds_no_room() -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
-            full = SegmentEnd(9, 10, 10**12, 10**13, 10**13, 10**13, 10**13)
-
-            def filled(stream: StreamMetadata) -> StreamMetadata:
-                return committed(stream, [(10**9 + n, full) for n in range(6700)], 10**13)
-
-            await namespace.store.update_stream("n", "s", filled)
+            await namespace.store.update_stream("n", "s", nearly_full)
             ledger = await write_ledger(client, "s", [[b"1"]])
             async with namespace.writer("s") as writer:
                 await writer.append(b"own")

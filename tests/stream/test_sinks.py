@@ -13,14 +13,12 @@ from bookie.testing import SimCluster, simulate
 from bookie.testing.metastore import MetadataOptions
 from ledger.errors import InvalidArgument, NoSuchLedger
 from stream import CommitOutOfOrder, IsPartitioned, Namespace, NoSuchStream
-from stream.core.metadata import SegmentEnd
 from stream.core.position import EARLIEST, FromTime, Position
 from stream.core.records import Record
-from stream.core.sinks import committed
 from stream.sink_store import forget_sink, list_sinks, read_sink
 from stream.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
 from tests.stream.sim_namespace import sim_namespace
-from tests.stream.sink_ledgers import write_ledger
+from tests.stream.sink_ledgers import nearly_full, write_ledger
 
 
 @asynccontextmanager
@@ -254,14 +252,12 @@ def test_a_stream_that_is_nearly_full_is_left_to_its_writers() -> None:
     async def story(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
-            full = SegmentEnd(9, 10, 10**12, 10**13, 10**13, 10**13, 10**13)
-            ends = [(10**9 + n, full) for n in range(6700)]
-            await namespace.store.update_stream(
-                "n", "a", lambda stream: committed(stream, ends, 10**13)
-            )
+            full = await namespace.store.update_stream("n", "a", nearly_full)
             ledger = await write_ledger(client, "a", [[b"1"]])
             for batch in range(3):
-                with pytest.raises(InvalidArgument, match=r"6701 segments.*fewer and larger"):
+                with pytest.raises(
+                    InvalidArgument, match=rf"{len(full.segments) + 1} segments.*larger"
+                ):
                     await commit_batch(client, [ledger], sink_id="k", batch_id=batch)
             assert await list_sinks(client.store) == []
 

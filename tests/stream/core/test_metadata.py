@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataCorrupt
-from stream.core.documents import DOCUMENT_BYTES_MAX
-from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.documents import DOCUMENT_BYTES_MAX, JSON_BYTES_MAX
+from stream.core.metadata import Segment, SegmentEnd, StreamMetadata
 from stream.core.metadata_format import (
     decode_namespace,
     decode_stream,
@@ -204,9 +206,39 @@ def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
 
 
 def test_metadata_has_a_limit_and_says_what_to_do() -> None:
-    stream = replace(EMPTY, garbage=tuple(range(1 << 40, (1 << 40) + 80_000)))
+    rng = random.Random(5)
+    stream = replace(EMPTY, garbage=tuple(rng.randrange(1 << 60) for _ in range(120_000)))
     with pytest.raises(InvalidArgument, match="set a retention"):
         encode_stream(stream)
+    stream = replace(EMPTY, garbage=(7,) * (JSON_BYTES_MAX // 2))  # nothing, once deflated
+    with pytest.raises(InvalidArgument, match="set a retention"):
+        encode_stream(stream)
+
+
+def test_long_metadata_is_deflated_and_takes_twenty_thousand_segments() -> None:
+    rng = random.Random(5)
+    segments: list[Segment] = []
+    time_ms, sequence = 1_764_000_000_000, 0
+    for number in range(1, 20_001):
+        time_ms += rng.randrange(300, 3_000)
+        records = rng.randrange(1, 50_000)
+        end = SegmentEnd(
+            rng.randrange(9), records, records * rng.randrange(50, 200), time_ms, time_ms,
+            time_ms - rng.randrange(90_000), time_ms,
+        )  # fmt: skip
+        ledger = 1000 + number * 5 + rng.randrange(5)
+        segments.append(Segment(number, ledger, sequence, time_ms).sealed(end, time_ms))
+        sequence += records
+    stream = replace(
+        EMPTY, segments=tuple(segments), next_segment=len(segments) + 1, next_sequence=sequence
+    )
+    data = encode_stream(stream)
+    assert len(data) < DOCUMENT_BYTES_MAX * 9 // 10  # what commits of sinks leave to writers
+    assert decode_stream("s", data) == stream
+    bomb = zlib.compress(b" " * (JSON_BYTES_MAX + 1))
+    for damaged in (data[:-1], data[:100], data + b"x", data[:9] + b"\xff" + data[10:], bomb):
+        with pytest.raises(MetadataCorrupt):
+            decode_stream("s", damaged)
 
 
 def test_namespaces_are_validated_and_read_back() -> None:
