@@ -33,7 +33,7 @@ from connectors.spark.plan_line import tell_plan
 from connectors.spark.schema import arrow_schema
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
-from stream.core.position import NUMBER_MAX, FromEventTime, FromSequence, FromTime, Start
+from stream.core.position import NUMBER_MAX, FromSequence, FromTime, Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,9 +157,9 @@ async def _within(
         lows.append(FromSequence(min(bounds.sequence.low, end.sequence)))
     if bounds.sequence.high < end.sequence:
         highs.append(FromSequence(max(bounds.sequence.high + 1, start.sequence)))
-    for span, low in ((bounds.append_ms, FromTime), (bounds.event_ms, FromEventTime)):
-        if 0 < span.low <= NUMBER_MAX:
-            lows.append(low(span.low))
+    # Not so of event times: to find one here is to read all that is before it, one by one.
+    if 0 < bounds.append_ms.low <= NUMBER_MAX:
+        lows.append(FromTime(bounds.append_ms.low))
     if 0 <= bounds.append_ms.high < NUMBER_MAX:
         highs.append(FromTime(bounds.append_ms.high + 1))
     for place in lows:

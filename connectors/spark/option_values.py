@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from ledger.errors import InvalidArgument
 from stream.core.amounts import parse_duration_ms, parse_size_bytes
 from stream.core.names import check_name
-from stream.core.position import Start, parse_start
+from stream.core.position import FromSequence, FromTime, Position, Start, parse_start
 
 STREAM_FORM = "NAMESPACE/STREAM, like demo/clicks, or one partition of it, demo/clicks#2"
 START_FORMS = (
@@ -102,6 +102,18 @@ def starts(text: str) -> tuple[Start | None, dict[str, Start]]:
         else:
             found[stream_name(name)] = start(form)
     return everywhere, found
+
+
+def is_behind(start: Start, end: Start) -> bool:
+    """Whether nothing can be between them in any stream; places of two kinds may be anywhere."""
+    match start, end:
+        case (Position(), Position()):
+            return start > end
+        case (FromSequence(sequence=first), FromSequence(sequence=behind)):
+            return first > behind
+        case (FromTime(append_time_ms=first), FromTime(append_time_ms=behind)):
+            return first > behind
+    return False
 
 
 def size_bytes(text: str) -> int:

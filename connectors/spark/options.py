@@ -235,7 +235,8 @@ class _Given:
 
     def wrong(self, name: str, why: str) -> InvalidArgument:
         text = self._texts[name.lower()]
-        accepted = "" if name == "path" else f". Accepted: {self._table[name.lower()].forms}"
+        option = self._table.get(name.lower())  # `path` and `paths` are Spark's
+        accepted = "" if option is None else f". Accepted: {option.forms}"
         return InvalidArgument(f"option {name}={text[:200]!r}: {why}{accepted}")
 
     def cluster(self, environment: Mapping[str, str]) -> str:
@@ -294,8 +295,14 @@ def _selection(given: _Given) -> Selection:
         assert stream is not None
         return Selection(streams=(stream,))
     if named[0] == "streamPattern":
-        return Selection(patterns=given.value("streamPattern", _patterns, ()))
-    return Selection(streams=given.value(named[0], _stream_names, ()))
+        selection = Selection(patterns=given.value("streamPattern", _patterns, ()))
+    else:
+        selection = Selection(streams=given.value(named[0], _stream_names, ()))
+    try:
+        selection.by_namespace()
+    except InvalidArgument as error:
+        raise given.wrong(named[0], f"{error} of one namespace") from None
+    return selection
 
 
 def _stream_names(text: str) -> tuple[str, ...]:
@@ -375,6 +382,13 @@ def _check_places(options: ReadOptions, *, is_batch: bool) -> None:
                     f"{options.selection}"
                 )
     if is_batch:
+        for name in ("", *options.starting.named, *options.ending.named):
+            start, end = options.starting.of(name), options.ending.of(name)
+            if option_values.is_behind(start, end):
+                raise InvalidArgument(
+                    f"option startingPosition{f' of {name}' if name else ''} is behind "
+                    f"endingPosition ({start} and {end}): a batch would read nothing"
+                )
         if LATEST in (options.starting.everywhere, *options.starting.named.values()):
             raise InvalidArgument(
                 "option startingPosition='latest': a batch ends there, it would read nothing. "

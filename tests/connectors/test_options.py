@@ -165,6 +165,16 @@ def test_streams_are_named_in_one_of_four_ways() -> None:
         ({"startingPosition": '{"demo/views": "earliest"}'}, ["demo/views, which is not read"]),
         ({"startingPosition": "latest"}, ["'latest'", "would read nothing", "end=N"]),
         ({"endingPosition": "earliest"}, ["'earliest'", "would read nothing"]),
+        ({"startingPosition": "3:0:1", "endingPosition": "3:0:0"}, ["would read nothing"]),
+        (
+            {
+                "startingPosition": '{"demo/clicks#1": "time=9", "*": "time=1"}',
+                "endingPosition": "time=8",
+            },
+            ["of demo/clicks#1 is behind", "would read nothing"],
+        ),
+        ({"stream": "", "paths": '["clicks"]'}, ["paths=", "two names"]),
+        ({"stream": "", "streams": ",".join(f"n/s{n}" for n in range(101))}, ["streams=", "101"]),
         ({"columns": "value,kee"}, ["columns='value,kee'", "did you mean key?", "append_time"]),
         ({"columns": "key,key"}, ["named twice"]),
         ({"maxBytesPerTask": "64mm"}, ["maxBytesPerTask='64mm'", "no size", "64MiB"]),
