@@ -6,6 +6,7 @@ the same rows however long it takes and whatever is appended meanwhile.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -33,10 +34,16 @@ from connectors.spark.plan_line import tell_plan
 from connectors.spark.schema import arrow_schema
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
+from ledger.errors import NoSuchEntry, NoSuchLedger
 from stream.core.position import NUMBER_MAX, FromSequence, FromTime, Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+_PURGES_MAX = 5
+"""So often segments may be purged under the hands of whoever plans."""
 
 _OPERATORS: dict[type[Filter], str] = {
     spark_filters.EqualTo: "=",
@@ -119,6 +126,15 @@ def _comparison(each: Filter) -> Comparison | None:
 
 async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
     """What the batch reads, as it is now. Raises what finding streams and places raises."""
+    for _ in range(_PURGES_MAX):
+        try:
+            return await _plan_once(client, options, bounds)
+        except (NoSuchLedger, NoSuchEntry) as error:
+            _log.info("purged while a batch was planned, which begins anew: %s", error)
+    return await _plan_once(client, options, bounds)
+
+
+async def _plan_once(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
     losses = LossLog(is_error=options.fail_on_data_loss)
     streams = await open_streams(client, options.selection)
 
@@ -139,11 +155,12 @@ async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> l
         task_bytes_max=options.max_bytes_per_task,
         tasks_min=options.min_tasks or 1,
     )
-    tell_plan(options, tasks)
-    return await make_pieces(
+    pieces = await make_pieces(
         client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
         is_loss_error=options.fail_on_data_loss,
     )  # fmt: skip
+    tell_plan(options, tasks)
+    return pieces
 
 
 async def _within(

@@ -103,7 +103,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         now_s = time.monotonic()
-        if self._is_quiet(start, now_s):
+        if self._is_quiet(start, now_s) and not self._has_missed_news(now_s):
             return start
         begin = Offsets.from_json(start)
         self._follow(begin)
@@ -112,6 +112,8 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         version = self._batches.followers.version
         waited_ms = int((now_s - self._advanced_s) * 1000)
         end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
+        if end is begin and self._quiet is None and self._has_missed_news(now_s):
+            end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
         self._position = end
         if end is begin:
             is_waiting = limits.records_min is not None and not self._is_final
@@ -144,6 +146,15 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             return False
         is_same = now_s < quiet.until_s or self._batches.followers.version == quiet.version
         return is_same and start == quiet.start
+
+    def _has_missed_news(self, now_s: float) -> bool:
+        """Whether the streams have moved on without its being known yet."""
+        if self._is_final or (self._quiet is not None and now_s < self._quiet.until_s):
+            return False
+        followers = self._batches.followers
+        version = followers.version
+        self._cluster.run(_glance, followers)
+        return followers.version != version
 
     def _limits_of(self, limit: ReadLimit) -> Limits:
         """All limits of the options go with the one that is handed to the engine; another one, that
@@ -226,6 +237,10 @@ async def _begin(
     return followers
 
 
+async def _glance(_client: LedgerClient, followers: Followers) -> None:
+    await followers.glance()
+
+
 async def _check_named(
     client: LedgerClient, selection: Selection, may_be_gone: Collection[str]
 ) -> None:
@@ -265,18 +280,20 @@ async def _pieces(
     end: Offsets,
     options: ReadOptions,
 ) -> list[Piece]:
-    tasks = plan(
-        await batches.ranges(start, end),
-        task_bytes_max=options.max_bytes_per_task,
-        tasks_min=options.min_tasks or 1,
-        task_bytes_min=SMALL_TASK_BYTES if _is_default(options.min_tasks) else 0,
-    )
-    return await batches.steadily(
-        lambda: make_pieces(
+    async def planned() -> list[Piece]:
+        tasks = plan(
+            await batches.ranges(start, end),
+            task_bytes_max=options.max_bytes_per_task,
+            tasks_min=options.min_tasks or 1,
+            task_bytes_min=SMALL_TASK_BYTES if _is_default(options.min_tasks) else 0,
+        )
+        return await make_pieces(
             client, options.cluster, tasks, rows_per_batch=options.rows_per_batch,
             is_loss_error=options.fail_on_data_loss,
-        )
-    )  # fmt: skip
+        )  # fmt: skip
+
+    # What was purged between the two is not in the ranges of the next look.
+    return await batches.steadily(planned)
 
 
 def _is_default(tasks: int | None) -> bool:
