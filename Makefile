@@ -69,7 +69,7 @@ $(OLDEST)/.installed: constraints.txt pyproject.toml
 	@echo 'installing PySpark $(OLDEST_SPARK) into $(OLDEST), which takes a minute'
 	@grep -v '^pyspark==' constraints.txt >$(OLDEST)/constraints.txt
 	$(OLDEST_PIP) --constraint $(OLDEST)/constraints.txt \
-		--editable '.[spark,testing,zookeeper]' pyspark==$(OLDEST_SPARK)
+		--editable '.[spark,testing,zookeeper]' 'pyspark[connect]==$(OLDEST_SPARK)'
 	@touch $@
 
 spark: $(STAMP) $(OLDEST)/.installed

@@ -31,14 +31,16 @@ from tests.spark.orders import OrderedFailure, Orders
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FIRST_POINTS = ("source.initialOffset, before", "source.initialOffset, after")
+"""Passed only by a query that has no Spark checkpoint yet."""
+START_POINTS = ("source.begin", "plan.read")
+"""Passed once by each run of a query."""
 SOURCE_POINTS = (
-    "source.begin",
-    "source.initialOffset, before", "source.initialOffset, after",
     "source.latestOffset, before", "source.latestOffset, after",
     "source.partitions, before", "source.partitions, after",
     "source.commit, before", "source.commit, after",
 )  # fmt: skip
-PLAN_POINTS = ("plan.read", "plan.write")
+PLAN_POINTS = ("plan.write",)
 TASK_POINTS = (
     "read.begin", "read.middle", "read.end",
     "write.begin", "write.middle", "write.end",

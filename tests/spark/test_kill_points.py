@@ -13,8 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.mortal import (
     ABORT_POINTS,
     COMMIT_POINTS,
+    FIRST_POINTS,
     PLAN_POINTS,
     SOURCE_POINTS,
+    START_POINTS,
     TASK_POINTS,
     MortalDataSource,
 )
@@ -28,7 +30,16 @@ pytestmark = pytest.mark.versions
 VALUES = [b"%d" % number for number in range(200)]
 # All of them are passed by a query that reads two batches and ends.
 POINTS = [
-    Order(point, "kill") for point in (*SOURCE_POINTS, *PLAN_POINTS, *TASK_POINTS, *COMMIT_POINTS)
+    Order(point, "kill")
+    for points in (
+        FIRST_POINTS,
+        START_POINTS,
+        SOURCE_POINTS,
+        PLAN_POINTS,
+        TASK_POINTS,
+        COMMIT_POINTS,
+    )
+    for point in points
 ] + [Order(point, "kill", provoked_by="commit, after") for point in ABORT_POINTS]
 FAILURES = [Order(point, "raise") for point in COMMIT_POINTS]
 

@@ -17,7 +17,14 @@ import pytest
 from tests.spark.conftest import skip_without_spark
 from tests.spark.feed import Fed, difference
 from tests.spark.killing import report, run_worlds
-from tests.spark.mortal import ABORT_POINTS, COMMIT_POINTS, SOURCE_POINTS, TASK_POINTS
+from tests.spark.mortal import (
+    ABORT_POINTS,
+    COMMIT_POINTS,
+    PLAN_POINTS,
+    SOURCE_POINTS,
+    START_POINTS,
+    TASK_POINTS,
+)
 from tests.spark.orders import Order, OrderedFailure, Orders
 from tests.spark.session import spark_environment
 from tests.spark.torment import draw
@@ -84,7 +91,8 @@ def test_a_seed_draws_all_points_and_always_the_same() -> None:
     ]
     assert drawn[0] == drawn[1]
     points = {order.point for order in drawn[0]}
-    assert points >= {*SOURCE_POINTS, *TASK_POINTS, *COMMIT_POINTS, *ABORT_POINTS}
+    wanted = (START_POINTS, SOURCE_POINTS, PLAN_POINTS, TASK_POINTS, COMMIT_POINTS, ABORT_POINTS)
+    assert points == {point for group in wanted for point in group}
     assert {order.way for order in drawn[0]} == {
         "kill", "kill with daemon", "pause", "zombie", "raise",
     }  # fmt: skip

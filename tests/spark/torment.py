@@ -21,6 +21,7 @@ from tests.spark.mortal import (
     COMMIT_POINTS,
     PLAN_POINTS,
     SOURCE_POINTS,
+    START_POINTS,
     TASK_POINTS,
 )
 from tests.spark.orders import Order, Orders, Taken
@@ -72,17 +73,20 @@ class Tally:
 
 def draw(chance: random.Random, *, tasks_only: bool) -> Order:
     """One death, at a named point."""
-    group: Sequence[str] = chance.choice(
-        (TASK_POINTS,) if tasks_only
-        else (TASK_POINTS, COMMIT_POINTS, COMMIT_POINTS, SOURCE_POINTS, ABORT_POINTS, PLAN_POINTS)
-    )  # fmt: skip
+    groups: tuple[Sequence[str], ...] = (TASK_POINTS,)
+    if not tasks_only:
+        # Commits count twice: what happens around them is what must be exact.
+        groups += (COMMIT_POINTS, COMMIT_POINTS, SOURCE_POINTS)
+        groups += (ABORT_POINTS, PLAN_POINTS, START_POINTS)
+    group = chance.choice(groups)
     point = chance.choice(group)
     way = chance.choice(("kill", "kill", "kill", "pause", "raise"))
     if group is COMMIT_POINTS or group is TASK_POINTS:
         way = chance.choice(("kill", "kill", "kill with daemon", "pause", "zombie", "raise"))
     if group is ABORT_POINTS:
         return Order(point, way, provoked_by=chance.choice(_FAR_POINTS))
-    return Order(point, way, skip=chance.choice((0, 0, 1, 2, 5)))
+    skip = 0 if group is START_POINTS else chance.choice((0, 0, 1, 2, 5))
+    return Order(point, way, skip=skip)
 
 
 @dataclass(slots=True)
@@ -128,6 +132,8 @@ class Tormentor(threading.Thread):
     def _kill_at_a_point(self) -> None:
         order = draw(self._chance, tasks_only=self._stage.tasks_only)
         self._orders.give(order)
+        if order.point in START_POINTS:
+            self._stage.driver.restart(self._query)
         deadline_s = time.monotonic() + _ORDER_TIMEOUT_S
         while (taken := self._orders.taken()) is None:
             if time.monotonic() > deadline_s:
