@@ -30,6 +30,9 @@ FOLLOWED_MAX = 200
 """Streams that are followed; each has two tasks and a long poll."""
 FRESH_S = 0.02
 """News older than this are looked at once more: there is more of it by then."""
+GLANCED_AT_MAX = 4
+"""So few streams are asked for their ends before it is said that there is nothing."""
+GLANCE_S = 1.0
 SWEEP_PAUSE_S = 1.0
 """Between looks at the streams that are not followed; a look at all of them takes no more than
 half of the time."""
@@ -125,6 +128,16 @@ class Followers:
         await for_each(dict.fromkeys((*found.names, *self._known)), self._look_closely)
         for name in found.names:
             self._join(name)
+
+    async def glance(self) -> None:
+        """Looks whether there is something of which no news has come yet, if the streams are few.
+
+        News are a few milliseconds late, and who has just been told that his record is durable
+        may ask Spark for it at once (`processAllAvailable`).
+        """
+        if len(self._known) <= GLANCED_AT_MAX:
+            with trio.move_on_after(GLANCE_S):
+                await for_each(list(self._known), self._sweep_one)
 
     @property
     def _known(self) -> dict[str, None]:

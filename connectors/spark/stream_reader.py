@@ -103,8 +103,10 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         now_s = time.monotonic()
-        if self._is_quiet(start, now_s) and not self._has_missed_news(now_s):
-            return start
+        if self._is_quiet(start, now_s):
+            assert self._quiet is not None, "not quiet"
+            if not self._has_missed_news(self._quiet.version, now_s):
+                return start
         begin = Offsets.from_json(start)
         self._follow(begin)
         self._check_named(begin)
@@ -112,7 +114,8 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         version = self._batches.followers.version
         waited_ms = int((now_s - self._advanced_s) * 1000)
         end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
-        if end is begin and self._quiet is None and self._has_missed_news(now_s):
+        if end is begin and self._has_missed_news(version, now_s):
+            version = self._batches.followers.version
             end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
         self._position = end
         if end is begin:
@@ -147,12 +150,11 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         is_same = now_s < quiet.until_s or self._batches.followers.version == quiet.version
         return is_same and start == quiet.start
 
-    def _has_missed_news(self, now_s: float) -> bool:
-        """Whether the streams have moved on without its being known yet."""
+    def _has_missed_news(self, version: int, now_s: float) -> bool:
+        """Whether the streams have moved on since `version` without its being known yet."""
         if self._is_final or (self._quiet is not None and now_s < self._quiet.until_s):
             return False
         followers = self._batches.followers
-        version = followers.version
         self._cluster.run(_glance, followers)
         return followers.version != version
 

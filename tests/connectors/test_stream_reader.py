@@ -1,0 +1,56 @@
+"""The micro-batch source as Spark's engine asks it, over real processes and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from connectors.spark.options import ReadOptions
+from connectors.spark.schema import read_schema
+from connectors.spark.stream_reader import LedgerstreamStreamReader
+from tests.spark.streams import Streams
+
+pytestmark = pytest.mark.system
+
+
+@contextmanager
+def reader_of(streams: Streams, stream: str) -> Iterator[LedgerstreamStreamReader]:
+    given = {"cluster": streams.cluster, "stream": stream, "startingPosition": "earliest"}
+    options = ReadOptions.parse(given, {}, is_streaming=True)
+    reader = LedgerstreamStreamReader(options, read_schema(None, options.columns))
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def sequence(offset: dict[str, Any], stream: str) -> int:
+    found = offset["streams"].get(stream)
+    return 0 if found is None else int(found["sequence"])
+
+
+def test_what_was_sealed_is_there_when_it_is_asked_for(streams: Streams) -> None:
+    """As `processAllAvailable` promises: news by watches alone would come too late."""
+    stream = streams.create()
+    with reader_of(streams, stream) as reader:
+        offset = reader.initialOffset()
+        for count in range(1, 31):
+            streams.append(stream, [b"%d" % count])
+            offset = reader.latestOffset(offset, ReadAllAvailable())
+            assert sequence(offset, stream) == count
+            again = reader.latestOffset(offset, ReadAllAvailable())
+            assert again == offset
+
+
+def test_a_reader_that_is_asked_for_nothing_new_gives_the_same_offset(streams: Streams) -> None:
+    stream = streams.create()
+    streams.append(stream, [b"1", b"2"])
+    with reader_of(streams, stream) as reader:
+        offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert sequence(offset, stream) == 2
+        for _ in range(20):
+            assert reader.latestOffset(offset, ReadAllAvailable()) is offset
