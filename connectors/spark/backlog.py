@@ -20,7 +20,7 @@ from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from stream.core.metadata import StreamMetadata
-from stream.core.position import EARLIEST, LATEST, FromSequence, Position, Start
+from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchStream, Truncated
 from stream.merged_feeds import find_streams
@@ -166,6 +166,11 @@ async def place_of(places: StreamPlaces, start: Start) -> StreamOffset:
         return end
     if start is EARLIEST:
         return await places.first()
+    if isinstance(start, FromEnd):
+        # Of the end as known here: that of the next moment may be so much further.
+        first = await places.first()
+        wanted = end.sequence - start.records
+        return first if wanted <= first.sequence else await places.at_sequence(wanted)
     position = await find(places.client, places.metadata, start, places.namespace)
     found = await places.at(position)
     is_behind = isinstance(start, FromSequence) and start.sequence > found.sequence

@@ -261,10 +261,23 @@ async def _entries(client: LedgerClient, piece: Piece) -> AsyncIterator[tuple[in
             if piece.is_loss_error:
                 await _explain(client, each, seen, error)
                 raise
+            if await _is_elsewhere(client, each, reader.metadata):
+                raise
             _log.warning(
                 "stream=%s: entries %d..%d of segment %d are gone and were not read: %s",
                 each.stream, seen, each.last_entry, each.segment, error,
             )  # fmt: skip
+
+
+async def _is_elsewhere(client: LedgerClient, each: PieceRange, known: LedgerMetadata) -> bool:
+    """Whether the entries may be on bookies that whoever found none did not know of.
+
+    Raises MetadataUnavailable: doubt is no reason to leave them out.
+    """
+    try:
+        return (await client.ledger_metadata(each.ledger_id)).fragments != known.fragments
+    except NoSuchLedger:
+        return False
 
 
 async def _explain(client: LedgerClient, each: PieceRange, entry: int, error: Any) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.backlog import Discovered, batch_ranges, discover, open_streams
+from connectors.spark.backlog import Discovered, batch_ranges, discover, open_streams, place_of
 from connectors.spark.core.planner import ranges_between
 from connectors.spark.losses import DataLoss, Loss, LossLog
 from connectors.spark.options import ReadOptions, Selection
 from connectors.spark.stream_places import StreamPlaces
 from ledger.errors import InvalidArgument
-from stream import Namespace, NoSuchNamespace, NoSuchStream, Position, Record
+from stream import FromEnd, Namespace, NoSuchNamespace, NoSuchStream, Position, Record
 from tests.connectors.range_reading import read_ranges
 from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all
@@ -161,7 +161,7 @@ def options(**given: str) -> ReadOptions:
         ("earliest", "end=100", 0, 50),
         ("sequence=149", "latest", 149, None),
         ("sequence=150", "latest", 150, None),
-        ("sequence=80", "sequence=60", 80, 60),
+        ("sequence=80", "end=100", 80, 50),
     ],
 )
 async def test_a_batch_reads_from_where_to_where_it_should(
@@ -179,6 +179,17 @@ async def test_a_batch_reads_from_where_to_where_it_should(
             if first <= record.sequence and (behind is None or record.sequence < behind)
         ]
         assert await read_ranges(namespace.client, ranges) == wanted
+
+
+async def test_so_many_before_the_end_are_so_many_while_it_moves(tmp_path: Path) -> None:
+    async with filled(tmp_path, is_open=False) as (namespace, everything):
+        places = await places_of(namespace)
+        async with namespace.writer("s") as writer:
+            await writer.append_many([b"more"] * 50)
+            for records, first in ((7, 143), (0, 150), (10**9, everything[0].sequence)):
+                found = await place_of(places, FromEnd(records))
+                assert found.sequence == first
+                assert places.end.sequence == 150
 
 
 async def test_a_start_that_was_truncated_is_a_loss(tmp_path: Path) -> None:
