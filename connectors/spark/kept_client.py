@@ -66,6 +66,8 @@ class _Connection:
         self.loop: BackgroundLoop = acquire_loop()
         self.crossing = Crossing(self.loop)
         self.namespaces: dict[str, Namespace] = {}
+        self._scopes: dict[trio.CancelScope, None] = {}
+        """Around what runs here. The loop may go on: others use it too."""
         self._held = Held(self.loop, lambda: _connect(cluster), Crossing.wake)
         self._holding = Holding(self.crossing, self._held)
         try:
@@ -78,10 +80,28 @@ class _Connection:
     def is_alive(self) -> bool:
         return not (self.loop.is_forked or self.loop.ended.is_set() or self._held.left.is_set)
 
+    async def guarded(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` gives. Raises LedgerClosed if the connection is closed meanwhile."""
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = None
+            try:
+                return await work()
+            finally:
+                del self._scopes[scope]
+        raise LedgerClosed("the connection was closed while this ran")
+
     def close(self) -> None:
         """Soon, without waiting for it."""
+        try:
+            self.crossing.post(self._cancel_all)
+        except LedgerClosed:
+            pass  # the loop has ended, and with it what ran there
         self._holding.drop()
         release_loop(self.loop)
+
+    def _cancel_all(self) -> None:
+        for scope in list(self._scopes):
+            scope.cancel()
 
 
 class Running(Generic[T]):
@@ -143,7 +163,7 @@ class KeptCluster:
                 connection: _Connection = connection, begun: list[bool] = begun
             ) -> Awaitable[T]:
                 begun.append(True)
-                return function(connection.client, *args, **kwargs)
+                return connection.guarded(lambda: function(connection.client, *args, **kwargs))
 
             try:
                 return connection.crossing.call(begin)
@@ -160,7 +180,9 @@ class KeptCluster:
         """Begins `function(client, ...)` on the loop and does not wait for it."""
         connection = self._connected()
         call = Call(
-            connection.loop, lambda: function(connection.client, *args, **kwargs), Crossing.wake
+            connection.loop,
+            lambda: connection.guarded(lambda: function(connection.client, *args, **kwargs)),
+            Crossing.wake,
         )
         connection.crossing.post(call.start)
         return Running(connection.crossing, call)
@@ -189,7 +211,9 @@ class KeptCluster:
 
         async def run() -> None:
             try:
-                await ahead.run()
+                await connection.guarded(ahead.run)
+            except LedgerClosed:
+                pass  # whoever takes the items is told by them
             finally:
                 if isinstance(items, AsyncGenerator):
                     with trio.CancelScope(shield=True):

@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from connectors.spark.lazy_store import LazyStore
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, NoSuchLedger
 from ledger.metastore.base import MetadataStore
+from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.crossing import fail_after
 
 
@@ -105,6 +106,32 @@ def test_it_connects_anew(cluster: KeptCluster) -> None:
     assert cluster.is_connected
 
 
+@pytest.fixture(params=["the only one on the loop", "one of several"])
+def neighbours(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Others keep the loop going, or nobody does."""
+    if request.param == "one of several":
+        loop = acquire_loop()
+        yield
+        release_loop(loop)
+    else:
+        yield
+
+
+async def _ticks(_client: LedgerClient) -> AsyncIterator[int]:
+    yield 1
+    await trio.sleep_forever()
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_what_is_iterated_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
+    ticks = cluster.iterate(_ticks, lambda _: 1, 100)
+    assert next(ticks) == 1
+    cluster.disconnect()
+    with fail_after(10), pytest.raises(LedgerClosed):
+        next(ticks)
+
+
+@pytest.mark.usefixtures("neighbours")
 def test_what_runs_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
     running = cluster.start(_for_ever)
     other = cluster.start(_for_ever)
@@ -113,7 +140,7 @@ def test_what_runs_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
         other.result()
     assert not running.has_ended
     cluster.disconnect()
-    with pytest.raises(LedgerClosed):
+    with fail_after(10), pytest.raises(LedgerClosed):
         running.result()
 
 
