@@ -182,14 +182,14 @@ async def test_a_batch_reads_from_where_to_where_it_should(
 
 
 async def test_so_many_before_the_end_are_so_many_while_it_moves(tmp_path: Path) -> None:
-    async with filled(tmp_path, is_open=False) as (namespace, everything):
+    async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
+        await writer.append_many([b"early"] * 30)
         places = await places_of(namespace)
-        async with namespace.writer("s") as writer:
-            await writer.append_many([b"more"] * 50)
-            for records, first in ((7, 143), (0, 150), (10**9, everything[0].sequence)):
-                found = await place_of(places, FromEnd(records))
-                assert found.sequence == first
-                assert places.end.sequence == 150
+        end = places.end.sequence
+        await writer.append_many([b"late"] * 50)
+        await writer.append_many([b"late"] * 50)
+        for records, first in ((7, end - 7), (0, end), (10**9, 0)):
+            assert (await place_of(places, FromEnd(records))).sequence == first
 
 
 async def test_a_start_that_was_truncated_is_a_loss(tmp_path: Path) -> None:
