@@ -9,10 +9,13 @@ import trio
 
 from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
+from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream import Namespace, StreamWriter
+from stream.sinks import commit_batch
 from tests.connectors.query_world import Query, Seen, by_stream
 from tests.connectors.small_worlds import a_world, all_of, told
+from tests.stream.sink_ledgers import write_ledger
 
 
 class _Torment:
@@ -50,11 +53,31 @@ class _Torment:
             except LedgerError:
                 continue
 
+    async def commit(self, client: LedgerClient, streams: list[str]) -> None:
+        """Commits batches of a sink, each of them to all of the streams."""
+        batch_id = 0
+        while not self.is_over:
+            await trio.sleep(self.rng.random())
+            ledgers = [
+                await write_ledger(
+                    client, stream, [[b"c%d-%d" % (batch_id, entry)] * 3 for entry in range(3)],
+                    sink_id="s", batch_id=batch_id,
+                )
+                for stream in streams
+            ]  # fmt: skip
+            try:
+                await commit_batch(client, ledgers, sink_id="s", batch_id=batch_id)
+            except LedgerError:
+                continue
+            batch_id += 1
 
-@pytest.mark.parametrize("seed", range(2))
-def test_every_record_of_moving_streams_comes_out_once_and_in_order(seed: int) -> None:
+
+@pytest.mark.parametrize(("seed", "is_sink_at_work"), [(0, False), (1, False), (2, True)])
+def test_every_record_of_moving_streams_comes_out_once_and_in_order(
+    seed: int, is_sink_at_work: bool
+) -> None:
     async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace:
+        async with a_world(cluster, "a", "b") as namespace, cluster.client() as sink:
             await namespace.set_policy(roll_bytes=1 << 16)
             torment = _Torment(namespace, seed)
             rng = random.Random(seed + 100)
@@ -63,7 +86,10 @@ def test_every_record_of_moving_streams_comes_out_once_and_in_order(seed: int) -
             async with trio.open_nursery() as nursery:
                 for stream in ("a", "b", "c"):
                     nursery.start_soon(torment.write, stream)
-                nursery.start_soon(torment.take_over, ["a", "b"])
+                if is_sink_at_work:
+                    nursery.start_soon(torment.commit, sink, ["a", "b"])
+                else:
+                    nursery.start_soon(torment.take_over, ["a", "b"])
                 for _ in range(4):
                     query = Query(namespace.client, log, streamPattern="n/*")
                     async with query.running():
