@@ -258,9 +258,12 @@ class Followers:
     async def _follow_ledger(
         self, places: StreamPlaces, segment: Segment, followed: _Followed
     ) -> None:
-        """Until the ledger is closed."""
+        """Until the ledger is closed, or the stream is another one: what was deleted may stay open
+        until the janitor gets round to closing it."""
         reader = await places.reader(segment)
-        while not reader.is_closed or reader.last_add_confirmed > places.confirmed(segment):
+        while self.streams.get(places.name) is places and (
+            not reader.is_closed or reader.last_add_confirmed > places.confirmed(segment)
+        ):
             while followed.has_news:
                 await followed.taken.wait()
             known = places.confirmed(segment)

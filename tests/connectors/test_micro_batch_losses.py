@@ -9,6 +9,7 @@ from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
 from connectors.spark.losses import DataLoss
 from stream import Janitor, NoSuchStream
+from stream.trash import delete
 from tests.connectors.query_world import Query, by_stream
 from tests.connectors.small_worlds import a_world, all_of, append, told
 from tests.stream.whole_streams import read_all
@@ -77,6 +78,26 @@ def test_a_stream_that_was_made_again_begins_at_its_first_record() -> None:
                 await trio.sleep(3)
                 with pytest.raises(DataLoss, match="sequences 3 to 4"):
                     await query.step()
+
+    told(story)
+
+
+def test_a_stream_is_followed_though_nobody_closed_its_namesake() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a") as namespace, namespace.writer("a") as old:
+            await old.append_many([b"old"] * 5)
+            await trio.sleep(1)
+            query = Query(namespace.client, [], stream="n/a")
+            async with query.running():
+                await query.drain()
+                # As by somebody who dies before he has fenced its ledger.
+                await delete(namespace.client.store, "n", "a", namespace.client.now_ms())
+                await namespace.create_stream("a")
+                async with namespace.writer("a") as writer:
+                    await writer.append_many([b"new"] * 5)
+                    await trio.sleep(40)
+                    rows = await query.step()
+                    assert [row.value for row in rows or ()] == [b"new"] * 5
 
     told(story)
 
