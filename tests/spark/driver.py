@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,24 @@ class Driver:
 
     Args:
         directory: of its own; its logs stay there.
+        warm_up: a query it runs before it is ready; its Spark checkpoint is the driver's own.
     """
 
-    def __init__(self, directory: Path, master: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, master: str, settings: Mapping[str, str], warm_up: QuerySpec
+    ) -> None:
         directory.mkdir(parents=True)
         self.directory = directory
         self.jvm = 0
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """What it reported; the last one is "gone"."""
+        warm_up = replace(warm_up, checkpoint=str(directory / "warm-up"))
         with (directory / "driver.stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
                 [
                     sys.executable, "-P", "-m", pipeline.__name__, str(directory),
                     "--master", master, "--settings", json.dumps(dict(settings)),
+                    "--warm-up", json.dumps(asdict(warm_up)),
                 ],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
                 env=spark_environment(), start_new_session=True,

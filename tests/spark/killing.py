@@ -99,7 +99,7 @@ class World:
         self, scene: Scene, kills: int, *, is_local: bool, before: Driver | None = None
     ) -> Driver:
         """Returns the driver that has the queries in the end."""
-        driver = self._new_driver(is_local=is_local)
+        driver = self._new_driver(scene, is_local=is_local)
         driver.wait_ready()
         if before is not None:
             self._unjudge(before)
@@ -115,7 +115,7 @@ class World:
             tormentor.start()
         deaths = self._deaths(kills) if is_local else []
         for number, death in enumerate(deaths):
-            spare = self._new_driver(is_local=is_local)
+            spare = self._new_driver(scene, is_local=is_local)
             self._wait(tormentors, tally, kills * (len(deaths) - number) // (len(deaths) + 1))
             spare.wait_ready()
             self._die(death, stage.driver)
@@ -129,7 +129,7 @@ class World:
         return stage.driver
 
     def _deaths(self, kills: int) -> list[str]:
-        deaths = ["JVM, kill"] * max(1, kills // 20) + ["Python, kill"] * max(1, kills // 20)
+        deaths = ["JVM, kill"] * max(1, kills // 22) + ["Python, kill"] * max(1, kills // 22)
         deaths += ["frozen, goes on later"] * max(1, kills // 50)
         self._chance.shuffle(deaths)
         return deaths
@@ -146,10 +146,11 @@ class World:
 
     # Drivers
 
-    def _new_driver(self, *, is_local: bool) -> Driver:
+    def _new_driver(self, scene: Scene, *, is_local: bool) -> Driver:
         settings = _SETTINGS if is_local else {**_SETTINGS, **_SPECULATION}
         directory = self._directory / f"driver-{len(self._drivers)}"
-        driver = Driver(directory, _LOCAL if is_local else _SPECULATING, settings)
+        master = _LOCAL if is_local else _SPECULATING
+        driver = Driver(directory, master, settings, scene.warm_up)
         self._drivers.append(driver)
         return driver
 

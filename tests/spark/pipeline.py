@@ -61,6 +61,12 @@ def rows_of(spark: SparkSession, spec: QuerySpec) -> DataFrame:
     return read.select(*columns)
 
 
+def start(spark: SparkSession, spec: QuerySpec, trigger: dict[str, Any]) -> StreamingQuery:
+    writer = rows_of(spark, spec).writeStream.format("mortal").options(**spec.write)
+    writer = writer.option("checkpointLocation", spec.checkpoint).queryName(spec.name)
+    return writer.trigger(**trigger).start()
+
+
 def say(event: str, **facts: Any) -> None:
     # One write: many threads say something.
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
@@ -112,19 +118,22 @@ class RunningQuery(threading.Thread):
 
     def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
         with self._starting:
-            writer = rows_of(self._spark, self._spec).writeStream.format("mortal")
-            writer = writer.options(**self._spec.write, checkpointLocation=self._spec.checkpoint)
-            query = writer.queryName(self._spec.name).trigger(**trigger).start()
+            query = start(self._spark, self._spec, trigger)
             while query.isActive and query.status["message"].startswith("Initializing"):
                 time.sleep(0.05)  # Spark tells nobody when its sources are there
             return query
 
 
-def run_driver(directory: Path, master: str, settings: dict[str, str]) -> None:
+def run_driver(
+    directory: Path, master: str, settings: dict[str, str], warm_up: QuerySpec | None
+) -> None:
+    """Args: warm_up: a query that is run before the driver is ready; its first one takes long."""
     with spark_session(directory, settings, master=master) as spark:
         from tests.spark.mortal import MortalDataSource
 
         spark.dataSource.register(MortalDataSource)
+        if warm_up is not None:
+            start(spark, warm_up, {"availableNow": True}).awaitTermination()
         # A driver in reserve costs its start only: the first word on stdin is the queries.
         say("ready", jvm=spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
         line = sys.stdin.readline()
@@ -157,8 +166,10 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--master", default="local[2,2]")
     parser.add_argument("--settings", type=json.loads, default={})
+    parser.add_argument("--warm-up", type=json.loads)
     options = parser.parse_args()
-    run_driver(options.directory, options.master, options.settings)
+    warm_up = QuerySpec(**options.warm_up) if options.warm_up else None
+    run_driver(options.directory, options.master, options.settings, warm_up)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,19 @@ class Scene:
         self._directory = directory
         # Inputs are of many segments, some of them open.
         streams.namespace("inputs").set_policy(roll_bytes=1 << 17, roll_ms=10_000)
+        self.warm_up = self._warm_up()
         self._add("plain", seed, partitions=None)
         self._add("fan-out", seed, partitions=PARTITIONS)
         self._add("shuffled", seed, partitions=None)
+
+    def _warm_up(self) -> QuerySpec:
+        """A query for each new driver, of a few records that nobody looks at."""
+        streams = self.streams
+        source = streams.written([b"warm", b"up"], word="warm-up")
+        both = {"cluster": streams.cluster, "orders": str(self._directory / "no-orders")}
+        read = {**both, **_SMALL, "stream": source, "startingPosition": "earliest"}
+        write = {**both, "stream": streams.create("warmed-up")}
+        return QuerySpec("warm-up", "shuffled", "", "", read, write)
 
     def _add(self, shape: str, seed: str, *, partitions: int | None) -> None:
         streams = self.streams
