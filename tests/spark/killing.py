@@ -32,7 +32,7 @@ _CLUSTER_SHARE = 0.12
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
     "spark.sql.streaming.pollingDelay": "100ms",
-    "spark.sql.streaming.stopTimeout": "20s",
+    "spark.sql.streaming.stopTimeout": "120s",
     "spark.python.task.killTimeout": "500ms",
 }
 _SPECULATION = {
