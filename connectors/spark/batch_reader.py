@@ -79,10 +79,17 @@ class LedgerstreamReader(DataSourceReader):
 @plain_errors
 class FilteringReader(LedgerstreamReader):
     """The same, where Spark hands over the filters of the query. Spark refuses a reader that can
-    take them where `spark.sql.python.filterPushdown.enabled` is not set."""
+    take them where `spark.sql.python.filterPushdown.enabled` is not set.
+
+    Spark (4.3) keeps the partitions that were planned with filters, and reads them again when the
+    next query on the same DataFrame has none to push: rows would be missing, and nothing here is
+    asked then. So filters are taken only where the option says that this cannot be.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Returns the filters that Spark must evaluate itself."""
+        if not self._options.push_filters:
+            return filters
         left = []
         for each in filters:
             comparison = _comparison(each)

@@ -88,6 +88,11 @@ READ_OPTIONS = (
         "records that were to be read and are gone: an error that says which (true), or go on "
         "with the first there is and count them (false)",
     ),
+    Option(
+        "pushFilters", "false", _FLAG,
+        "take filters that Spark pushes down; only for a DataFrame that is used once, because "
+        "Spark would read it the second time with the filters of the first", Where.BATCH,
+    ),
     Option("rowsPerBatch", "262144", _COUNT, "rows of one Arrow batch at most"),
     Option(
         "progress", "auto", "auto, true or false",

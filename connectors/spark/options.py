@@ -88,6 +88,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     rows_per_batch: int = 262_144
     progress: str = "auto"
+    push_filters: bool = False
     """ "auto", "true" or "false"."""
 
     @classmethod
@@ -136,6 +137,7 @@ class ReadOptions:
             fail_on_data_loss=given.value("failOnDataLoss", option_values.flag, True),
             rows_per_batch=given.value("rowsPerBatch", option_values.count, 262_144),
             progress=given.value("progress", _progress, "auto"),
+            push_filters=given.value("pushFilters", option_values.flag, False),
         )
         _check_places(options_read, is_batch=is_streaming is False)
         return options_read

@@ -136,7 +136,8 @@ def parse_start(text: str) -> Start:
     for prefix, kind in _NUMBERED:
         if word.startswith(prefix):
             number = word[len(prefix) :]
-            if not (number.isascii() and number.isdigit() and int(number) <= NUMBER_MAX):
+            is_number = number.isascii() and number.isdigit() and len(number) <= 19
+            if not (is_number and int(number) <= NUMBER_MAX):
                 raise InvalidArgument(f"start {text[:80]!r}: {number[:20]!r} is not a number >= 0")
             return kind(int(number))
     if word.startswith("cursor="):
