@@ -10,6 +10,7 @@ import json
 import re
 from datetime import UTC, datetime
 
+from connectors.spark.option_table import nearest
 from ledger.errors import InvalidArgument
 from stream.core.amounts import parse_duration_ms, parse_size_bytes
 from stream.core.names import check_name
@@ -163,3 +164,16 @@ def one_of(text: str, accepted: tuple[str, ...]) -> str:
     if word not in accepted:
         raise InvalidArgument(f"must be {', '.join(accepted[:-1])} or {accepted[-1]}")
     return word
+
+
+def known(text: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Some of these columns, each once."""
+    found = tuple(word.lower() for word in words(text))
+    for word in found:
+        if word not in columns:
+            meant = nearest(word, list(columns))
+            hint = f", did you mean {meant}?" if meant else ""
+            raise InvalidArgument(f"no column {word!r}{hint} Columns are {', '.join(columns)}")
+    if len(set(found)) != len(found):
+        raise InvalidArgument("a column is named twice")
+    return found

@@ -330,23 +330,11 @@ def _patterns(text: str) -> tuple[str, ...]:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    return _known(text, COLUMNS)
+    return option_values.known(text, COLUMNS)
 
 
 def _sort_columns(text: str) -> tuple[str, ...]:
-    return _known(text, SORT_COLUMNS)
-
-
-def _known(text: str, columns: tuple[str, ...]) -> tuple[str, ...]:
-    found = tuple(word.lower() for word in option_values.words(text))
-    for word in found:
-        if word not in columns:
-            meant = nearest(word, list(columns))
-            hint = f", did you mean {meant}?" if meant else ""
-            raise InvalidArgument(f"no column {word!r}{hint} Columns are {', '.join(columns)}")
-    if len(set(found)) != len(found):
-        raise InvalidArgument("a column is named twice")
-    return found
+    return option_values.known(text, SORT_COLUMNS)
 
 
 def _progress(text: str) -> str:
