@@ -5,11 +5,11 @@ Error messages and the tables of docs/spark.md are made from it; reading the val
 
 from __future__ import annotations
 
-import difflib
 import enum
 from dataclasses import dataclass
 
 from connectors.spark.option_values import START_FORMS, STREAM_FORM
+from connectors.spark.option_values import nearest as nearest
 
 
 class Where(enum.Enum):
@@ -134,10 +134,3 @@ WRITE_OPTIONS = (
 
 OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname"})
 """What Spark passes on to a source or sink though it is meant for Spark itself."""
-
-
-def nearest(word: str, names: list[str]) -> str | None:
-    """The one of `names` that was most likely meant, whatever its case."""
-    by_lower = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else None

@@ -6,11 +6,11 @@ right; the caller adds the option's name.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from datetime import UTC, datetime
 
-from connectors.spark.option_table import nearest
 from ledger.errors import InvalidArgument
 from stream.core.amounts import parse_duration_ms, parse_size_bytes
 from stream.core.names import check_name
@@ -177,3 +177,10 @@ def known(text: str, columns: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(found)) != len(found):
         raise InvalidArgument("a column is named twice")
     return found
+
+
+def nearest(word: str, names: list[str]) -> str | None:
+    """The one of `names` that was most likely meant, whatever its case."""
+    by_lower = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else None
