@@ -11,7 +11,7 @@ from tests.spark.streams import Streams, connected
 from tests.system.cluster import StandaloneCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
     """Streams of three bookies; `streams.cluster` is what the option `cluster` takes."""
     cluster = StandaloneCluster(tmp_path_factory.mktemp("connectors") / "cluster", None, ())

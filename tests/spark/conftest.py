@@ -37,7 +37,7 @@ def skip_without_spark() -> None:
         skip_here(str(error))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2]`, with the format "ledgerstream"; leave it running, and no query in it."""
     skip_without_spark()
@@ -57,7 +57,7 @@ def _no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
             query.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """Three bookies with SQLite metadata; who kills one starts it again."""
     skip_without_spark()
@@ -69,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
         cluster.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def streams(cluster: StandaloneCluster) -> Iterator[Streams]:
     """Streams of the cluster, for ordinary clients: `streams.written([b"one", b"two"])`."""
     with connected(cluster.uri) as streams:

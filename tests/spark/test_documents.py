@@ -1,4 +1,4 @@
-"""What docs/spark.md tells people to type works, in the order in which it stands there."""
+"""What README and docs/spark.md tell people to type works, in the order in which it stands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tests.spark.session import spark_environment
 from tests.spark.streams import Streams
 from tests.tidy.checkout import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _TIMEOUT_S = 600
 _SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -40,3 +44,19 @@ def test_the_snippets_run_one_after_the_other(streams: Streams, tmp_path: Path) 
     assert sorted((row.key or b"", row.value) for row in found) == expected
     for name in ("demo/a", "demo/b"):
         assert sorted(streams.values(name)) == sorted(b"click %d" % n for n in range(1000))
+
+
+def test_the_readme_shouts(spark: SparkSession, streams: Streams, tmp_path: Path) -> None:
+    clicks = streams.namespace("demo")
+    clicks.ensure_stream("clicks")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (snippet,) = [each for each in _SNIPPET.findall(text) if "register(spark)" in each]
+    code = snippet.replace('"checkpoint"', repr(str(tmp_path / "spark-checkpoint")))
+    names: dict[str, Any] = {"spark": spark, "cluster": streams.cluster}
+    exec(code, names)
+    query = names["query"]
+    query.processAllAvailable()  # it begins at the end
+    streams.append("demo/clicks", [b"hello"])
+    query.processAllAvailable()
+    query.stop()
+    assert streams.values("demo/shouts") == [b"HELLO"]

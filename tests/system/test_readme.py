@@ -21,7 +21,8 @@ def python_examples() -> list[str]:
 
 
 def test_the_example_runs(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    (example,) = python_examples()
+    example, of_spark = python_examples()
+    assert "register(spark)" in of_spark  # tests/spark/test_documents.py runs it
     pasted = tmp_path / "clicks.py"
     pasted.write_text(example)
     for run in (1, 2):  # a second run takes the stream over and goes on behind the first

@@ -18,7 +18,7 @@ from tests.tidy.checkout import ROOT
 
 PROGRAM = Path(__file__).with_name("whole_api.py")
 PACKAGES = {"trio": "stream", "aio": "stream.aio", "blocking": "stream.blocking"}
-ANY = {"RecordBatch.to_arrow"}
+ANY = {"RecordBatch.to_arrow", "RecordBatch.arrow_column"}
 """pyarrow has no types of its own."""
 OF_TRIO = {"Canary", "CanaryOptions", "CanaryRound", "ReceiptTicket"}
 """For operators and programs in trio only."""

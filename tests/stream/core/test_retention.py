@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -256,16 +257,19 @@ def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
     """Marks of what was dropped need bytes, too: the cure must not be refused for the illness."""
     now_ms = 1_700_000_000_000
 
+    rng = random.Random(3)
+    segments = tuple(
+        Segment(
+            number, (number << 20) + rng.randrange(1 << 20), number - 1, now_ms,
+            SegmentState.SEALED, 0, 1, 100, now_ms, now_ms, now_ms,
+            rng.randrange(now_ms), rng.randrange(now_ms),
+        )
+        for number in range(1, 40_000)
+    )  # fmt: skip
+
     def stream_with(count: int) -> StreamMetadata:
-        segments = tuple(
-            Segment(
-                number, 10**9 + number, number - 1, now_ms, SegmentState.SEALED, 0, 1, 100,
-                now_ms, now_ms, now_ms,
-            )
-            for number in range(1, count + 1)
-        )  # fmt: skip
         return StreamMetadata(
-            name="s", created_ms=now_ms, segments=segments, next_sequence=count,
+            name="s", created_ms=now_ms, segments=segments[:count], next_sequence=count,
             next_segment=count + 1,
         )  # fmt: skip
 
@@ -275,8 +279,10 @@ def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
         except InvalidArgument:
             return False
 
-    full = stream_with(bisect_left(range(20_000), True, key=lambda count: not fits(count)) - 1)
-    assert len(full.segments) > 5000
+    full = stream_with(
+        bisect_left(range(len(segments)), True, key=lambda count: not fits(count)) - 1
+    )
+    assert 15_000 < len(full.segments) < len(segments) - 1
     with pytest.raises(InvalidArgument, match="truncate, set a retention"):
         encode_stream(stream_with(len(full.segments) + 1))
     for count in (1, 100, TRASH_SEGMENTS_MAX, TRASH_SEGMENTS_MAX + 1):
