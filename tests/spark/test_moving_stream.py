@@ -222,11 +222,13 @@ def test_available_now_ends_at_the_record_that_was_last_when_it_began(
         assert query.awaitTermination(180)
         # The last batch of a writer that goes on may be confirmed and not known to be.
         assert before - 30 <= len(first.rows) <= after + 60
+        wait_for(lambda: appender.confirmed >= len(first.rows) + 500, "more than two limits")
         second = drain(
             spark, streams, checkpoint, stream=name, maxRecordsPerTrigger=170,
             minRecordsPerTrigger=100,
         )  # fmt: skip
     assert {len(batch) for batch in second.batches[:-1]} == {170}
+    assert len(second.batches) > 2
     last = drain(spark, streams, checkpoint, stream=name)
     read = [row for part in (first, second, last) for row in part.of(name)]
     assert read == [(row.sequence, row.value) for row in streams.rows(name)]
