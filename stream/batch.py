@@ -153,19 +153,23 @@ class Batch:
         """Whether somebody will hear what becomes of one of its records."""
         return any(self.waiters.values())
 
-    async def settled(self) -> None:
-        """Returns when it is confirmed, or refused alone; raises the writer's error."""
+    async def ended(self, *, is_for_a_record: bool) -> None:
+        """Returns when it is confirmed or failed. Cancelling the wait takes nothing back."""
         if self.is_confirmed or self.error is not None:
             await trio.lowlevel.checkpoint()
-        else:
-            task = trio.lowlevel.current_task()
-            self.waiters[task] = False
+            return
+        task = trio.lowlevel.current_task()
+        self.waiters[task] = is_for_a_record
 
-            def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-                del self.waiters[task]
-                return trio.lowlevel.Abort.SUCCEEDED
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            del self.waiters[task]
+            return trio.lowlevel.Abort.SUCCEEDED
 
-            await trio.lowlevel.wait_task_rescheduled(forget)
+        await trio.lowlevel.wait_task_rescheduled(forget)
+
+    async def settled(self) -> None:
+        """Returns when it is confirmed, or refused alone; raises the writer's error."""
+        await self.ended(is_for_a_record=False)
         if self.error is not None and not isinstance(self.error, SequenceMismatch):
             raise copy.copy(self.error)
 
@@ -219,17 +223,7 @@ class Ticket:
         Cancelling the wait does not take the record back.
         """
         batch = self._batch
-        if batch.is_confirmed or batch.error is not None:
-            await trio.lowlevel.checkpoint()
-        else:
-            task = trio.lowlevel.current_task()
-            batch.waiters[task] = True
-
-            def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-                del batch.waiters[task]
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(forget)
+        await batch.ended(is_for_a_record=True)
         if batch.error is not None:
             # A new exception each time: one instance raised in many tasks mixes tracebacks.
             raise copy.copy(batch.error)
