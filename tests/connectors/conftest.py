@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.spark.kept_client import kept
+from connectors.spark import kept_client
 from tests.spark.streams import Streams, connected
 from tests.system.cluster import StandaloneCluster
 
@@ -19,6 +19,14 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
         cluster.start()
         with connected(cluster.uri) as streams:
             yield streams
-        kept(cluster.uri).disconnect()
     finally:
         cluster.stop()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    """What is kept for the life of a process would keep the background loop going under the tests
+    of other folders."""
+    yield
+    for cluster in list(kept_client._kept.values()):
+        cluster.disconnect()

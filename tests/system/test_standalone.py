@@ -104,7 +104,8 @@ def test_a_ledger_from_the_command_line(cluster: StandaloneCluster) -> None:
     assert json.loads(cluster.run("ledger", "list", "--json")) == []
 
 
-def test_retention_is_applied(cluster: StandaloneCluster) -> None:
+def test_retention_is_applied(start_cluster: StartCluster) -> None:
+    cluster = start_cluster("--janitor-interval-s", "0")  # it is run where the test says so
     cluster.run("namespace", "create", "demo", "--retention-bytes", "0")
     for _ in range(3):
         cluster.run("append", "demo/lines", stdin=b"one\ntwo\n")
