@@ -36,7 +36,7 @@ def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
     return b"".join(frames)
 
 
-def bounds_of(frames: bytes) -> list[int]:
+def bounds_of(frames: Buffer) -> list[int]:
     """Where each of the frames begins, and at last where they end. Only lengths are looked at."""
     bounds = [0]
     while bounds[-1] < len(frames):
@@ -44,7 +44,7 @@ def bounds_of(frames: bytes) -> list[int]:
     return bounds
 
 
-def before_last(frames: bytes, bounds: list[int], count: int) -> bytes | None:
+def before_last(frames: Buffer, bounds: list[int], count: int) -> Buffer | None:
     """The frame with `count` others after it; None if there are not so many.
 
     `bounds` are those of `bounds_of`: a busy bookie may refuse thousands of the same frames.

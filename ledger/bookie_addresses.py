@@ -14,6 +14,8 @@ from ledger.metastore.bookies import BookieRegistry
 
 _ANSWER_S = 1.0
 """Longer than a store that works takes; shorter than anybody waits for a connection."""
+TOLD_S = 300.0
+"""What others told is believed so long: who plans tells it anew, and a bookie may have moved."""
 _TOLD_MAX = 10_000
 """Bookies; of more the registry is asked."""
 
@@ -25,22 +27,28 @@ class BookieAddresses:
         self._registry = registry
         self._named_so: dict[str, None] = {}
         """Bookies that were at `host:port` when last asked, and have this for a name."""
-        self._told: dict[str, None] = {}
+        self._told: dict[str, float] = {}
+        """Until when the registry is not asked."""
 
     def note_named_so(self, bookie: str, is_named_so: bool) -> None:
         """Another process that has asked tells whether the bookie has its address for a name.
 
-        If so, the registry is not asked here; until somebody tells otherwise.
+        If so, the registry is not asked here for the next `TOLD_S`, or until somebody tells
+        otherwise. Takes the time of the loop: for tasks only.
         """
         if not is_named_so:
             self._told.pop(bookie, None)
-        elif len(self._told) < _TOLD_MAX:
-            self._told[bookie] = None
+        elif bookie in self._told or len(self._told) < _TOLD_MAX:
+            self._told[bookie] = trio.current_time() + TOLD_S
 
     async def resolve(self, bookie: str) -> tuple[str, int]:
         """Host and port of a bookie. Raises BookieUnavailable, MetadataUnavailable."""
-        if bookie in self._told:
-            return _address_in(bookie)
+        until_s = self._told.get(bookie)
+        if until_s is not None:
+            if trio.current_time() < until_s:
+                return _address_in(bookie)
+            del self._told[bookie]
+            self._named_so[bookie] = None
         error: MetadataUnavailable | None = None
         with trio.move_on_after(_ANSWER_S if bookie in self._named_so else float("inf")):
             try:

@@ -25,7 +25,7 @@ from ledger.errors import (
 from ledger.handshake import AuthProvider, authenticate
 from ledger.runtime.network import Network, Transport
 from ledger.wire.connection import ReceiveBuffer
-from ledger.wire.messages import RequestBody, ResponseBody
+from ledger.wire.messages import Buffer, RequestBody, ResponseBody
 
 _JOINED_PIECE_BYTES_MAX = 16 * 1024
 _JOINED_BYTES_MAX = 128 * 1024
@@ -70,7 +70,7 @@ class BookieConnection:
         self.error: LedgerError | None = None
         self.was_connected = False
         self._transport: Transport | None = None
-        self._outbox: deque[bytes | memoryview] = deque()
+        self._outbox: deque[Buffer] = deque()
         self._outbox_bytes = 0
         self._sender: trio.lowlevel.Task | None = None
         self._auth = auth
@@ -94,11 +94,11 @@ class BookieConnection:
 
     # ---- sending
 
-    def send_adds(self, frames: bytes) -> None:
+    def send_adds(self, frames: Buffer) -> None:
         """Queues whole ADD frames; the answers go to `sinks[ledger id]`."""
         self._send(frames)
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: Buffer) -> None:
         if self.error is not None:
             return  # the sinks were told, calls were failed
         if self._transport is not None and not self._outbox:
@@ -163,7 +163,7 @@ class BookieConnection:
 
     def _join_outbox(self) -> None:
         """Small pieces at the front become one; large ones are never copied again."""
-        pieces: list[bytes | memoryview] = []
+        pieces: list[Buffer] = []
         size = 0
         outbox = self._outbox
         while outbox and len(outbox[0]) < _JOINED_PIECE_BYTES_MAX and size < _JOINED_BYTES_MAX:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 import trio
 
+from ledger.wire.messages import Buffer
+
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
 _BATCH_BEGIN = 16
@@ -22,7 +24,7 @@ _BATCH_MAX = 1024
 class Resender(Protocol):
     """The writer, as seen from here."""
 
-    def send_again(self, index: int, bookie: str, frames: bytes) -> bool:
+    def send_again(self, index: int, bookie: str, frames: Buffer) -> bool:
         """False if nobody waits for it any more."""
         ...
 
@@ -31,7 +33,7 @@ class Resender(Protocol):
 class _Busy:
     """One bookie. `sent` went out in the last round."""
 
-    frames: dict[int, bytes] = field(default_factory=dict)
+    frames: dict[int, Buffer] = field(default_factory=dict)
     sent: dict[int, None] = field(default_factory=dict)
     is_refused_again: bool = False
     batch: int = _BATCH_BEGIN
@@ -58,7 +60,7 @@ class BusyBookies:
         self._busy: dict[tuple[int, str], _Busy] = {}
 
     def refused(
-        self, index: int, bookie: str, entry_id: int, frame: bytes, nursery: trio.Nursery
+        self, index: int, bookie: str, entry_id: int, frame: Buffer, nursery: trio.Nursery
     ) -> None:
         """`frame` will be sent to `bookie` again."""
         key = (index, bookie)

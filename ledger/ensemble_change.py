@@ -3,9 +3,10 @@
 While a change is under way the core confirms nothing: an entry must reach its ack quorum in
 the ensemble that is stored. Where no replacement exists but every write set still has an ack
 quorum, the writer goes on with what works and keeps looking (docs/adr/0010): so a cluster of
-three survives the loss of one, and takes it back when it returns. A writer with nothing on its way
-waits for its next append: when a bookie dies, ten thousand idle ledgers change nothing. A metadata
-store that is out of reach is waited for: who could be a replacement is unknown then, not settled.
+three survives the loss of one, and takes it back when it returns; later each time if it fails again
+and again. A writer with nothing on its way waits for its next append: when a bookie dies, ten
+thousand idle ledgers change nothing. A metadata store that is out of reach is waited for: who could
+be a replacement is unknown then, not settled.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ledger.core import placement
 from ledger.core.append import AppendCore
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.own_fragment import with_next_ensemble
+from ledger.core.second_chances import SecondChances
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -35,6 +37,7 @@ from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from ledger.write_loop import WriteLoop
 
 _LOOK_AGAIN_S = 0.25
+_STEADY_S = 60.0
 _OUTAGE_S_MAX = 120.0
 """How long a writer that needs the metadata store waits for one that is out of reach."""
 
@@ -77,11 +80,14 @@ class EnsembleChange:
         """Something was sent since replacements were looked for."""
         self._look_at = -math.inf
         self._outage = ""
+        # A slow bookie is noticed after the add timeout only: it must have held for longer.
+        self._chances = SecondChances(max(_STEADY_S, 4 * loop.options.add_timeout_s))
         self.count = 0
 
     def begin(self, index: int, error: LedgerError) -> None:
         bookie = self._writer.metadata.last_fragment.bookies[index]
         self._reasons[bookie] = error
+        self._chances.failed(bookie, trio.current_time())
         core = self._writer.core
         if core.last_add_pushed > core.last_add_confirmed:
             self.resume()
@@ -160,8 +166,19 @@ class EnsembleChange:
     async def _reachable(
         self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str]
     ) -> str | None:
-        """A bookie for `index` that really takes a connection."""
-        excluded: list[str] = []
+        """A bookie for `index` that really takes a connection. One that failed again and again
+        is left in peace for a while, unless the ledger cannot be written without it."""
+        now_s = trio.current_time()
+        resting = [one for one in hosts if self._chances.is_resting(one, now_s)]
+        found = await self._reachable_without(ensemble, index, hosts, resting)
+        if found is None and resting and not self._writer.core.can_go_on_without_failed():
+            found = await self._reachable_without(ensemble, index, hosts, [])
+        return found
+
+    async def _reachable_without(
+        self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str], without: list[str]
+    ) -> str | None:
+        excluded = [*without]
         while True:
             try:
                 chosen = placement.replace(ensemble, (index,), hosts, excluded, self._loop.rng)
@@ -171,7 +188,9 @@ class EnsembleChange:
                 return chosen[index]
             excluded.append(chosen[index])
         itself = ensemble[index]
-        return itself if itself in hosts and await self._is_reachable(itself) else None
+        if itself not in hosts or itself in without:
+            return None
+        return itself if await self._is_reachable(itself) else None
 
     async def _is_reachable(self, bookie: str) -> bool:
         try:
@@ -226,6 +245,7 @@ class EnsembleChange:
         self.count += 1
         for index in replaced:
             writer.detach(index)
+            self._chances.taken(ensemble[index], trio.current_time())
         writer.metadata = metadata
         core.ensemble_changed(replaced)
         for index in replaced:

@@ -47,7 +47,7 @@ class _Sent:
 
     entry_class: int
     last_entry_id: int
-    frames: bytes
+    frames: Buffer
     bytes_held: int
     """As the window counts them; in v3 not quite the frames' size."""
 
@@ -177,15 +177,19 @@ class EnsembleSender:
             buffer.clear()
             # The newest entry of this class: at most stride - 1 before the newest of all.
             last = core.last_add_pushed - (core.last_add_pushed - entry_class) % core.stride
-            self._sent.append(_Sent(entry_class, last, frames, bytes_held))
-            for index in core.write_set(entry_class):
-                self._send(index, frames)
-            if core.failed:
-                self._change.resume()
-            # As it was when the newest entry was made: it may have moved since.
-            self.lac_carried = max(self.lac_carried, lac_carried)
+            # The LAC as it was when the newest entry was made: it may have moved since.
+            self.send_frames(last, frames, bytes_held, lac_carried)
 
-    def _send(self, index: int, frames: bytes) -> None:
+    def send_frames(self, last: int, frames: Buffer, bytes_held: int, lac: int) -> None:
+        entry_class = last % self.core.stride
+        self._sent.append(_Sent(entry_class, last, frames, bytes_held))
+        for index in self.core.write_set(entry_class):
+            self._send(index, frames)
+        if self.core.failed:
+            self._change.resume()
+        self.lac_carried = max(self.lac_carried, lac)
+
+    def _send(self, index: int, frames: Buffer) -> None:
         connection = self.connections[index]
         if connection is not None and index not in self.core.failed:
             connection.send_adds(frames)
@@ -274,7 +278,7 @@ class EnsembleSender:
         self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
         return True
 
-    def _sent_frame(self, entry_id: int) -> bytes | None:
+    def _sent_frame(self, entry_id: int) -> Buffer | None:
         """The frame of an entry that was sent and is not confirmed."""
         stride = self.core.stride
         for sent in self._sent:
@@ -286,7 +290,7 @@ class EnsembleSender:
                 return add_frames.before_last(sent.frames, sent.bounds, after)
         return None
 
-    def send_again(self, index: int, bookie: str, frames: bytes) -> bool:
+    def send_again(self, index: int, bookie: str, frames: Buffer) -> bool:
         """To a bookie that was busy; False if it is not the one at `index` any more."""
         if self.error is not None or self.metadata.last_fragment.bookies[index] != bookie:
             return False

@@ -18,8 +18,9 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.core.own_fragment import closed_by_writer
 from ledger.ensemble_sender import EnsembleSender
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
+from ledger.frame_in_place import append_in_place
 from ledger.ledger_force import force
-from ledger.payload import as_bytes, check_size
+from ledger.payload import ADD_START_BYTES, as_bytes, check_size
 from ledger.waiters import EntryWaiters, RoomWaiters
 from ledger.wire import v2
 from ledger.wire.messages import Buffer
@@ -51,7 +52,7 @@ class LedgerWriter(EnsembleSender):
         self.on_confirmed: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
         self._refuses = False
-        self._frame_overhead = 60 + self.digest.size
+        self.frame_overhead = ADD_START_BYTES + self.digest.size
         self._frame_heads: dict[int, bytes] = {}
         self._send_at = 0
         self._waiters = EntryWaiters()
@@ -101,7 +102,7 @@ class LedgerWriter(EnsembleSender):
         size = len(payload)
         head = self._frame_heads.get(size)
         if head is None:
-            head = self._frame_head(size)
+            head = self.frame_head(size)
         core.last_add_pushed = entry_id
         self.length += size
         header, _ = self.digest.encode_entry(
@@ -111,7 +112,7 @@ class LedgerWriter(EnsembleSender):
         buffer = self._buffers[0 if stride == 1 else entry_id % stride]
         buffer.append(head + header)
         buffer.append(payload)
-        pending = self._bytes_pending + size + self._frame_overhead
+        pending = self._bytes_pending + size + self.frame_overhead
         self._bytes_pending = pending
         if not self.is_dirty:
             self._send_at = pending + _SEND_BYTES
@@ -123,7 +124,15 @@ class LedgerWriter(EnsembleSender):
             self.is_dirty = True  # the loop still has this writer on its list
         return entry_id
 
-    def _frame_head(self, size: int) -> bytes:
+    def append_frame_nowait(self, room_and_payload: bytearray) -> int:
+        """`append_nowait` of a payload behind FRAME_ROOM_BYTES, sent at once from where it is."""
+        return append_in_place(self, room_and_payload)
+
+    @property
+    def takes_frames(self) -> bool:  # for `append_in_place`: as they are made
+        return self.wire_version == 2 and self.has_room and not (self._refuses or self.error)
+
+    def frame_head(self, size: int) -> bytes:
         check_size(size)
         if len(self._frame_heads) > 4096:
             self._frame_heads.clear()

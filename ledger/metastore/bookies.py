@@ -38,15 +38,20 @@ _READ_ONLY = "readonly"
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """Where a bookie listens. `properties` are free text for tools."""
+    """Where a bookie listens. `properties` are free text for tools.
+
+    `http` is the address of its HTTP server, if it has one.
+    """
 
     host: str
     port: int
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+    http: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
-        if not self.host or not 0 < self.port < 65536:
-            raise InvalidArgument(f"a bookie cannot listen on {self.host!r} port {self.port}")
+        for host, port in ((self.host, self.port), *([self.http] if self.http else [])):
+            if not host or not 0 < port < 65536:
+                raise InvalidArgument(f"a bookie cannot listen on {host!r} port {port}")
 
 
 class BookieRegistry:
@@ -243,9 +248,13 @@ def check_bookie_id(bookie_id: str) -> str:
 
 
 def encode_info(info: BookieInfo) -> bytes:
-    """BookieServiceInfoFormat with the one endpoint clients look for."""
+    """BookieServiceInfoFormat with the endpoint clients look for, and that of tools, which has
+    the name Apache gives it."""
     message = BookieServiceInfoFormat(properties=dict(info.properties))
     message.endpoints.add(id="bookie", protocol="bookie-rpc", host=info.host, port=info.port)
+    if info.http is not None:
+        host, port = info.http
+        message.endpoints.add(id="httpserver", protocol="http", host=host, port=port)
     encoded: bytes = message.SerializeToString(deterministic=True)
     return encoded
 
@@ -261,14 +270,18 @@ def decode_info(bookie_id: str, data: bytes) -> BookieInfo:
         message = BookieServiceInfoFormat.FromString(data)
     except DecodeError as error:
         raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
-    for endpoint in message.endpoints:
-        # By protocol alone, as Apache does: the id is that of the bookie in old registrations.
-        if endpoint.protocol == "bookie-rpc":
-            try:
-                return BookieInfo(endpoint.host, endpoint.port, dict(message.properties))
-            except InvalidArgument as error:
-                raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
-    raise MetadataCorrupt(f"registration of bookie {bookie_id} has no bookie-rpc endpoint")
+    # By protocol alone, as Apache does: the id is that of the bookie in old registrations.
+    addresses = {one.protocol: (one.host, one.port) for one in reversed(message.endpoints)}
+    if "bookie-rpc" not in addresses:
+        raise MetadataCorrupt(f"registration of bookie {bookie_id} has no bookie-rpc endpoint")
+    host, port = addresses["bookie-rpc"]
+    http = addresses.get("http")
+    if http is not None and (not http[0] or not 0 < http[1] < 65536):
+        http = None  # tools miss it, clients do not
+    try:
+        return BookieInfo(host, port, dict(message.properties), http)
+    except InvalidArgument as error:
+        raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
 
 
 def _info_of_id(bookie_id: str) -> BookieInfo | None:

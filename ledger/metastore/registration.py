@@ -54,6 +54,8 @@ class Registration:
         self._switch = trio.Lock()
         self._keeping: trio.CancelScope | None = None
         self.is_read_only = False
+        self._has_left = True
+        """The node of the other state is gone, as far as this process made it."""
 
     async def begin(self, is_read_only: bool) -> None:
         """Returns when registered. Raises MetadataConflict, MetadataUnavailable."""
@@ -63,16 +65,21 @@ class Registration:
         await self._enter(self._paths[is_read_only])
 
     async def set_read_only(self, is_read_only: bool) -> None:
-        """Returns when the new state is visible to clients. No change, no work."""
+        """Returns when the new state is visible to clients, and no other. No change, no work.
+
+        Raises MetadataUnavailable, and then either or both may be visible: call it again.
+        """
         async with self._switch:
-            if is_read_only == self.is_read_only:
-                return
-            leaving, left = self._keeping, self._paths[self.is_read_only]
-            await self._enter(self._paths[is_read_only])
-            self.is_read_only = is_read_only
-            if leaving is not None:
-                leaving.cancel()
-            await self._forget(left)
+            if is_read_only != self.is_read_only:
+                leaving = self._keeping
+                self._has_left = False
+                await self._enter(self._paths[is_read_only])
+                self.is_read_only = is_read_only
+                if leaving is not None:
+                    leaving.cancel()
+            if not self._has_left:
+                await self._forget(self._paths[not self.is_read_only])
+                self._has_left = True
 
     async def end(self) -> None:
         """Leaves, without waiting for a store that does not answer."""

@@ -66,6 +66,15 @@ class ReceiveBuffer:
         self.is_pinned = False
         self.generation = 0
 
+    @classmethod
+    def holding(cls, frames: bytearray, frame_bytes_max: int) -> ReceiveBuffer:
+        """A buffer with whole frames that were received before, and nothing to come."""
+        buffer = cls(frame_bytes_max, segment_bytes_max=0)
+        buffer.segment = frames
+        buffer.view = memoryview(frames)
+        buffer.end = len(frames)
+        return buffer
+
     def space(self) -> memoryview:
         """Room for the next receive, at least RECEIVE_BYTES_MIN."""
         if not self.is_pinned and self.start == self.end:
