@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import trio
-
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError, NoSuchLedger
+from ledger.errors import NoSuchLedger
+from stream.at_once import for_each
 from stream.core.metadata import StreamMetadata
 from stream.store import StreamStore
 
@@ -25,29 +24,15 @@ async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int
 
     Raises the first error, when those under way are done.
     """
-    waiting = iter(ledger_ids)
-    count = 0
-    errors: list[LedgerError] = []
 
-    async def take_turns() -> None:
-        nonlocal count
-        for ledger_id in waiting:
-            try:
-                await client.delete_ledger(ledger_id)
-                count += 1
-            except NoSuchLedger:
-                pass
-            except LedgerError as error:
-                errors.append(error)
-            if errors:
-                return
+    async def delete(ledger_id: int) -> bool:
+        try:
+            await client.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            return False
+        return True
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(DELETES_AT_ONCE):
-            nursery.start_soon(take_turns)
-    if errors:
-        raise errors[0]
-    return count
+    return sum(await for_each(ledger_ids, delete, at_once_max=DELETES_AT_ONCE))
 
 
 def steps(ledger_ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import trio
 
@@ -26,6 +25,8 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
+from stream.at_once import for_each
+from stream.core.contention import conflict_pause_s, is_given_up
 from stream.core.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.metadata_format import encode_stream
@@ -42,12 +43,10 @@ from stream.core.sinks import (
 )
 from stream.errors import NoSuchStream
 from stream.sink_store import look_at_sink, sink_path
-from stream.store import UPDATE_TRIES_MAX, StreamStore, kept_changing, stream_path
+from stream.store import StreamStore, stream_path
 from stream.succession import STREAM_TAG, StreamLedgers
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 TRANSACTION_BYTES_MAX = 1_000_000
 """What a ZooKeeper takes at once (1 MiB), less some room."""
@@ -60,8 +59,6 @@ _SOME_END = SegmentEnd(last_entry=0, records=1, nbytes=0)
 
 WRITER_ROOM_BYTES = DOCUMENT_BYTES_MAX // 10
 """A commit leaves so much of a stream's metadata free for the segments of its writers."""
-
-_AT_ONCE = 16
 
 _PATIENCE_S = 30.0
 """So long a commit asks a metadata store that does not answer, or does not say what it did."""
@@ -101,20 +98,21 @@ class BatchCommitting:
         """Open segments that were ended: that is so for ever, by ledger."""
         self._is_in_doubt = False
         """A transaction of ours may have been made, or may be yet."""
+        self._conflicts = 0
+        self._conflict_s = 0.0
+        """When the first one was met."""
 
     async def run(self) -> BatchCommit:
         give_up_at, pause_s = math.inf, _PAUSE_S
         self._check_count()
-        for turn in range(UPDATE_TRIES_MAX):
+        while True:
             try:
                 return await self._try()
-            except (MetadataConflict, NodeExists):
+            except (MetadataConflict, NodeExists, NoSuchNode) as error:
                 give_up_at = math.inf
-                if turn:
-                    await trio.sleep(self._client.rng.random() * _PAUSE_S)
-            except NoSuchNode:
-                give_up_at = math.inf
-                await self._check_there()
+                if isinstance(error, NoSuchNode):
+                    await self._check_there()
+                await self._let_others_go_on(error)
             except MetadataUnavailable as error:
                 give_up_at = min(give_up_at, trio.current_time() + _PATIENCE_S)
                 if trio.current_time() + pause_s > give_up_at:
@@ -124,7 +122,21 @@ class BatchCommitting:
                 )
                 await trio.sleep(pause_s * (0.5 + self._client.rng.random()))
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-        raise kept_changing(f"streams of batch {self._batch_id} of sink {self._sink_id!r}")
+
+    async def _let_others_go_on(self, error: LedgerError) -> None:
+        """Raises MetadataConflict when there was no gap for too long."""
+        now_s = trio.current_time()
+        if not self._conflicts:
+            self._conflict_s = now_s
+        self._conflicts += 1
+        waited_s = now_s - self._conflict_s
+        if is_given_up(self._conflicts, waited_s):
+            raise MetadataConflict(
+                f"streams of batch {self._batch_id} of sink {self._sink_id!r}: others changed the "
+                f"metadata first {self._conflicts} times in {waited_s:.0f} s. Cure: let fewer "
+                f"sinks write to the same stream at once, or less often (a longer trigger)"
+            ) from error
+        await trio.sleep(conflict_pause_s(self._conflicts, waited_s, self._client.rng))
 
     async def _try(self) -> BatchCommit:
         sink, sink_version = None, -1
@@ -218,7 +230,7 @@ class BatchCommitting:
                 )
             found[target] = stream, version
 
-        await some_at_once(self._targets, read)
+        await for_each(self._targets, read)
         return [found[target] for target in self._targets]
 
     async def _end_open_segments(self, streams: Sequence[tuple[StreamMetadata, int]]) -> None:
@@ -239,7 +251,7 @@ class BatchCommitting:
                     raise
                 raise MetadataConflict(f"stream {name!r} has moved on") from None
 
-        await some_at_once(zip(self._targets, streams, strict=True), end)
+        await for_each(zip(self._targets, streams, strict=True), end)
 
     async def _check_ledgers(self) -> None:
         """Raises InvalidArgument for a ledger that is not closed, or not as its task said."""
@@ -265,7 +277,7 @@ class BatchCommitting:
             self._checked.add(ledger.ledger_id)
 
         unchecked = [one for one in self._full() if one.ledger_id not in self._checked]
-        await some_at_once(unchecked, check)
+        await for_each(unchecked, check)
 
     async def _check_there(self) -> None:
         """Something a transaction needs is gone. Raises NoSuchLedger if it is a ledger; for all
@@ -329,24 +341,3 @@ def _check_size(changes: Sequence[Change], streams: int) -> None:
             f"truncate them, set a retention, or write to fewer streams, or with fewer tasks, at "
             f"once"
         )
-
-
-async def some_at_once(items: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
-    """Raises the first error, when those under way are done."""
-    waiting = iter(items)
-    errors: list[LedgerError] = []
-
-    async def take_turns() -> None:
-        for item in waiting:
-            try:
-                await do(item)
-            except LedgerError as error:
-                errors.append(error)
-            if errors:
-                return
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(_AT_ONCE):
-            nursery.start_soon(take_turns)
-    if errors:
-        raise errors[0]

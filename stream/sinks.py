@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import Check, Delete
+from stream.at_once import for_each
 from stream.core.sinks import SinkLedger as SinkLedger
 from stream.core.sinks import SinkTag, check_batch
 from stream.errors import NoSuchStream
 from stream.sink_commit import BatchCommit as BatchCommit
-from stream.sink_commit import BatchCommitting, by_stream, some_at_once
+from stream.sink_commit import BatchCommitting, by_stream
 from stream.sink_store import look_at_sink
 from stream.store import UPDATE_TRIES_MAX, StreamStore, stream_path
 from stream.succession import APPLICATION_TAG, SINK_TAG, STREAM_TAG
@@ -116,7 +117,7 @@ async def discard_ledgers(
         nonlocal count
         count += await _discard(client, ledger)
 
-    await some_at_once(ledgers, discard)
+    await for_each(ledgers, discard)
     return count
 
 

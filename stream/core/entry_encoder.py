@@ -109,12 +109,61 @@ def encode(
             event_min, event_max = min(known), max(known)
     if headers is not None:
         flags |= _add_headers(columns, headers, count)
-    body_bytes = stored_bytes = columns.nbytes
+    return put_together(
+        columns.pieces, columns.nbytes, count, flags, compression,
+        first_sequence=first_sequence, append_time_ms=append_time_ms,
+        event_range_ms=(event_min, event_max),
+        producer=(producer_id, producer_sequence),
+    )  # fmt: skip
+
+
+def put_together(
+    pieces: list[bytes],
+    body_bytes: int,
+    count: int,
+    flags: int,
+    compression: Compression,
+    *,
+    first_sequence: int,
+    append_time_ms: int,
+    event_range_ms: tuple[int, int],
+    producer: tuple[int, int] = (0, 0),
+) -> bytes:
+    """The payload of an entry, header and body, compressed where that makes it smaller.
+
+    `pieces` are the columns, in order and aligned, `body_bytes` together; the first piece is empty
+    and the header's place. `producer` is its id and the sequence of its first record here. Raises
+    as `encode`.
+    """
+    pieces, size = with_header(
+        pieces, body_bytes, count, flags, compression,
+        first_sequence=first_sequence, append_time_ms=append_time_ms,
+        event_range_ms=event_range_ms, producer=producer,
+    )  # fmt: skip
+    payload = b"".join(pieces)
+    if len(payload) != size:
+        raise InvalidArgument("values, keys and headers must be bytes (len() must count bytes)")
+    return payload
+
+
+def with_header(
+    pieces: list[bytes],
+    body_bytes: int,
+    count: int,
+    flags: int,
+    compression: Compression,
+    *,
+    first_sequence: int,
+    append_time_ms: int,
+    event_range_ms: tuple[int, int],
+    producer: tuple[int, int] = (0, 0),
+) -> tuple[list[bytes], int]:
+    """What `put_together` joins, and how many bytes that must be. Changes `pieces`."""
+    stored_bytes = body_bytes
     if body_bytes > BODY_BYTES_MAX:
         raise InvalidArgument(
             f"{count} records make an entry of {body_bytes} bytes, limit {BODY_BYTES_MAX}"
         )
-    pieces = columns.pieces
     if compression is not Compression.NONE:
         deflated = deflate(b"".join(pieces), compression)
         if len(deflated) < body_bytes:
@@ -123,13 +172,9 @@ def encode(
             compression = Compression.NONE
     pieces[0] = HEADER.pack(
         MAGIC, VERSION, compression, flags, count, HEADER_BYTES, 0, first_sequence,
-        append_time_ms, event_min, event_max, producer_id, producer_sequence, body_bytes,
-        stored_bytes,
+        append_time_ms, *event_range_ms, *producer, body_bytes, stored_bytes,
     )  # fmt: skip
-    payload = b"".join(pieces)
-    if len(payload) != HEADER_BYTES + stored_bytes:
-        raise InvalidArgument("values, keys and headers must be bytes (len() must count bytes)")
-    return payload
+    return pieces, HEADER_BYTES + stored_bytes
 
 
 def _check_length(column: Sequence[object], count: int, what: str) -> None:
