@@ -16,20 +16,17 @@ import pyarrow.compute as pc
 
 from connectors.spark.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
 from ledger.errors import InvalidArgument
-from stream.core.compression import Compression, deflate
+from ledger.payload import FRAME_ROOM_BYTES
+from stream.core.compression import Compression
+from stream.core.entry_encoder import with_header
 from stream.core.entry_format import (
-    BODY_BYTES_MAX,
     FLAG_EVENT_TIME_VALIDITY,
     FLAG_EVENT_TIMES,
     FLAG_HEADERS,
     FLAG_KEY_VALIDITY,
     FLAG_KEYS,
     FLAG_SEQUENCE_IN_SEGMENT,
-    HEADER,
-    HEADER_BYTES,
-    MAGIC,
     RECORDS_PER_ENTRY_MAX,
-    VERSION,
 )
 from stream.core.record_sizes import RECORD_OVERHEAD_BYTES
 
@@ -53,7 +50,7 @@ class RowSizes:
         names = set(rows.schema.names)
         self._binaries = [_offsets(rows.column(name)) for name in (VALUE, KEY) if name in names]
         # An offset or a time, and a whole byte for what says whether it is null.
-        self._row_bytes = 5 * len(self._binaries) + 9 * (EVENT_TIME in names)
+        self._row_bytes = 4 + 5 * (KEY in names) + 9 * (EVENT_TIME in names)
         self._headers: tuple[memoryview, ...] | None = None
         if HEADERS in names:
             lists = rows.column(HEADERS)
@@ -207,6 +204,25 @@ def encode_rows(
     of the same records. Raises InvalidArgument for too many rows or bytes;
     CompressionUnavailable.
     """
+    return b"".join(_pieces(rows, first_sequence, append_time_ms, compression))
+
+
+def encode_frame(
+    rows: pa.RecordBatch,
+    *,
+    first_sequence: int,
+    append_time_ms: int,
+    compression: Compression = Compression.NONE,
+) -> bytearray:
+    """The same behind FRAME_ROOM_BYTES, for `LedgerWriter.append_frame_nowait`: the one copy of
+    the rows that is made on their way to the sockets."""
+    pieces = _pieces(rows, first_sequence, append_time_ms, compression)
+    return bytearray().join([bytes(FRAME_ROOM_BYTES), *pieces])
+
+
+def _pieces(
+    rows: pa.RecordBatch, first_sequence: int, append_time_ms: int, compression: Compression
+) -> list[bytes]:
     count = rows.num_rows
     if not 1 <= count <= RECORDS_PER_ENTRY_MAX:
         raise InvalidArgument(f"an entry holds 1 to {RECORDS_PER_ENTRY_MAX} records, not {count}")
@@ -222,20 +238,10 @@ def encode_rows(
         flags |= more
     if HEADERS in names:
         flags |= body.add_headers(rows.column(HEADERS))
-    body_bytes = stored_bytes = body.nbytes
-    if body_bytes > BODY_BYTES_MAX:
-        raise InvalidArgument(
-            f"{count} records make an entry of {body_bytes} bytes, limit {BODY_BYTES_MAX}"
-        )
-    pieces = body.pieces
-    if compression is not Compression.NONE:
-        deflated = deflate(b"".join(pieces), compression)
-        if len(deflated) < body_bytes:
-            pieces, stored_bytes = [b"", deflated], len(deflated)
-        else:
-            compression = Compression.NONE
-    pieces[0] = HEADER.pack(
-        MAGIC, VERSION, compression, flags, count, HEADER_BYTES, 0, first_sequence,
-        append_time_ms, event_min, event_max, 0, 0, body_bytes, stored_bytes,
+    pieces, size = with_header(
+        body.pieces, body.nbytes, count, flags, compression,
+        first_sequence=first_sequence, append_time_ms=append_time_ms,
+        event_range_ms=(event_min, event_max),
     )  # fmt: skip
-    return b"".join(pieces)
+    assert sum(map(len, pieces)) == size, f"an entry of {size} bytes has others"
+    return pieces

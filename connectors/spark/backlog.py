@@ -6,19 +6,16 @@ its `StreamPlaces`. Never fences a writer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass, replace
-from typing import TypeVar
-
-import trio
 
 from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.core.planner import SegmentRange, ranges_between
 from connectors.spark.losses import Loss, LossLog, why_truncated
-from connectors.spark.options import Positions, ReadOptions, Selection
+from connectors.spark.options import Positions, Selection
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
+from stream.at_once import for_each
 from stream.core.metadata import StreamMetadata
 from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start
 from stream.core.stream_patterns import StreamPatterns
@@ -27,36 +24,6 @@ from stream.merged_feeds import find_streams
 from stream.namespace import Namespace
 from stream.seek import find
 from stream.store import StreamStore
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-AT_ONCE_MAX = 16
-"""Streams that are asked for something at the same time."""
-
-
-async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """What `work` gave for each, in their order; some at a time. The first error ends it."""
-    chosen = list(items)
-    done: dict[int, R] = {}
-    failed: list[Exception] = []
-    waiting = iter(enumerate(chosen))
-
-    async def take_turns() -> None:
-        for index, item in waiting:
-            if failed:
-                return
-            try:
-                done[index] = await work(item)
-            except Exception as error:  # noqa: BLE001 (raised below, by itself)
-                failed.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(AT_ONCE_MAX, len(chosen))):
-            nursery.start_soon(take_turns)
-    if failed:
-        raise failed[0]
-    return [done[index] for index in range(len(chosen))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +155,3 @@ async def place_of(places: StreamPlaces, start: Start) -> StreamOffset:
 
 def _text(start: Start) -> str:
     return str(start) if isinstance(start, Position) else repr(start)
-
-
-async def batch_ranges(
-    client: LedgerClient, options: ReadOptions, losses: LossLog
-) -> list[SegmentRange]:
-    """What a batch reads: each stream from where options say it starts to where they say it ends,
-    as it is now. Streams in the order of their names. Raises as the functions above."""
-    streams = await open_streams(client, options.selection)
-
-    async def of_one(name: str) -> list[SegmentRange]:
-        places = streams[name]
-        start = await starting_offset(places, options.starting, losses)
-        end = await ending_offset(places, options.ending)
-        return ranges_between(name, places.metadata, start, end)
-
-    found = await for_each(sorted(streams), of_one)
-    return [each for ranges in found for each in ranges]

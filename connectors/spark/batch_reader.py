@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource as spark_filters
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from connectors.spark.backlog import (
     ending_offset,
-    for_each,
     open_streams,
     place_of,
     starting_offset,
@@ -31,10 +30,12 @@ from connectors.spark.options import ReadOptions
 from connectors.spark.pieces import Piece, make_pieces, read_piece
 from connectors.spark.plain_errors import plain_errors
 from connectors.spark.plan_line import tell_plan
+from connectors.spark.prompt_acks import acknowledge_at_once
 from connectors.spark.schema import arrow_schema
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchEntry, NoSuchLedger
+from stream.at_once import for_each
 from stream.core.position import NUMBER_MAX, FromSequence, FromTime, Start
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ class LedgerstreamReader(DataSourceReader):
         self._options = options
         self._schema = arrow_schema(schema)
         self._bounds = NO_BOUNDS
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        acknowledge_at_once()
 
     def partitions(self) -> Sequence[InputPartition]:
         return kept(self._options.cluster).run(_plan, self._options, self._bounds)
@@ -143,6 +148,27 @@ async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> l
 
 async def _plan_once(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
     losses = LossLog(is_error=options.fail_on_data_loss)
+    tasks = plan(
+        await batch_ranges(client, options, losses, bounds),
+        task_bytes_max=options.max_bytes_per_task,
+        tasks_min=options.min_tasks or 1,
+    )
+    pieces = await make_pieces(
+        client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
+        is_loss_error=options.fail_on_data_loss,
+    )  # fmt: skip
+    tell_plan(options, tasks)
+    return pieces
+
+
+async def batch_ranges(
+    client: LedgerClient, options: ReadOptions, losses: LossLog, bounds: Bounds = NO_BOUNDS
+) -> list[SegmentRange]:
+    """What a batch reads: each stream from where options say it starts to where they say it ends,
+    as it is now, without what cannot be within the bounds. Streams in the order of their names.
+
+    Raises InvalidArgument for a place behind the end, DataLoss, NoSuchStream, NoSuchCursor.
+    """
     streams = await open_streams(client, options.selection)
 
     async def of_one(name: str) -> list[SegmentRange]:
@@ -157,17 +183,7 @@ async def _plan_once(client: LedgerClient, options: ReadOptions, bounds: Bounds)
         return [each for each in found if bounds.may_be_in_segment(each.segment)]
 
     found = await for_each(sorted(streams), of_one)
-    tasks = plan(
-        [each for ranges in found for each in ranges],
-        task_bytes_max=options.max_bytes_per_task,
-        tasks_min=options.min_tasks or 1,
-    )
-    pieces = await make_pieces(
-        client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
-        is_loss_error=options.fail_on_data_loss,
-    )  # fmt: skip
-    tell_plan(options, tasks)
-    return pieces
+    return [each for ranges in found for each in ranges]
 
 
 async def _within(

@@ -15,14 +15,17 @@ from dataclasses import dataclass, field
 
 import trio
 
-from connectors.spark.backlog import discover, for_each, is_meant, read_metadata
+from connectors.spark.backlog import discover, is_meant, read_metadata
 from connectors.spark.options import Selection
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
+from ledger.metastore.base import Node
+from stream.at_once import for_each
 from stream.core.metadata import Segment, StreamMetadata
+from stream.core.metadata_format import decode_stream
 from stream.errors import IsPartitioned
-from stream.store import StreamStore, folder_path
+from stream.store import folder_path, stream_path
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +88,6 @@ class Followers:
         """Those that are there now, by full name."""
         self.failure: LedgerError | None = None
         """What kept a stream from being followed; it is for whoever asks next."""
-        self._store = StreamStore(client.store)
         self._selection = selection
         self._followed_max = followed_max
         self._followed: dict[str, _Followed] = {}
@@ -279,14 +281,12 @@ class Followers:
         namespace, _, stream = name.partition("/")
         while True:
             try:
-                watching = self._store.watch_stream(namespace, stream)
-                async with aclosing(watching) as versions:
-                    async for metadata in versions:
-                        self._note(name, metadata)
+                watching = self.client.store.watch(stream_path(namespace, stream))
+                async with aclosing(watching) as nodes:
+                    async for node in nodes:
+                        self._note(name, None if node is None else _plain(stream, node))
             except RetryableError as error:
                 _log.info("stream=%s: waiting for its metadata: %s", name, error)
-            except IsPartitioned:
-                self._note(name, None)  # another one of its name; its partitions join
             except LedgerError as error:
                 self._fail(error)
             await trio.sleep(_PAUSE_S)
@@ -344,6 +344,16 @@ class Followers:
     def _fail(self, error: LedgerError) -> None:
         self.failure = error
         self.version += 1
+
+
+def _plain(name: str, node: Node) -> StreamMetadata | None:
+    """The stream that can be read under its own name; None: it is deleted, or another one of its
+    name is partitioned, whose partitions join by theirs."""
+    try:
+        stream = decode_stream(name, node.data)
+    except IsPartitioned:
+        return None
+    return None if stream.is_deleted else stream
 
 
 def _is_older(stream: StreamMetadata, than: StreamMetadata) -> bool:

@@ -54,9 +54,11 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         return None
     by_stream: dict[str, int] = {}
     for end, latest in found:
-        read = {name: each["sequence"] for name, each in end.get("streams", {}).items()}
+        read = end.get("streams", {})
         for name, each in latest["streams"].items():
-            records = each["sequence"] - read.get(name, each["begin"])
+            # A stream that was not begun, or another one of its name was.
+            is_begun = name in read and read[name]["created_ms"] == each["created_ms"]
+            records = each["sequence"] - (read[name]["sequence"] if is_begun else each["begin"])
             if records > 0:
                 by_stream[name] = by_stream.get(name, 0) + records
     lags = [latest["lag"] for _, latest in found]

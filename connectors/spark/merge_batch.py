@@ -37,18 +37,29 @@ _ROOM_BYTES = 4096
 
 
 def overlapping(ledgers: Sequence[TaskLedger]) -> list[list[TaskLedger]]:
-    """Ledgers in groups: each group is wholly before the next one, and cannot be split."""
-    groups: list[list[TaskLedger]] = []
+    """Ledgers in groups, in which they keep their order: each group is wholly before the next one,
+    and cannot be split.
+
+    Of two ledgers that have the same key, one at its end and the other one at its beginning, the
+    first one is before the second if it comes before it here, too.
+    """
+    groups: list[list[tuple[int, TaskLedger]]] = []
     end: Key | None = None
-    for each in sorted(ledgers, key=lambda each: range_of(each)[0]):
+    last = -1
+    """Of the ledgers that reach the end, the one that comes last."""
+    for index, each in sorted(enumerate(ledgers), key=lambda one: range_of(one[1])[0]):
         low, high = range_of(each)
-        if end is not None and low < end:
-            groups[-1].append(each)
-            end = max(end, high)
+        if end is not None and (low < end or (low == end and index < last)):
+            groups[-1].append((index, each))
+            end, last = max((end, last), (high, index))
         else:
-            groups.append([each])
-            end = high
-    return groups
+            groups.append([(index, each)])
+            end, last = high, index
+    return [[each for _, each in sorted(group, key=_index)] for group in groups]
+
+
+def _index(one: tuple[int, TaskLedger]) -> int:
+    return one[0]
 
 
 def range_of(each: TaskLedger) -> tuple[Key, Key]:
@@ -67,8 +78,8 @@ async def in_total_order(
 ) -> list[SinkLedger]:
     """Ledgers that hold the same records, sorted over all tasks, for each stream.
 
-    Rows that are equal keep their order within a task. Raises what reading and writing ledgers
-    do; fresh ledgers are deleted then.
+    Rows that are equal stay in the order of the ledgers, and in theirs. Raises what reading and
+    writing ledgers do; fresh ledgers are deleted then.
     """
     streams: dict[Target, list[TaskLedger]] = {}
     for each in ledgers:
@@ -133,10 +144,14 @@ class _Merge:
             inputs = [each for each in inputs if each.rows is not None]
             if not inputs:
                 return
-            # Of what is in memory, rows up to here cannot be followed by smaller ones.
-            ends = [each.last_key(order) for each in inputs if each.has_more]
-            bound = min(ends) if ends else None
-            taken = [each.take(order, bound) for each in inputs]
+            # Of what is in memory, rows up to here cannot be followed by smaller ones; nor, in the
+            # inputs up to this one, by rows that are equal and come first.
+            ends = [(each.last_key(order), i) for i, each in enumerate(inputs) if each.has_more]
+            bound, which = min(ends) if ends else (None, 0)
+            taken = [
+                each.take(order, bound, with_equal=index <= which)
+                for index, each in enumerate(inputs)
+            ]
             ready = [rows for rows in taken if rows.num_rows]
             rows = ready[0] if len(ready) == 1 else order.sorted(pa.concat_batches(ready))
             await output.add(rows)
@@ -201,12 +216,12 @@ class _Input:
         assert self.rows is not None, "the run has ended"
         return order.key(self.rows, self.rows.num_rows - 1)
 
-    def take(self, order: SortOrder, bound: Key | None) -> pa.RecordBatch:
-        """The rows up to the bound; None: all that are here."""
+    def take(self, order: SortOrder, bound: Key | None, *, with_equal: bool) -> pa.RecordBatch:
+        """The rows before the bound, and those that are equal to it; None: all that are here."""
         assert self.rows is not None, "the run has ended"
         first, stop = self._first, self.rows.num_rows
         if bound is not None:
-            stop = order.stop_of(self.rows, first, bound)
+            stop = order.stop_of(self.rows, first, bound, with_equal=with_equal)
         self._first = stop
         return self.rows.slice(first, stop - first)
 

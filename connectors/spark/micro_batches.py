@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import trio
 
-from connectors.spark.backlog import for_each, is_meant, read_metadata, starting_offset
+from connectors.spark.backlog import is_meant, read_metadata, starting_offset
 from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
 from connectors.spark.core.offsets import Offsets, StreamOffset
 from connectors.spark.core.planner import SegmentRange, ranges_between
@@ -23,7 +23,8 @@ from connectors.spark.followers import Followers
 from connectors.spark.losses import Loss, LossLog, of_truncated, of_vanished
 from connectors.spark.options import Positions, Selection
 from connectors.spark.stream_places import StreamPlaces
-from ledger.errors import NoSuchEntry, NoSuchLedger, RetryableError
+from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
+from stream.at_once import for_each
 
 T = TypeVar("T")
 
@@ -157,6 +158,15 @@ class MicroBatches:
         }
         return Offsets({**kept, **ends})
 
+    async def reported(self, position: Offsets) -> tuple[Offsets, Lag]:
+        """The newest offsets, and the lag: streams that were not begun at `position` begin where
+        they would now, and count from there."""
+        streams = dict(self.followers.streams)
+        fresh = [s for name, s in streams.items() if not _is_of(position.get(name), s)]
+        starts = {**position, **{places.name: await _first_or_end(places) for places in fresh}}
+        newest = {name: replace(s.end, begin=starts[name].begin) for name, s in streams.items()}
+        return Offsets(newest), await self.lag(Offsets(starts))
+
     async def lag(self, position: Offsets) -> Lag:
         """Between `position` and the newest records that are known. The age is that of the oldest
         where most is waiting."""
@@ -275,9 +285,7 @@ class MicroBatches:
     def _there(self, name: str, offset: StreamOffset) -> StreamPlaces | None:
         """The stream that the offset is of, if it is there."""
         places = self.followers.streams.get(name)
-        if places is None or places.metadata.created_ms != offset.created_ms:
-            return None
-        return places
+        return places if places is not None and _is_of(offset, places) else None
 
     def _is_kept(self, name: str, offset: StreamOffset) -> bool:
         """Whether the offset stays: of a stream that is there, or that is not meant any more and
@@ -367,6 +375,18 @@ async def _end_of_share(span: _Span, share: Share, *, must_go_on: bool) -> Strea
     if found.sequence <= begin.sequence:
         found = await places.at_sequence(begin.sequence + 1) if must_go_on else begin
     return found
+
+
+def _is_of(offset: StreamOffset | None, places: StreamPlaces) -> bool:
+    return offset is not None and offset.created_ms == places.metadata.created_ms
+
+
+async def _first_or_end(places: StreamPlaces) -> StreamOffset:
+    """The first record; the end where that cannot be known now: the next report tells."""
+    try:
+        return await places.first()
+    except LedgerError:
+        return replace(places.end, begin=places.end.sequence)
 
 
 def _next_turn(

@@ -15,17 +15,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+import trio
 from pyspark.sql.datasource import InputPartition
 
 from connectors.spark.arrow_read import ArrowBuilder
 from connectors.spark.core.filters import NO_BOUNDS, Bounds
 from connectors.spark.core.planner import SegmentRange, Task
+from connectors.spark.core.replica_turns import ReplicaTurns
 from connectors.spark.kept_client import kept
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
 from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger
+from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.core.position import Position
 from stream.core.records import RecordBatch, decode
 from stream.errors import NoSuchStream, RecordFormatError, Truncated
@@ -38,6 +40,8 @@ READ_AHEAD_BYTES = 16 << 20
 WAITING_BYTES = 8 << 20
 """Of a task: entries that are there and wait for Spark, but for one answer more."""
 _METADATA_KEPT_MAX = 10_000
+NAMED_SO_S = 60.0
+"""Whoever plans asks anew where a bookie listens: one may move while a query runs for days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class PieceRange:
     end_slot: int | None
     metadata: bytes
     """Of the ledger, as it is stored."""
+    rotation: int = 0
+    """Which replica is asked first, so that tasks are spread over all of them."""
 
     @property
     def name(self) -> str:
@@ -79,7 +85,6 @@ class Piece(InputPartition):
 
     Args:
         named_so: bookies that listen at the address that is their name.
-        rotation: which replica is asked first, so that tasks are spread over all of them.
         is_loss_error: whether records that are gone are an error.
     """
 
@@ -87,7 +92,6 @@ class Piece(InputPartition):
     ranges: tuple[PieceRange, ...]
     rows_per_batch: int
     named_so: tuple[str, ...] = ()
-    rotation: int = 0
     bounds: Bounds = field(default=NO_BOUNDS)
     is_loss_error: bool = True
 
@@ -107,6 +111,7 @@ async def make_pieces(
     Reads the metadata of each ledger once per process, unless it is among the `known`.
     """
     remembered = _known_of.setdefault(client, _Known())
+    turns = ReplicaTurns()
     pieces = []
     for number, task in enumerate(tasks):
         ranges, named_so = [], dict[str, None]()
@@ -116,17 +121,17 @@ async def make_pieces(
                 for bookie in fragment.bookies:
                     if await remembered.is_named_so(client, bookie):
                         named_so[bookie] = None
-            ranges.append(_piece_range(each, metadata))
+            turn = turns.turn(metadata, each.first_entry, each.nbytes, number)
+            ranges.append(_piece_range(each, metadata, turn))
         pieces.append(
             Piece(
-                cluster, tuple(ranges), rows_per_batch, tuple(named_so), number, bounds,
-                is_loss_error,
+                cluster, tuple(ranges), rows_per_batch, tuple(named_so), bounds, is_loss_error
             )
         )  # fmt: skip
     return pieces
 
 
-def _piece_range(each: SegmentRange, metadata: LedgerMetadata) -> PieceRange:
+def _piece_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) -> PieceRange:
     segment = each.segment
     return PieceRange(
         stream=each.stream,
@@ -139,6 +144,7 @@ def _piece_range(each: SegmentRange, metadata: LedgerMetadata) -> PieceRange:
         last_entry=each.last_entry,
         end_slot=each.end_slot,
         metadata=metadata_format.encode(metadata),
+        rotation=rotation,
     )
 
 
@@ -147,7 +153,8 @@ class _Known:
 
     def __init__(self) -> None:
         self._metadata: dict[int, LedgerMetadata] = {}
-        self._named_so: dict[str, bool] = {}
+        self._named_so: dict[str, tuple[bool, float]] = {}
+        """Whether bookies are, and until when that is believed without asking."""
 
     async def metadata(
         self, client: LedgerClient, ledger_id: int, known: Mapping[int, LedgerMetadata]
@@ -162,13 +169,15 @@ class _Known:
         return found
 
     async def is_named_so(self, client: LedgerClient, bookie: str) -> bool:
-        found = self._named_so.get(bookie)
-        if found is None:
+        now_s = trio.current_time()
+        found, until_s = self._named_so.get(bookie, (False, 0.0))
+        if now_s >= until_s:
             try:
                 host, port = await client.bookies.address(bookie)
             except LedgerError:
                 return False  # whoever reads asks for itself
-            found = self._named_so[bookie] = bookie == f"{host}:{port}"
+            found = bookie == f"{host}:{port}"
+            self._named_so[bookie] = found, now_s + NAMED_SO_S
         return found
 
 
@@ -246,7 +255,7 @@ async def _entries(client: LedgerClient, piece: Piece) -> AsyncIterator[tuple[in
         client.addresses.note_named_so(bookie, True)
     for number, each in enumerate(piece.ranges):
         reader = client.reader_of(
-            metadata_format.decode(each.ledger_id, each.metadata), rotation=piece.rotation
+            metadata_format.decode(each.ledger_id, each.metadata), rotation=each.rotation
         )
         # Whoever planned the piece knew that these are confirmed.
         reader.note_confirmed(each.last_entry)
@@ -283,7 +292,11 @@ async def _is_elsewhere(client: LedgerClient, each: PieceRange, known: LedgerMet
 async def _explain(client: LedgerClient, each: PieceRange, entry: int, error: Any) -> None:
     """Raises a better error than `error` if the stream's metadata tells what happened."""
     namespace, _, name = each.stream.partition("/")
-    stream, _ = await StreamStore(client.store).read_stream(namespace, name)
+    try:
+        stream, _ = await StreamStore(client.store).read_stream(namespace, name)
+    except MetadataUnavailable as unavailable:
+        _log.info("stream=%s: nobody can tell why entries are gone: %s", each.stream, unavailable)
+        return
     if stream.is_deleted:
         raise NoSuchStream(f"stream {each.stream!r} was deleted while it was read") from error
     at = Position(each.segment, entry, 0)

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 from connectors.spark.batch_commit import commit_task_ledgers, discard_task_ledgers, make_target
 from connectors.spark.kept_client import kept
 from connectors.spark.plain_errors import plain_errors
+from connectors.spark.prompt_acks import acknowledge_at_once
 from connectors.spark.sink_schema import check_sink_schema
 from connectors.spark.task_ledgers import SinkBatch, TaskLedger
 from connectors.spark.task_writer import TaskWriter
@@ -73,6 +74,7 @@ class _Sink:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """In a task: writes its rows to ledgers of its own, durable and closed."""
+        acknowledge_at_once()
         options = self.options
         context = TaskContext.get()
         query_id = batch_id = None

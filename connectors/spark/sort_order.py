@@ -6,7 +6,7 @@ Python compares here must never differ.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -45,11 +45,11 @@ class SortOrder:
         """Compares as the rows are ordered."""
         return tuple(_part(rows, name, row) for name in self.columns)
 
-    def stop_of(self, rows: pa.RecordBatch, first: int, bound: Key) -> int:
-        """Of these sorted rows from `first` on: behind the last one that is not above `bound`."""
-        return bisect_right(
-            range(rows.num_rows), bound, lo=first, key=lambda row: self.key(rows, row)
-        )
+    def stop_of(self, rows: pa.RecordBatch, first: int, bound: Key, *, with_equal: bool) -> int:
+        """Of these sorted rows from `first` on: behind the last one below `bound`, or behind the
+        last one that is not above it."""
+        bisect = bisect_right if with_equal else bisect_left
+        return bisect(range(rows.num_rows), bound, lo=first, key=lambda row: self.key(rows, row))
 
     def bounds(self, rows: pa.RecordBatch) -> tuple[Key, Key]:
         """None of these sorted rows is below the first or above the second; both are short."""

@@ -34,6 +34,7 @@ from connectors.spark.micro_batches import MicroBatches
 from connectors.spark.options import TASKS_VARIABLE, ReadOptions, Selection
 from connectors.spark.pieces import Piece, make_pieces, read_piece
 from connectors.spark.plain_errors import plain_errors
+from connectors.spark.prompt_acks import acknowledge_at_once
 from connectors.spark.schema import arrow_schema
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed
@@ -225,6 +226,7 @@ class _Reading(LedgerstreamStreamReader):
 
 
 def _for_reading(options: ReadOptions, schema: pa.Schema) -> LedgerstreamStreamReader:
+    acknowledge_at_once()
     return _Reading(options, schema)
 
 
@@ -268,7 +270,7 @@ async def _latest(
 async def _newest(
     _client: LedgerClient, batches: MicroBatches, position: Offsets
 ) -> tuple[Offsets, Any]:
-    return batches.newest(), await batches.lag(position)
+    return await batches.reported(position)
 
 
 async def _settle_end(_client: LedgerClient, batches: MicroBatches) -> None:

@@ -21,6 +21,8 @@ from connectors.spark.write_routes import Target
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.errors import LedgerError
+from ledger.payload import FRAME_ROOM_BYTES
+from ledger.wire.messages import Buffer
 from ledger.writer import LedgerWriter
 from stream.core.entry_format import read_header
 from stream.core.metadata import SegmentEnd
@@ -85,7 +87,7 @@ async def make_ledger(
 class _Entries:
     """What goes to one ledger, in order. Filled by the task, emptied on the loop."""
 
-    waiting: deque[tuple[bytes, int]] = field(default_factory=deque)
+    waiting: deque[tuple[bytes | bytearray, int]] = field(default_factory=deque)
     """Payloads, and how many records each holds."""
     is_complete: bool = False
 
@@ -99,7 +101,7 @@ class LedgerFacts:
         self._last_ms = -1
         self._tally = SegmentTally()
 
-    def add(self, payload: bytes, records: int) -> None:
+    def add(self, payload: Buffer, records: int) -> None:
         """The next entry."""
         self.records += records
         header = read_header(payload)
@@ -176,8 +178,12 @@ class _TargetSender:
                         continue
                     payload, records = waiting.popleft()
                     sent.append(len(payload))
-                    writer.append_nowait(payload)
-                    facts.add(payload, records)
+                    if isinstance(payload, bytearray):
+                        facts.add(memoryview(payload)[FRAME_ROOM_BYTES:], records)
+                        writer.append_frame_nowait(payload)
+                    else:
+                        facts.add(payload, records)
+                        writer.append_nowait(payload)
                 if is_complete:
                     break
                 await self._wait_news()
@@ -246,12 +252,13 @@ class TaskLedgers:
         self,
         target: Target,
         policy: NamespaceMetadata,
-        payload: bytes,
+        payload: bytes | bytearray,
         records: int,
         *,
         begins_ledger: bool = False,
     ) -> None:
-        """Hands an entry over to be sent; waits while too much is under way.
+        """Hands an entry over to be sent; waits while too much is under way. A bytearray is one of
+        `encode_frame`, and not the caller's any more.
 
         With `begins_ledger` it is the first of another ledger of the target, whose one before is
         closed. Raises what made an earlier entry fail: LedgerFenced, NotEnoughBookies, ...

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from connectors.spark.arrow_input import input_rows
-from connectors.spark.arrow_write import RowSizes, encode_rows
+from connectors.spark.arrow_write import RowSizes, encode_frame, encode_rows
 from connectors.spark.sort_order import Key, SortOrder
 from connectors.spark.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
 from connectors.spark.write_routes import Router, Target, TargetStream, look_up, parse_target
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 GATHERED_BYTES_MAX = 64 << 20
 """Rows a task holds back, over all targets, to make larger entries or longer sorted runs."""
+_FRAME_BYTES_MIN = 64 * 1024
+"""Smaller entries are joined with others of their burst."""
 _ROOM_BYTES = 4096
 """Left free in an entry for the padding of its columns."""
 
@@ -104,7 +106,8 @@ class _TargetRows:
             if begins_ledger:
                 self._sequence = self._ledger_bytes = 0
             cut = rows.slice(first, stop - first)
-            payload = encode_rows(
+            is_large = sizes.between(first, stop) >= _FRAME_BYTES_MIN
+            payload = (encode_frame if is_large else encode_rows)(
                 cut,
                 first_sequence=self._sequence,
                 append_time_ms=wall_ms(),
