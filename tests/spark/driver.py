@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,6 +42,8 @@ class Driver:
         directory.mkdir(parents=True)
         self.directory = directory
         self.jvm = 0
+        self.took_queries = False
+        self._jvm_gone_s: float | None = None
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """What it reported; the last one is "gone"."""
         warm_up = replace(warm_up, checkpoint=str(directory / "warm-up"))
@@ -77,9 +81,26 @@ class Driver:
             self.kill()
             raise DriverDied(f"{self.directory.name} did not start ({event}):\n{said}")
         self.jvm = event["jvm"]
+        threading.Thread(target=self._see_jvm_go, daemon=True).start()
+
+    def _see_jvm_go(self) -> None:
+        try:
+            handle = os.pidfd_open(self.jvm)
+        except ProcessLookupError:
+            pass
+        else:
+            # It can be read from when the process has ended.
+            select.select([handle], [], [])
+            os.close(handle)
+        self._jvm_gone_s = time.monotonic()
+
+    def ran_after(self, at_s: float) -> bool:
+        """Whether its JVM may have worked on queries after this moment of the monotonic clock."""
+        return self.took_queries and (self._jvm_gone_s is None or self._jvm_gone_s >= at_s)
 
     def take(self, specs: list[QuerySpec]) -> None:
         """Runs these queries from now on."""
+        self.took_queries = True
         self._tell(line_of(specs))
 
     def restart(self, query: str) -> None:
@@ -107,7 +128,7 @@ class Driver:
         self._wait()
 
     def kill_python(self) -> None:
-        """kill -9 of the driver's Python program; the JVM sees it go."""
+        """kill -9 of the driver's Python program; the JVM sees it go, and ends a little later."""
         self._process.kill()
         self._wait()
 

@@ -33,6 +33,12 @@ class Fed:
     headers: tuple[tuple[str, bytes], ...]
 
 
+def nbytes_of(record: Fed) -> int:
+    """Bytes of value, key, headers and event time."""
+    headers = sum(len(name.encode()) + len(value) for name, value in record.headers)
+    return len(record.value) + len(record.key or b"") + headers + 8
+
+
 def record(origin: bytes, number: int, chance: random.Random) -> Fed:
     """Keys sort as the numbers do. Values are of all lengths, and of any bytes."""
     return Fed(

@@ -1,8 +1,8 @@
 """Exactly once, shown: pipelines stream -> Spark -> stream are killed again and again, and in the
 end the output is the input: `python -m tests.spark.killing --kills 2000 --seed 7`.
 
-Real processes, real signals: tasks, sources, sinks, daemons, executors, JVMs and drivers, at named
-points and at any time. docs/testing.md says how to read a failure.
+Real processes, real signals: tasks, sources, sinks, daemons, executors, JVMs, drivers and bookies,
+at named points and at any time. docs/testing.md says how to read a failure.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.spark.deeds import Deed, random_kill, table
 from tests.spark.driver import Driver
+from tests.spark.hosts import event_log, speculative_tasks
+from tests.spark.pipeline import TWO_HOSTS
 from tests.spark.scene import Scene
 from tests.spark.streams import connected
 from tests.spark.torment import Stage, Tally, Tormentor, Unexplained, explain
+from tests.spark.victims import send, victims
 from tests.system.cluster import StandaloneCluster
 
 KILLS_PER_WORLD = 200
 _LOCAL = "local[2,2]"
-_SPECULATING = "local-cluster[2,1,1024]"
 _CLUSTER_SHARE = 0.12
 """Of the kills: how many on executors of their own, with speculation."""
 _SETTINGS = {
@@ -43,12 +48,46 @@ _SPECULATION = {
     "spark.speculation.minTaskRuntime": "300ms",
     "spark.executor.memory": "512m",
     "spark.task.maxFailures": "2",
-    # Executors are killed on purpose; their hosts are as good as before.
     "spark.excludeOnFailure.enabled": "false",
-    "spark.deploy.maxExecutorRetries": "-1",
 }
+_JVM, _PYTHON, _FROZEN = (
+    Deed("driver's JVM", "any time", "kill"),
+    Deed("driver's Python program", "any time", "kill"),
+    Deed("driver", "any time", "frozen, goes on beside the next"),
+)
+_EXECUTOR = random_kill("executor")
+_BOOKIE = Deed("bookie", "any time", "kill")
+_DRIVERS = (_JVM, _PYTHON, _FROZEN)
 _FREEZE_S = (1.0, 5.0)
 _THAWED_S = 8.0
+_BOOKIES = 3
+_SPECULATES_FROM = 50
+"""Kills in a world; one with fewer may be over before a task is slow."""
+_TOLD_EVERY = 20
+"""Kills; a run of 200 takes ten minutes and more."""
+_LAST_KILLS = 6
+"""Of the local stage: during them the driver with executors starts."""
+
+
+def _kills(deeds: Mapping[Deed, int]) -> int:
+    return sum(number for deed, number in list(deeds.items()) if deed.is_kill)
+
+
+@dataclass(slots=True)
+class Done:
+    """What was done, and what was looked at in the end."""
+
+    deeds: collections.Counter[Deed] = field(default_factory=collections.Counter)
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def add(self, other: Done | Tally) -> None:
+        self.deeds.update(other.deeds)
+        self.counts.update(other.counts)
+
+    def report(self) -> list[str]:
+        """Lines: who died when, then how often what happened."""
+        counted = [f"{number:10,} {what}" for what, number in sorted(self.counts.items())]
+        return [*table(self.deeds), *counted]
 
 
 class World:
@@ -59,16 +98,19 @@ class World:
         self._seed = seed
         self._kills = kills
         self._chance = random.Random(f"{seed}/drivers")
+        self._cluster = StandaloneCluster(directory / "cluster", None, ())
         self._drivers: list[Driver] = []
         self._judged: set[int] = set()
         self._errors: list[Exception] = []
         self._helpers: list[threading.Thread] = []
-        self.counts: collections.Counter[str] = collections.Counter()
+        self._done = Done()
+        self._told = 0
 
-    def run(self) -> collections.Counter[str]:
+    def run(self) -> Done:
         """What was done. Raises Wrong, Unexplained, DriverDied."""
         self._directory.mkdir(parents=True)
-        cluster = StandaloneCluster(self._directory / "cluster", None, ())
+        (self._directory / "events").mkdir()
+        cluster = self._cluster
         try:
             cluster.start()
             with connected(cluster.uri) as streams:
@@ -78,16 +120,29 @@ class World:
                     self._torment(scene)
                 finally:
                     self._end_all()
-                self.counts["records"] += scene.check()
-                self.counts.update(scene.check_ledgers())
+                self._done.counts.update(scene.check())
+                self._done.counts.update(scene.check_ledgers())
+                self._done.counts.update(self._speculated())
         finally:
             cluster.stop()
-        return self.counts
+        return self._done
+
+    def _speculated(self) -> dict[str, int]:
+        """From the event log of the driver with executors. Raises NotTried."""
+        started, won = speculative_tasks(self._directory / "events")
+        if not started and self._kills >= _SPECULATES_FROM:
+            raise NotTried("no speculative task was started: nothing is shown about them")
+        return {"speculative tasks started": started, "speculative tasks that were first": won}
 
     def _torment(self, scene: Scene) -> None:
         on_executors = max(1, round(_CLUSTER_SHARE * self._kills))
-        driver = self._run_stage(scene, self._kills - on_executors, is_local=True)
-        driver = self._run_stage(scene, on_executors, is_local=False, before=driver)
+        driver = self._new_driver(scene, is_local=True)
+        driver.wait_ready()
+        former, driver = self._run_stage(scene, self._kills - on_executors, driver, is_local=True)
+        driver.wait_ready()
+        self._unjudge(former)
+        former.kill()
+        driver, _ = self._run_stage(scene, on_executors, driver, is_local=False)
         scene.stop()
         driver.finish()
         driver.wait_end()
@@ -96,15 +151,12 @@ class World:
     # Stages
 
     def _run_stage(
-        self, scene: Scene, kills: int, *, is_local: bool, before: Driver | None = None
-    ) -> Driver:
-        """Returns the driver that has the queries in the end."""
-        driver = self._new_driver(scene, is_local=is_local)
-        driver.wait_ready()
-        if before is not None:
-            self._unjudge(before)
-            before.kill()
-        tally = Tally(kills)
+        self, scene: Scene, kills: int, driver: Driver, *, is_local: bool
+    ) -> tuple[Driver, Driver]:
+        """The driver that has the queries in the end, and the one that has been started for the
+        stage that follows a local one."""
+        following = driver
+        tally = Tally(kills, self._directory / "journal")
         stage = Stage(driver, tally, tasks_only=not is_local)
         self._hand_over(stage, driver, scene)
         tormentors = [
@@ -113,32 +165,53 @@ class World:
         ]
         for tormentor in tormentors:
             tormentor.start()
-        deaths = self._deaths(kills) if is_local else []
+        deaths = self._deaths(kills) if is_local else [_EXECUTOR] * max(1, kills // 12)
         for number, death in enumerate(deaths):
-            spare = self._new_driver(scene, is_local=is_local)
+            spare = self._new_driver(scene, is_local=True) if death in _DRIVERS else None
             self._wait(tormentors, tally, kills * (len(deaths) - number) // (len(deaths) + 1))
-            spare.wait_ready()
-            self._die(death, stage.driver)
-            tally.count(f"driver: {death}")
-            self._hand_over(stage, spare, scene)
+            if spare is not None:
+                spare.wait_ready()
+                self._die(death, stage.driver)
+                tally.count_deed(death, f"{stage.driver.directory.name}, {death.victim}")
+                self._hand_over(stage, spare, scene)
+            elif self._kill_one(death, stage.driver):
+                tally.count_deed(death, death.victim)
+        if is_local:
+            self._wait(tormentors, tally, _LAST_KILLS)
+            following = self._new_driver(scene, is_local=False)
         self._wait(tormentors, tally, 0)
         for tormentor in tormentors:
             tormentor.join()
-        self.counts.update(tally.counts)
+        self._done.add(tally)
         self._raise_errors()
-        return stage.driver
+        return stage.driver, following
 
-    def _deaths(self, kills: int) -> list[str]:
-        deaths = ["JVM, kill"] * max(1, kills // 22) + ["Python, kill"] * max(1, kills // 22)
-        deaths += ["frozen, goes on later"] * max(1, kills // 50)
+    def _deaths(self, kills: int) -> list[Deed]:
+        deaths = [_JVM] * max(1, kills // 50) + [_PYTHON] * max(1, kills // 50)
+        deaths += [_FROZEN] * max(1, kills // 50) + [_BOOKIE] * max(1, kills // 50)
         self._chance.shuffle(deaths)
         return deaths
+
+    def _kill_one(self, death: Deed, driver: Driver) -> bool:
+        """Whether there was one. Who started it starts another."""
+        if death is _BOOKIE:
+            number = self._chance.randint(1, _BOOKIES)
+            return send(self._cluster.pid_of(number), signal.SIGKILL)
+        executors = victims(driver.jvm, "executor")
+        return bool(executors) and send(self._chance.choice(executors), signal.SIGKILL)
 
     def _wait(self, tormentors: list[Tormentor], tally: Tally, until_left: int) -> None:
         while tally.kills_left > until_left:
             self._errors += [t.error for t in tormentors if t.error is not None]
             self._raise_errors()
+            self._tell(_kills(self._done.deeds) + _kills(tally.deeds))
             time.sleep(0.05)
+
+    def _tell(self, kills: int) -> None:
+        if kills >= self._told + _TOLD_EVERY:
+            self._told = kills
+            clock = time.strftime("%H:%M:%S")
+            print(f"{clock} seed {self._seed}: {kills} of {self._kills} kills", file=sys.stderr)
 
     def _raise_errors(self) -> None:
         if self._errors:
@@ -147,9 +220,11 @@ class World:
     # Drivers
 
     def _new_driver(self, scene: Scene, *, is_local: bool) -> Driver:
-        settings = _SETTINGS if is_local else {**_SETTINGS, **_SPECULATION}
+        settings = _SETTINGS
+        if not is_local:
+            settings = {**_SETTINGS, **_SPECULATION, **event_log(self._directory / "events")}
         directory = self._directory / f"driver-{len(self._drivers)}"
-        master = _LOCAL if is_local else _SPECULATING
+        master = _LOCAL if is_local else TWO_HOSTS
         driver = Driver(directory, master, settings, scene.warm_up)
         self._drivers.append(driver)
         return driver
@@ -158,10 +233,14 @@ class World:
         self._judged.add(driver.pid)
         driver.take(scene.specs)
         stage.driver = driver
+        stage.tally.count("drivers that had the queries", driver.directory.name)
+
+        def was_shared(after_s: float) -> bool:
+            return any(one is not driver and one.ran_after(after_s) for one in self._drivers)
 
         def listen() -> None:
             try:
-                if not explain(driver.events.get, stage.tally):
+                if not explain(driver.events.get, stage.tally, was_shared):
                     raise Unexplained(f"{driver.directory.name} ended, and nobody had killed it")
             except Unexplained as error:
                 if driver.pid in self._judged:
@@ -178,13 +257,9 @@ class World:
         """What it says from now on is said in its death."""
         self._judged.discard(driver.pid)
 
-    def _die(self, death: str, driver: Driver) -> None:
-        self._unjudge(driver)
-        if death == "JVM, kill":
-            driver.kill_jvm()
-        elif death == "Python, kill":
-            driver.kill_python()
-        else:
+    def _die(self, death: Deed, driver: Driver) -> None:
+        if death is _FROZEN:
+            # What it says when it goes on is judged as before.
             driver.freeze()
             frozen_s = self._chance.uniform(*_FREEZE_S)
 
@@ -192,9 +267,16 @@ class World:
                 time.sleep(frozen_s)
                 driver.thaw()
                 time.sleep(_THAWED_S)
+                self._unjudge(driver)
                 driver.kill()
 
             self._start(thaw)
+            return
+        self._unjudge(driver)
+        if death is _JVM:
+            driver.kill_jvm()
+        else:
+            driver.kill_python()
 
     def _end_all(self) -> None:
         for driver in self._drivers:
@@ -202,19 +284,23 @@ class World:
             driver.kill()
 
 
+class NotTried(Exception):
+    """The world held, but what it must stand was not done to it."""
+
+
 class Found(Exception):
     """What a seed found, and the command that runs it again."""
 
 
-def run_worlds(kills: int, seed: int, directory: Path) -> collections.Counter[str]:
+def run_worlds(kills: int, seed: int, directory: Path) -> Done:
     """Worlds with so many kills in all, in new directories under this one; the directory of one
     that failed stays. Raises Found."""
-    totals = collections.Counter[str]()
+    totals = Done()
     while kills > 0:
         world = directory / f"seed-{seed}"
         in_this = min(kills, KILLS_PER_WORLD)
         try:
-            totals.update(World(world, seed, in_this).run())
+            totals.add(World(world, seed, in_this).run())
         except Exception as error:
             raise Found(
                 f"seed {seed} FAILED: {type(error).__name__}: {error}\nlogs: {world}\n"
@@ -223,11 +309,6 @@ def run_worlds(kills: int, seed: int, directory: Path) -> collections.Counter[st
         shutil.rmtree(world)
         kills, seed = kills - in_this, seed + 1
     return totals
-
-
-def report(counts: collections.Counter[str]) -> list[str]:
-    """Lines: how often what was done."""
-    return [f"{number:8} {what}" for what, number in sorted(counts.items())]
 
 
 def main() -> int:
@@ -240,12 +321,15 @@ def main() -> int:
     begun = time.monotonic()
     directory = options.dir or Path(tempfile.mkdtemp(prefix="ledgerstream-killing-"))
     try:
-        counts = run_worlds(options.kills, options.seed, directory)
+        done = run_worlds(options.kills, options.seed, directory)
     except Found as found:
         print(found)
         return 1
-    print("\n".join(report(counts)))
-    print(f"{options.kills} kills in {time.monotonic() - begun:.0f} s: output is input")
+    print("\n".join(done.report()))
+    print(
+        f"seed {options.seed}: {_kills(done.deeds)} kills in {time.monotonic() - begun:.0f} s: "
+        "output is input, 0 records lost, 0 doubled"
+    )
     return 0
 
 

@@ -13,10 +13,11 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 _GIVEN = "order"
+_CLAIM_TIMEOUT_S = 10.0
 
 WAYS = ("kill", "kill with daemon", "pause", "zombie", "raise")
 """kill: SIGKILL. With daemon: also of the process that forked it. Pause: SIGSTOP, until the
@@ -34,12 +35,14 @@ class Order:
     Args:
         skip: passes of the point that are let go by.
         provoked_by: a point that raises until the order is taken, to have Spark come to `point`.
+        number: of the order; whoever gives it sets it.
     """
 
     point: str
     way: str
     skip: int = 0
     provoked_by: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +67,39 @@ class Orders:
         """There must be no other order."""
         self._given += 1
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._place(order)
+        self._place(replace(order, number=self._given))
 
     def _place(self, order: Order) -> None:
         draft = self._directory / f"draft-{os.getpid()}"
         draft.write_text(json.dumps(asdict(order)))
         draft.rename(self._path)
 
-    def withdraw(self) -> None:
-        """Nobody obeys it any more, unless it is taken already."""
-        self._path.unlink(missing_ok=True)
+    def withdraw(self) -> Taken | None:
+        """Nobody obeys it any more: None; or who was quicker."""
+        deadline_s = time.monotonic() + _CLAIM_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            try:
+                self._path.unlink()
+            except FileNotFoundError:
+                # A process has it in its hands: it obeys, or passes it on to the next one.
+                if (taken := self.taken()) is not None:
+                    return taken
+                time.sleep(0.01)
+            else:
+                return None
+        return None  # it died of something else
 
     def taken(self) -> Taken | None:
         """Who has the order that was given last."""
-        if self._path.exists():
-            return None
-        for found in self._directory.glob("taken-*"):
+        return self._look(f"taken-{self._given}-*")
+
+    def _look(self, names: str) -> Taken | None:
+        for found in self._directory.glob(names):
             try:
                 facts = json.loads(found.read_text())
             except (ValueError, FileNotFoundError):
                 continue  # it is just being written
-            found.rename(found.with_name(f"seen-{self._given}-{found.name}"))
+            found.rename(found.with_name(f"seen-{found.name}"))
             return Taken(Order(**facts["order"]), facts["pid"])
         return None
 
@@ -100,16 +115,19 @@ class Orders:
             raise OrderedFailure(f"ordered to fail at {point}, on the way to {order.point}")
         if order.point != point:
             return
-        if order.skip > 0:
-            left = Order(order.point, order.way, order.skip - 1, order.provoked_by)
-            if self._path.exists():
-                self._place(left)
-            return
-        mine = self._directory / f"mine-{os.getpid()}-{time.monotonic_ns()}"
+        mine = self._directory / f"mine-{order.number}-{os.getpid()}-{time.monotonic_ns()}"
         try:
             self._path.rename(mine)
         except FileNotFoundError:
             return  # another process was first
+        order = Order(**json.loads(mine.read_text()))
+        if order.point != point or order.skip > 0:
+            # Nobody else has it now, so that no pass is lost and no other order overwritten.
+            left = order.skip - 1 if order.point == point else order.skip
+            mine.unlink()
+            self._place(replace(order, skip=left))
+            return
+        mine = mine.rename(mine.with_name(f"mine-{order.number}-{os.getpid()}"))
         mine.write_text(json.dumps({"order": asdict(order), "pid": os.getpid()}))
         mine.rename(mine.with_name(mine.name.replace("mine", "taken")))
         _obey(order)

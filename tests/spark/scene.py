@@ -11,7 +11,7 @@ import trio
 from ledger.client import LedgerClient
 from stream.janitor import Janitor
 from stream.namespace import Namespace
-from tests.spark.feed import Fed, Feed, Wrong, output_of
+from tests.spark.feed import Fed, Feed, Wrong, nbytes_of, output_of
 from tests.spark.orders import Orders
 from tests.spark.pipeline import QuerySpec
 from tests.spark.streams import NAMESPACE, Streams
@@ -91,17 +91,17 @@ class Scene:
         for feed in self._feeds:
             feed.stop()
 
-    def check(self) -> int:
-        """How many records went through; outputs are inputs, byte for byte and in order. Raises
-        Wrong."""
-        return sum(self._check(*found) for found in self._outputs.values())
+    def check(self) -> dict[str, int]:
+        """How much went through; outputs are inputs, byte for byte and in order. Raises Wrong."""
+        found = [record for outputs in self._outputs.values() for record in self._check(*outputs)]
+        return {"records compared": len(found), "bytes compared": sum(map(nbytes_of, found))}
 
-    def _check(self, outputs: Sequence[str], feeds: Sequence[Feed]) -> int:
+    def _check(self, outputs: Sequence[str], feeds: Sequence[Feed]) -> list[Fed]:
         found: list[list[Fed]] = [output_of(self.streams, output) for output in outputs]
         records = sum(feed.expect_in(found) for feed in feeds)
         if records != sum(map(len, found)):
             raise Wrong(f"{outputs} have {sum(map(len, found))} records, {records} were fed")
-        return records
+        return [record for output in found for record in output]
 
     def check_ledgers(self) -> dict[str, int]:
         """After a sweep of the janitor, each ledger belongs to a stream. Raises Wrong."""

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +26,8 @@ from tests.tidy.checkout import ROOT
 
 JAVA_MIN = 17
 _STOP_TIMEOUT_S = 60.0
+_SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For a JVM that ends before it is fast."""
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -69,7 +71,7 @@ def settings(directory: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={directory}/log4j2.properties "
             f"-Djava.io.tmpdir={directory} -Dderby.system.home={directory} "
-            "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.testing.reservedMemory=0"
+            f"{_SHORT_LIVED} -Dspark.testing.reservedMemory=0"
         ),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
@@ -94,6 +96,7 @@ def spark_environment(**more: str) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(path),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": _SHORT_LIVED,
         **more,
     }
 
@@ -131,18 +134,29 @@ def _process_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def spark_session(
-    directory: Path, more: Mapping[str, str] | None = None, *, master: str = "local[2]"
+    directory: Path,
+    more: Mapping[str, str] | None = None,
+    *,
+    master: str | Callable[[Any, Path], str] = "local[2]",
 ) -> Iterator[SparkSession]:
     """A new session with `more` settings; what it logs is in `directory`/spark.log. Ends its JVM.
 
     There must be no other in this process.
+
+    Args:
+        master: also what starts one, given the gateway of the session's JVM and `directory`.
     """
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     directory.mkdir(parents=True, exist_ok=True)
     quiet_log(directory)
     chosen: dict[str, str | float | bool | None] = {**settings(directory), **(more or {})}
     with _process_environment(spark_environment(SPARK_HOME=str(spark_home(directory)))):
+        if callable(master):
+            conf = SparkConf(loadDefaults=False).setAll([(k, str(v)) for k, v in chosen.items()])
+            SparkContext._ensure_initialized(conf=conf)
+            master = master(SparkContext._gateway, directory)
         builder = SparkSession.builder.master(master).appName(directory.name)
         spark = builder.config(map=chosen).getOrCreate()
     try:

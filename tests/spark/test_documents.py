@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.spark.session import spark_environment
+from tests.spark.session import spark_environment, spark_home
 from tests.spark.streams import Streams
 from tests.tidy.checkout import ROOT
 
@@ -31,7 +31,9 @@ def test_the_snippets_run_one_after_the_other(streams: Streams, tmp_path: Path) 
     script.write_text(program(), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "checkpoint")],
-        env=spark_environment(LEDGERSTREAM_CLUSTER=streams.cluster),
+        env=spark_environment(
+            LEDGERSTREAM_CLUSTER=streams.cluster, SPARK_HOME=str(spark_home(tmp_path))
+        ),
         cwd=tmp_path, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.session import spark_environment
+from tests.spark.session import spark_environment, spark_home
 from tests.spark.streams import Streams
 from tests.tidy.checkout import ROOT
 
@@ -17,10 +17,10 @@ _TIMEOUT_S = 900
 FLIGHTS = 20_000
 
 
-def run(*arguments: str) -> list[str]:
+def run(directory: Path, *arguments: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "examples.spark_flights", *arguments],
-        env=spark_environment(), cwd=ROOT,
+        env=spark_environment(SPARK_HOME=str(spark_home(directory))), cwd=ROOT,
         capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,7 +29,9 @@ def run(*arguments: str) -> list[str]:
 
 def test_flights_are_aggregated_exactly_once(streams: Streams, tmp_path: Path) -> None:
     svg = tmp_path / "delays.svg"
-    lines = run("--cluster", streams.cluster, "--flights", str(FLIGHTS), "--svg", str(svg))
+    lines = run(
+        tmp_path, "--cluster", streams.cluster, "--flights", str(FLIGHTS), "--svg", str(svg)
+    )
     assert lines[0].startswith(f"appended {FLIGHTS:,} flights in ")
     assert lines[1] == f"read {FLIGHTS + 1:,} records in two runs, 0 are left"
     counts = [int(found[1].replace(",", "")) for line in lines if (found := _COUNT.match(line))]
@@ -47,7 +49,7 @@ _COUNT = re.compile(r"[0-9A-Z]{2} +([\d,]+) flights ")
 
 @pytest.mark.slow
 def test_all_flights_with_a_cluster_of_its_own(tmp_path: Path) -> None:
-    lines = run("--svg", str(tmp_path / "delays.svg"))
+    lines = run(tmp_path, "--svg", str(tmp_path / "delays.svg"))
     assert lines[0].startswith("appended 336,776 flights in ")
     counts = [int(found[1].replace(",", "")) for line in lines if (found := _COUNT.match(line))]
     assert sum(counts) == 336_776

@@ -16,7 +16,7 @@ import pytest
 
 from tests.spark.conftest import skip_without_spark
 from tests.spark.feed import Fed, difference
-from tests.spark.killing import report, run_worlds
+from tests.spark.killing import run_worlds
 from tests.spark.mortal import (
     ABORT_POINTS,
     COMMIT_POINTS,
@@ -36,9 +36,10 @@ SEED = int(os.environ.get("LEDGERSTREAM_SPARK_SEED", "0"))
 @pytest.mark.slow
 def test_output_is_input_however_often_processes_are_killed(tmp_path: Path) -> None:
     skip_without_spark()
-    counts = run_worlds(KILLS, SEED, tmp_path)
-    print("\n".join(report(counts)))
-    assert counts["records"] > 0
+    done = run_worlds(KILLS, SEED, tmp_path)
+    print("\n".join(done.report()))
+    assert done.counts["records compared"] > 0
+    assert "speculative tasks started" in done.counts
 
 
 # The harness.
@@ -71,6 +72,27 @@ def test_an_order_that_is_withdrawn_kills_nobody(tmp_path: Path) -> None:
     orders.give(Order("write.end", "kill"))
     orders.withdraw()
     assert dies_of(tmp_path, ["write.end"]) == 0
+
+
+def test_who_is_quicker_than_the_withdrawal_is_known(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    orders.give(Order("write.end", "kill"))
+    assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
+    taken = orders.withdraw()
+    assert taken is not None
+    assert taken.order.point == "write.end"
+
+
+def test_who_took_a_former_order_is_not_taken_for_another(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    orders.give(Order("write.end", "kill"))
+    assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
+    orders.give(Order("read.end", "kill"))
+    assert orders.taken() is None
+    assert dies_of(tmp_path, ["read.end"]) == -signal.SIGKILL
+    taken = orders.taken()
+    assert taken is not None
+    assert taken.order.point == "read.end"
 
 
 def test_a_point_on_the_way_fails_until_the_order_is_taken(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +88,20 @@ def send(pid: int, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def wait_stopped(pid: int, patience_s: float) -> bool:
+    """Whether a process stands still, which it may be about to do."""
+    deadline_s = time.monotonic() + patience_s
+    while time.monotonic() < deadline_s:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        if stat[stat.rindex(")") + 2] == "T":
+            return True
+        time.sleep(0.01)  # there is no event for somebody else's process
+    return False
 
 
 def kill_tree(root: int) -> None:
