@@ -24,7 +24,7 @@ Run = tuple[LedgerState, int, int]
 
 
 def take_adds(
-    segment: bytearray,
+    segment: bytearray | memoryview,
     start: int,
     end: int,
     segment_no: int,
@@ -33,31 +33,32 @@ def take_adds(
     active: dict[int, dict[int, int]],
     states: dict[int, LedgerState],
     runs: list[Run],
+    lanes: int = 1,
+    lane: int = 0,
+    shift: int = 0,
 ) -> int:
     """Takes whole ADD frames from `segment[start:end]`; returns where it stopped: what is before
     that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    `header` is the packet header of all of them. Their LACs are noted, which may wake polls.
+    All have the packet header `header` and are of `lane` (of `lanes`, see `core/directories.py`).
+    Their LACs are noted, which may wake polls.
+    `shift`: the frames will be moved by so many bytes before anybody looks at them there.
     """
-    unpack, place = _FRAME, segment_no << 32
-    ledger = last = -1
-    first = 0
+    unpack, place = _FRAME, (segment_no << 32) + shift
+    ledger = first = last = -1
     state: LedgerState | None = None
-    key = b""
-    entries: dict[int, int] = {}
+    key, entries = b"", dict[int, int]()
     p = last_at = start
     while end - p >= FRAME_BYTES_MIN:
         length, head, k, ledger_id, entry_id = unpack(segment, p)
-        if head != header or not 56 <= length <= frame_bytes_max:
-            break
         q = p + 4 + length
-        if q > end:
+        if head != header or not 56 <= length <= frame_bytes_max or q > end:
             break
         if ledger_id != ledger:
             found = states.get(ledger_id)
             if found is None or found.is_fenced or k != found.master_key:
                 break
-            if not 0 <= entry_id < ENTRY_ID_END:
+            if ledger_id % lanes != lane or not 0 <= entry_id < ENTRY_ID_END:
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)
@@ -78,15 +79,19 @@ def take_adds(
             runs.append((state, first, last))
             first = last = entry_id
         entries[entry_id] = place + p
-        last_at = p
-        p = q
+        last_at, p = p, q
     if state is not None:
         _close_run(runs, state, first, last, segment, last_at)
     return p
 
 
 def _close_run(
-    runs: list[Run], state: LedgerState, first: int, last: int, segment: bytearray, last_at: int
+    runs: list[Run],
+    state: LedgerState,
+    first: int,
+    last: int,
+    segment: bytearray | memoryview,
+    last_at: int,
 ) -> None:
     runs.append((state, first, last))
     lac: int = _LAC(segment, last_at + _LAC_OFFSET)[0]

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 
+from bookie.core.segments import SegmentPool
 from ledger.errors import InvalidArgument
 
 Buffer = bytes | bytearray | memoryview
@@ -24,10 +25,6 @@ FRAME_BYTES_MIN = ENTRY_OFFSET + 32
 """A frame whose entry has its 32-byte header and nothing else."""
 OFFSET_MASK = 0xFFFFFFFF
 OWN_SEGMENT_BYTES = 256 * 1024
-_SPARE_BYTES_MIN = 1024 * 1024
-_SPARE_SHRINKS_MAX = 64 * 1024
-"""A spare loses a byte each time it is used again."""
-_SPARES_MAX = 8
 
 _frame_length = struct.Struct(">i").unpack_from
 _frame_ids = struct.Struct(">qq").unpack_from
@@ -43,7 +40,8 @@ class WriteCache:
     larger than the frames in them, and live until no half can point into them: a released
     segment is freed by the second `flushed()` after its last frame at the latest. So the
     memory held is at most two halves (`bytes_max` each, of frames or of released segments,
-    whichever is full first) plus the segments that connections are filling right now.
+    whichever is full first) plus the segments that connections are filling right now. With
+    several ledger directories a segment may be in several caches, see `SharedSegment`.
     """
 
     __slots__ = (
@@ -54,17 +52,18 @@ class WriteCache:
         "_own_no",
         "_released",
         "_released_flushing",
-        "_spares",
+        "_shared",
         "active",
         "bytes_max",
         "flushing",
         "nbytes",
         "released_bytes",
         "segments",
+        "spares",
     )
 
-    def __init__(self, bytes_max: int) -> None:
-        """`bytes_max`: bytes of frames in one half."""
+    def __init__(self, bytes_max: int, spares: SegmentPool | None = None) -> None:
+        """`bytes_max`: bytes of frames in one half. `spares`: where freed segments may go."""
         assert bytes_max > 0
         self.active: Half = {}
         self.flushing: Half | None = None
@@ -75,7 +74,8 @@ class WriteCache:
         """Sizes of the segments released since the last swap: held, but no longer filled."""
         self._released: list[int] = []
         self._released_flushing: list[int] = []
-        self._spares: list[bytearray] = []
+        self._shared: dict[int, SharedSegment] = {}
+        self.spares = spares or SegmentPool()
         self._next_segment_no = 1
         self._own_no = 0
         self._own_end = 0
@@ -89,6 +89,11 @@ class WriteCache:
         """The active half holds as much as it may: time to swap, or to stop receiving."""
         return self.nbytes >= self.bytes_max or self.released_bytes >= self.bytes_max
 
+    @property
+    def has_released(self) -> bool:
+        """A swap and a flush would give segments back, if only of a connection that has ended."""
+        return bool(self._released)
+
     def add_segment(self, view: memoryview) -> int:
         """Registers a buffer that frames will lie in; returns its number for the values."""
         number = self._next_segment_no
@@ -96,14 +101,21 @@ class WriteCache:
         self.segments[number] = view
         return number
 
-    def release_segment(self, segment_no: int, *, is_unused: bool = False) -> None:
-        """No further frame will be put in this segment. `is_unused`: none ever was."""
+    def release_segment(
+        self, segment_no: int, *, is_unused: bool = False, shared: SharedSegment | None = None
+    ) -> None:
+        """No further frame will be put in this segment. `is_unused`: none ever was. `shared`:
+        the same one for every cache that has frames in it."""
         view = self.segments[segment_no]
         if is_unused:
             del self.segments[segment_no]
             return
         self._released.append(segment_no)
-        self.released_bytes += view.nbytes
+        if shared is None:
+            self.released_bytes += view.nbytes
+        else:
+            self._shared[segment_no] = shared
+            shared.hold(self)
 
     def put_frame(self, frame: Buffer) -> None:
         """Copies one whole frame in; for adds that did not arrive as v2 frames, and replay.
@@ -119,18 +131,30 @@ class WriteCache:
         ledger_id, entry_id = _frame_ids(frame, ENTRY_OFFSET)
         if ledger_id < 0 or entry_id < 0:
             raise InvalidArgument(f"entry {entry_id} of ledger {ledger_id}: ids are never negative")
+        own_no, offset, _ = self.own_room(size, OWN_SEGMENT_BYTES)
+        self.put_own(frame)
+        self.active.setdefault(ledger_id, {})[entry_id] = own_no << 32 | offset
+
+    def own_room(self, least: int, usual: int) -> tuple[int, int, int]:
+        """Where `put_own` would put bytes: number of a segment, offset, and how many bytes have
+        room there, `least` or more. `usual`: size of a new segment."""
         segment = self.segments.get(self._own_no)
-        if segment is None or segment.nbytes - self._own_end < size:
+        if segment is None or segment.nbytes - self._own_end < least:
             if segment is not None:
                 self.release_segment(self._own_no)
-            segment = memoryview(bytearray(max(size, min(OWN_SEGMENT_BYTES, self.bytes_max))))
+            size = max(least, min(usual, self.bytes_max))
+            buffer = self.spares.take_segment(size)  # maybe a little less than asked for
+            segment = memoryview(buffer if len(buffer) >= least else bytearray(size))
             self._own_no = self.add_segment(segment)
             self._own_end = 0
-        offset = self._own_end
-        segment[offset : offset + size] = frame
-        self._own_end = offset + size
-        self.active.setdefault(ledger_id, {})[entry_id] = self._own_no << 32 | offset
-        self.nbytes += size
+        return self._own_no, self._own_end, segment.nbytes - self._own_end
+
+    def put_own(self, frames: Buffer) -> None:
+        """Copies whole frames to where `own_room` said; the caller keeps places of entries."""
+        end = self._own_end + len(frames)
+        self.segments[self._own_no][self._own_end : end] = frames
+        self._own_end = end
+        self.nbytes += len(frames)
 
     def get(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """The entry as stored (header, digest, payload), newest first, or None."""
@@ -172,6 +196,10 @@ class WriteCache:
         self._released_flushing, self._released = self._released, []
         self.nbytes = 0
         self.released_bytes = 0
+        if self._shared:
+            for shared in self._shared.values():
+                shared.let_go(self)
+            self._shared = {}
 
     def flushed(self) -> list[memoryview]:
         """The flushing half can be read from the entry log: forgets it, and returns the
@@ -186,38 +214,37 @@ class WriteCache:
         self._released_flushing = []
         return freed
 
-    def take_segment(self, size: int) -> bytearray:
-        """A buffer of `size` bytes or a few less, zeros or old bytes: to receive into."""
-        for index, spare in enumerate(self._spares):
-            if size - _SPARE_SHRINKS_MAX <= len(spare) <= size:
-                return self._spares.pop(index)
-        return bytearray(size)
-
-    def give_back(self, segment: memoryview) -> None:
-        """Keeps a freed segment for `take_segment`, if nobody looks at it any more: new ones
-        cost a page fault for every 4 KiB."""
-        buffer = segment.obj
-        assert isinstance(buffer, bytearray), "segments are receive buffers"
-        segment.release()
-        if len(buffer) < _SPARE_BYTES_MIN:
-            return
-        try:
-            # A bytearray refuses to be resized while anybody holds a view of it: a journal
-            # group that is being written, a reply that is being sent.
-            buffer.pop()
-        except BufferError:
-            return
-        self._spares.append(buffer)
-        if len(self._spares) > _SPARES_MAX:
-            # The large ones are worth most, and a busy connection asks for no others.
-            sizes = list(map(len, self._spares))
-            del self._spares[sizes.index(min(sizes))]
-
     def drop_ledger(self, ledger_id: int) -> None:
         """Forgets a deleted ledger's entries in the active half. Not while a flush runs."""
         assert self.flushing is None, "a flush would bring the ledger back"
         self.active.pop(ledger_id, None)
         self._active_last.pop(ledger_id, None)
+
+
+class SharedSegment:
+    """A segment with frames of several ledger directories. It is charged to one of their caches
+    at a time, and to the next one when that begins to flush: so a directory with a few frames in
+    many segments is flushed before they fill the memory, and all caches together hold no more
+    than their bounds."""
+
+    __slots__ = ("_holders", "_nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._holders: list[WriteCache] = []
+
+    def hold(self, cache: WriteCache) -> None:
+        """`cache` has released the segment; its frames there are in its active half."""
+        self._holders.append(cache)
+        if len(self._holders) == 1:
+            cache.released_bytes += self._nbytes
+
+    def let_go(self, cache: WriteCache) -> None:
+        """`cache` has swapped its halves: its frames are being flushed."""
+        was_charged = self._holders[0] is cache
+        self._holders.remove(cache)
+        if was_charged and self._holders:
+            self._holders[0].released_bytes += self._nbytes
 
 
 def _last_of(half: Half, known: dict[int, tuple[int, int]], ledger_id: int) -> int:
@@ -264,8 +291,11 @@ class ReadCache:
     """Blocks read from entry logs, least recently used first out, bounded by bytes.
 
     `generation` changes whenever blocks became wrong (a ledger deleted, entries overwritten):
-    a read that began under another generation must not be put in.
+    what was read of that ledger under an earlier generation must not be put in, see `is_current`.
     """
+
+    DROPS_MAX = 1000
+    """So many are remembered: a read that took longer than these is not kept."""
 
     # What a block costs beside its data: offsets of entries, objects, places in the maps.
     _BLOCK_OVERHEAD_BYTES = 400
@@ -277,6 +307,15 @@ class ReadCache:
         self.generation = 0
         self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._firsts: dict[int, list[int]] = {}
+        # The last ledgers dropped, and the generation each began; the longest ago first.
+        self._drops: OrderedDict[int, int] = OrderedDict()
+        self._remembered_from = 0
+
+    def is_current(self, ledger_id: int, generation: int) -> bool:
+        """Is what was read of the ledger under this generation still right? Other ledgers do not
+        matter: else nothing would be kept while many are deleted, and all be read again."""
+        is_remembered = generation >= self._remembered_from
+        return is_remembered and self._drops.get(ledger_id, 0) <= generation
 
     def find(self, ledger_id: int, entry_id: int) -> Block | None:
         """The block that holds the entry, now the most recently used one."""
@@ -296,7 +335,7 @@ class ReadCache:
     def put(self, block: Block, generation: int) -> None:
         """Keeps a block whose read began at `generation`; blocks larger than all are not kept."""
         size = self._size_of(block)
-        if generation != self.generation or size > self.bytes_max:
+        if size > self.bytes_max or not self.is_current(block.ledger_id, generation):
             return
         key = (block.ledger_id, block.first)
         old = self._blocks.pop(key, None)
@@ -314,6 +353,10 @@ class ReadCache:
     def drop_ledger(self, ledger_id: int) -> None:
         """Drops all blocks of a ledger whose stored entries changed."""
         self.generation += 1
+        self._drops[ledger_id] = self.generation
+        self._drops.move_to_end(ledger_id)
+        if len(self._drops) > self.DROPS_MAX:
+            _, self._remembered_from = self._drops.popitem(last=False)
         for first in self._firsts.pop(ledger_id, ()):
             self.nbytes -= self._size_of(self._blocks.pop((ledger_id, first)))
 

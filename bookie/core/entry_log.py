@@ -11,7 +11,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import accumulate, islice
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ RUN_BYTES_MAX = 512 * 1024
 """Bytes of bodies after which a run ends (one body may exceed it). Bounds a step's copying."""
 STEP_BYTES = 256 * 1024
 """Bytes that may be copied in one step after a full window was gathered."""
+SORTED_AT_ONCE = 4000
+"""Ledgers sorted in one step."""
 UNIFORM_BODY_BYTES_MAX = 4096
 """Beyond this, copying a body twice costs more than a view of it."""
 VIEWED_BODY_BYTES_MIN = 4096
@@ -144,7 +147,10 @@ def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list
     """
     runs: list[Run] = []
     entries_done = bytes_done = 0
-    for ledger_id in sorted(half):
+    for ledger_id in _in_order(half):
+        if ledger_id is None:
+            yield []
+            continue
         entries = half[ledger_id]
         ids = iter(entries)
         while window := list(islice(ids, RUN_ENTRIES_MAX)):
@@ -168,6 +174,17 @@ def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list
                     runs, entries_done, bytes_done = [], 0, 0
     if runs:
         yield runs
+
+
+def _in_order(ledger_ids: Iterable[int]) -> Iterator[int | None]:
+    """The ids in order, and None between steps of sorting: half a million at once take 0.2 s."""
+    every = iter(ledger_ids)
+    parts: list[list[int]] = []
+    while part := sorted(islice(every, SORTED_AT_ONCE)):
+        if parts:
+            yield None
+        parts.append(part)
+    yield from merge(*parts)
 
 
 def _gather(
@@ -211,6 +228,7 @@ def _gather_uniform(
         count < 4
         or size - ENTRY_OFFSET > UNIFORM_BODY_BYTES_MAX
         or places[-1] != places[0] + (count - 1) * size
+        or begin + count * size > len(segment)  # the last is shorter, and ends the segment
         or places != list(range(places[0], places[0] + count * size, size))
     ):
         return None

@@ -6,18 +6,22 @@ living ledger; what is not known to be deleted is alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
+from bookie.core.compaction import CompactionOptions
 from ledger.errors import InvalidArgument
+
+_MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageOptions:
     """How garbage is collected. One round is one call of `collect`."""
 
-    ledgers_per_round_max: int = 10_000
-    """Ledgers asked about in one round; the next round goes on after them."""
+    ledgers_per_round_max: int = 50_000
+    """Ledgers asked about in one round; the next round goes on after them. At the rate below that
+    takes as long as the usual time between two rounds: half of the time somebody is asked."""
     asks_per_s_max: float = 1000.0
     """Bounds the load on the metadata store."""
     seal_age_s: float = 3600.0
@@ -27,6 +31,11 @@ class GarbageOptions:
     """How long a deleted ledger is remembered, to refuse late writes and replayed frames.
     Must be longer than any writer may go on without seeing that its ledger is gone."""
     tombstones_max: int = 1_000_000
+    tombstones_per_round_max: int = 20_000
+    """Looked at in one round, in some 30 ms of steps; the next round goes on after them."""
+    failures_max: int = 10
+    """After so many questions without an answer in a row no more are asked in this round."""
+    compaction: CompactionOptions = field(default_factory=CompactionOptions)
 
     def __post_init__(self) -> None:
         if self.ledgers_per_round_max < 1 or not self.asks_per_s_max > 0:
@@ -34,6 +43,12 @@ class GarbageOptions:
                 f"ledgers_per_round_max {self.ledgers_per_round_max} and asks_per_s_max "
                 f"{self.asks_per_s_max}: give more than 0"
             )
+        if self.tombstones_per_round_max < 1:
+            raise InvalidArgument(
+                f"tombstones_per_round_max {self.tombstones_per_round_max}: give 1 or more"
+            )
+        if self.failures_max < 1:
+            raise InvalidArgument(f"failures_max {self.failures_max}: give 1 or more")
         if min(self.seal_age_s, self.tombstone_age_ms, self.tombstones_max) < 0:
             raise InvalidArgument("ages and bounds of garbage collection are never negative")
 
@@ -50,16 +65,42 @@ def should_seal(
     return age_s >= seal_age_s and not all(is_alive(ledger_id) for ledger_id in ledgers)
 
 
-def tombstones_to_forget(
-    tombstones: Sequence[tuple[int, int]], now_ms: int, age_ms_max: int, count_max: int
-) -> list[int]:
-    """Ledgers whose tombstones may go: too old, or the oldest above `count_max`.
+class TombstoneSweep:
+    """Which tombstones may go: those too old, and of too many the oldest.
 
-    `tombstones` is (time of deletion in ms, ledger id), oldest first.
+    It is told of all there are, one after the other in any order, again and again. There may be
+    millions, so none is kept here: a pass counts them by the minute of their deletion, and the
+    next pass forgets what was too much. Of the last of these minutes any may go.
     """
-    surplus = len(tombstones) - count_max
-    return [
-        ledger_id
-        for place, (deleted_ms, ledger_id) in enumerate(tombstones)
-        if place < surplus or now_ms - deleted_ms > age_ms_max
-    ]
+
+    def __init__(self, age_ms_max: int, count_max: int) -> None:
+        self._age_ms_max = age_ms_max
+        self._count_max = count_max
+        self._counts: dict[int, int] = {}
+        self._minute = -1
+        """All of the minutes before it are too many, ..."""
+        self._of_minute = 0
+        """... and so many of its own."""
+
+    def forgets(self, deleted_ms: int, now_ms: int) -> bool:
+        """Whether this one goes; else it stays, and was counted."""
+        minute = deleted_ms // _MINUTE_MS
+        if now_ms - deleted_ms > self._age_ms_max or minute < self._minute:
+            return True
+        if minute == self._minute and self._of_minute > 0:
+            self._of_minute -= 1
+            return True
+        self._counts[minute] = self._counts.get(minute, 0) + 1
+        return False
+
+    def end_pass(self) -> bool:
+        """All were told of. Whether there are too many, so that the next pass will forget some."""
+        counts, self._counts = self._counts, {}
+        surplus = sum(counts.values()) - self._count_max
+        self._minute, self._of_minute = -1, 0
+        for minute in sorted(counts):
+            if surplus <= 0:
+                break
+            self._minute, self._of_minute = minute, min(surplus, counts[minute])
+            surplus -= counts[minute]
+        return self._of_minute > 0

@@ -8,6 +8,7 @@ carries its file's id and a salt drawn when the file was begun.
 
 from __future__ import annotations
 
+import enum
 import math
 import struct
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ _GROUP_MAGIC: Final = 0x4C534752  # "LSGR"
 _GROUP_HEADER: Final = struct.Struct(">IIQQQII")
 _CRC: Final = struct.Struct(">I")
 GROUP_HEADER_BYTES: Final = _GROUP_HEADER.size + _CRC.size
+_LATE_GROUP_MAGIC: Final = 0x4C534755  # "LSGU"
+_SYNCED_SEQUENCE: Final = struct.Struct(">Q")  # between the 40 bytes and their crc, which covers it
+_LATE_GROUP_HEADER_BYTES: Final = GROUP_HEADER_BYTES + _SYNCED_SEQUENCE.size
 PAYLOAD_BYTES_MAX: Final = 0xFFFF_FFFF
 
 
@@ -125,21 +129,38 @@ class GroupHeader(NamedTuple):
     sequence: int
     frames: int
     payload_crc: int
+    synced_sequence: int
+    """The last group that was durable when this one was written: the one before it, unless the
+    journal acknowledges before it syncs. Then groups are *late*."""
+
+    @property
+    def is_late(self) -> bool:
+        return self.synced_sequence != self.sequence - 1
+
+    @property
+    def header_bytes(self) -> int:
+        return _LATE_GROUP_HEADER_BYTES if self.is_late else GROUP_HEADER_BYTES
 
     @property
     def size(self) -> int:
         """Bytes of the whole group with header and padding."""
-        return group_bytes(self.payload_bytes)
+        return group_bytes(self.payload_bytes, is_late=self.is_late)
 
 
-def group_bytes(payload_bytes: int) -> int:
+def group_bytes(payload_bytes: int, *, is_late: bool = False) -> int:
     """Bytes a group takes in the file, with header and padding."""
-    whole = GROUP_HEADER_BYTES + payload_bytes
+    whole = (_LATE_GROUP_HEADER_BYTES if is_late else GROUP_HEADER_BYTES) + payload_bytes
     return whole + -whole % BLOCK_BYTES
 
 
 def encode_group_header(header: GroupHeader) -> bytes:
-    packed = _GROUP_HEADER.pack(_GROUP_MAGIC, *header)
+    *fields, synced_sequence = header
+    if header.is_late:
+        assert synced_sequence < header.sequence, f"{header} follows itself"
+        packed = _GROUP_HEADER.pack(_LATE_GROUP_MAGIC, *fields)
+        packed += _SYNCED_SEQUENCE.pack(synced_sequence)
+    else:
+        packed = _GROUP_HEADER.pack(_GROUP_MAGIC, *fields)
     return packed + _CRC.pack(crc32c(packed))
 
 
@@ -148,12 +169,20 @@ def decode_group_header(data: Buffer, position: int) -> GroupHeader | None:
     if len(data) - position < GROUP_HEADER_BYTES:
         return None
     magic, *fields = _GROUP_HEADER.unpack_from(data, position)
-    if magic != _GROUP_MAGIC:
+    end = position + _GROUP_HEADER.size
+    synced_sequence: int = fields[3] - 1
+    if magic == _LATE_GROUP_MAGIC:
+        if len(data) - position < _LATE_GROUP_HEADER_BYTES:
+            return None
+        (synced_sequence,) = _SYNCED_SEQUENCE.unpack_from(data, end)
+        end += _SYNCED_SEQUENCE.size
+    elif magic != _GROUP_MAGIC:
         return None
-    (crc,) = _CRC.unpack_from(data, position + _GROUP_HEADER.size)
-    if crc != crc32c(memoryview(data)[position : position + _GROUP_HEADER.size]):
+    (crc,) = _CRC.unpack_from(data, end)
+    if crc != crc32c(memoryview(data)[position:end]):
         return None
-    return GroupHeader(*fields)
+    payload_bytes, file_id, salt, sequence, frames, payload_crc = fields
+    return GroupHeader(payload_bytes, file_id, salt, sequence, frames, payload_crc, synced_sequence)
 
 
 KEEP_INTERPRETER: Final = 0
@@ -163,22 +192,39 @@ microsecond: they may keep us waiting for a hundred."""
 _ZEROS: Final = bytes(BLOCK_BYTES)
 
 
-def group_views(file: FileHeader, sequence: int, frames: int, views: list[Buffer]) -> list[Buffer]:
-    """The group of `views` as buffers to write at a block boundary; copies no payload."""
+def group_views(
+    file: FileHeader,
+    sequence: int,
+    frames: int,
+    views: list[Buffer],
+    synced_sequence: int | None = None,
+) -> list[Buffer]:
+    """The group of `views` as buffers to write at a block boundary; copies no payload.
+    `synced_sequence`: of the last durable group, if that is not the one before."""
     crc = 0
     nbytes = 0
     for view in views:
         crc = crc32c(view, crc, KEEP_INTERPRETER)
         nbytes += len(view)
     assert nbytes <= PAYLOAD_BYTES_MAX, f"a group of {nbytes} bytes"
-    head = GroupHeader(nbytes, file.file_id, file.salt, sequence, frames, crc)
-    padding = -(GROUP_HEADER_BYTES + nbytes) % BLOCK_BYTES
+    synced = sequence - 1 if synced_sequence is None else synced_sequence
+    head = GroupHeader(nbytes, file.file_id, file.salt, sequence, frames, crc, synced)
+    padding = -(head.header_bytes + nbytes) % BLOCK_BYTES
     return [encode_group_header(head), *views, memoryview(_ZEROS)[:padding]]
 
 
 # --- when to commit
 
 COMMIT_NOW: Final = -math.inf
+
+
+class Trigger(enum.Enum):
+    """What sent a group to the disk."""
+
+    BYTES = "bytes"
+    ENTRIES = "entries"
+    QUEUE_EMPTY = "queue_empty"
+    MAX_WAIT = "max_wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,3 +269,11 @@ class CommitPolicy:
     def is_full(self, nbytes: int, entries: int) -> bool:
         """One of the two triggers by size."""
         return nbytes >= self.group_bytes_max or 0 < self.group_entries_max <= entries
+
+    def trigger(self, nbytes: int, entries: int) -> Trigger:
+        """Why a group of this size that is due goes now."""
+        if nbytes >= self.group_bytes_max:
+            return Trigger.BYTES
+        if 0 < self.group_entries_max <= entries:
+            return Trigger.ENTRIES
+        return Trigger.QUEUE_EMPTY if self.flush_when_queue_empty else Trigger.MAX_WAIT

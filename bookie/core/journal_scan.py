@@ -15,7 +15,6 @@ from crc32c import crc32c
 from bookie.core.journal import (
     BLOCK_BYTES,
     FIRST_GROUP_OFFSET,
-    GROUP_HEADER_BYTES,
     Buffer,
     GroupHeader,
     JournalCorrupt,
@@ -24,17 +23,22 @@ from bookie.core.journal import (
     file_name,
 )
 
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 4 << 20
+SEQUENCE_UNKNOWN: Final = 1 << 62
+"""What a journal goes on from that is all damage, but only before the mark: no group has it."""
 
 
 class Group(NamedTuple):
-    """A whole group found in a file. `payload` is frames one after the other."""
+    """A whole group found in a file. `payload` is frames one after the other, `whole` all bytes."""
 
     offset: int
     end: int
     sequence: int
     frames: int
     payload: memoryview
+    whole: memoryview
+    synced_sequence: int
+    """The last one that was durable when this one was written."""
 
 
 class _Phase(enum.Enum):
@@ -48,11 +52,11 @@ class _Phase(enum.Enum):
 class FileScanner:
     """Reads one journal file piece by piece: asks by `wanted`, is answered by `feed`.
 
-    A bad group that nothing whole follows is a *torn tail*: the scan ends there, cleanly. It
-    was never durable, because a group is handed to the disk only after the one before it is.
+    A bad group is a *torn tail* unless a whole one after it says that it was durable: the scan
+    ends there, cleanly. Each group says up to which one all were durable when it was written.
     Whether the file *should* have ended there, the next file's header tells by its first
-    sequence number: pass `last_sequence` on from file to file. Holds one read at a time: a
-    mebibyte, or a group if that is longer.
+    sequence number: pass `last_sequence` on from file to file. Holds one read at a time: four
+    mebibytes, or a group if that is longer.
     """
 
     def __init__(
@@ -63,10 +67,12 @@ class FileScanner:
         *,
         last_sequence: int | None,
         start: int = 0,
+        is_next: bool = False,
         read_bytes: int = _READ_BYTES,
     ) -> None:
         """`last_sequence`: of the last group before this file, None if not known. `start`:
         offset of the mark if it lies in this file; groups before it are only counted.
+        `is_next`: the file before this one was read, and gave `last_sequence`.
         `read_bytes`: usual size of a read, a multiple of BLOCK_BYTES."""
         assert read_bytes > 0, read_bytes
         assert read_bytes % BLOCK_BYTES == 0, read_bytes
@@ -76,6 +82,7 @@ class FileScanner:
         self.start = max(start, FIRST_GROUP_OFFSET)
         self.is_marked = start > 0
         self.last_sequence = last_sequence
+        self._is_next = is_next
         self.end = 0
         """End of the last whole group, 0 if there is none."""
         self._phase = _Phase.HEADER
@@ -132,6 +139,14 @@ class FileScanner:
                 f"the file begins with group {first_sequence}, but the files before it end "
                 f"with group {self.last_sequence}; their end is lost",
             )
+        is_known = first_sequence != SEQUENCE_UNKNOWN + 1  # else an earlier start went on without
+        if self.last_sequence is None and self._is_next and is_known:
+            # It is damaged before the mark, which would do no harm, and has nothing after it.
+            self._corrupt(
+                FIRST_GROUP_OFFSET,
+                f"the file begins with group {first_sequence}, but the one before it is damaged up "
+                "to the mark, and nothing whole is after the mark: its end may be lost",
+            )
 
     def _go(self, phase: _Phase, offset: int, want_bytes: int = 0) -> None:
         self._phase = phase
@@ -152,7 +167,7 @@ class FileScanner:
             if head is None or base + position + head.size > self.size:
                 self._end_of_groups(base + position)
                 return groups
-            payload = position + GROUP_HEADER_BYTES
+            payload = position + head.header_bytes
             payload_end = payload + head.payload_bytes
             if position + head.size > len(data):
                 if position == 0 and self._want_bytes >= head.size:  # short read: file shrank
@@ -169,8 +184,9 @@ class FileScanner:
             offset, position = position, position + head.size
             self.end = base + position
             if base + offset >= self.start:
-                view = data[payload:payload_end]
-                groups.append(Group(base + offset, self.end, head.sequence, head.frames, view))
+                view, whole = data[payload:payload_end], data[offset:position]
+                place = base + offset, self.end, head.sequence, head.frames
+                groups.append(Group(*place, view, whole, head.synced_sequence))
             elif self.end > self.start:
                 self._corrupt(self.start, "the mark does not lie between two groups")
         self._go(_Phase.GROUPS, base + position)
@@ -201,7 +217,7 @@ class FileScanner:
     def _search(self, data: Buffer) -> None:
         for position in range(0, len(data), BLOCK_BYTES):
             head = self._own_header(data, position)
-            if head is not None:
+            if head is not None and self._proves_loss(head):
                 self._corrupt(
                     max(self.end, self.start),
                     f"damaged or missing, but group {head.sequence} after it, at offset "
@@ -211,6 +227,12 @@ class FileScanner:
             self._phase = _Phase.DONE
         else:
             self._go(_Phase.SEARCH, self._offset + len(data))
+
+    def _proves_loss(self, later: GroupHeader) -> bool:
+        """The group that is missing was durable when this one after it was written. One that
+        does not say so was written before it: then power was lost, and the disk had kept the
+        later of two unsynced groups (docs/adr/0021)."""
+        return self.last_sequence is None or later.synced_sequence > self.last_sequence
 
 
 def scan(

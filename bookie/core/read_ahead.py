@@ -1,0 +1,65 @@
+"""How much is read ahead for a reader: so much that all who read now find theirs in the cache.
+
+With a cache of two pieces and three readers in turn, each piece read ahead would push out the one
+whose reader comes next, and the disk would read everything many times over. So the more readers,
+the smaller the pieces. A reader is known by where it will go on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+_PIECE_BYTES_MIN = 16 * 1024
+"""Not less is read ahead, unless the cache is tiny: a disk's turn costs more."""
+_PIECES_MIN = 64
+"""A tiny cache holds so many pieces."""
+
+
+class ReadAhead:
+    """Of one read cache of `cache_bytes`. Asked once per read of an entry log.
+
+    A reader counts until as much was read ahead as the cache holds without it reading on: by
+    then its piece is pushed out. So no more are remembered than there are pieces in the cache.
+    """
+
+    def __init__(self, cache_bytes: int, *, bytes_max: int, entries_max: int) -> None:
+        """At most `bytes_max` bytes and `entries_max` entries are read with the one asked for."""
+        self.entries_max = entries_max
+        self._cache_bytes = cache_bytes
+        self._bytes_max = bytes_max
+        self._bytes_min = min(_PIECE_BYTES_MIN, max(cache_bytes // _PIECES_MIN, 1))
+        # With more of them pieces would be no smaller.
+        self._readers_max = cache_bytes // (2 * self._bytes_min) + 1
+        self._read_bytes = 0
+        # Ledger and next entry -> bytes read in all when it began; the longest ago first.
+        self._readers: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    @property
+    def readers(self) -> int:
+        return len(self._readers)
+
+    def piece_bytes(self, ledger_id: int, entry_id: int) -> int:
+        """How much to read for whoever misses this entry now."""
+        self._forget_old()
+        others = len(self._readers) - ((ledger_id, entry_id) in self._readers)
+        # Half of the cache: blocks cost more than their bytes, and the last of the piece before
+        # is still there.
+        share = self._cache_bytes // (2 * (others + 1))
+        return min(self._bytes_max, max(share, self._bytes_min))
+
+    def has_read(self, ledger_id: int, entry_id: int, next_id: int, nbytes: int) -> None:
+        """`nbytes` were read for whoever missed `entry_id`; it will go on with `next_id`."""
+        self._readers.pop((ledger_id, entry_id), None)
+        self._read_bytes += nbytes
+        self._readers[ledger_id, next_id] = self._read_bytes
+        self._readers.move_to_end((ledger_id, next_id))
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        readers = self._readers
+        while readers:
+            key, began = next(iter(readers.items()))
+            is_recent = self._read_bytes - began <= self._cache_bytes
+            if is_recent and len(readers) <= self._readers_max:
+                return
+            del readers[key]
