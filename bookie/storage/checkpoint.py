@@ -1,55 +1,29 @@
-"""A checkpoint: the write cache goes to entry log and index, then the journal's mark moves.
+"""A checkpoint: the write cache goes to entry log and index, then the journals' marks move.
 
-The order is the promise: mark and caches are taken with no await between; runs are durable
-before the index points to them; the index is durable before the mark moves; the mark is
-durable before the journal lets files go. Any failure poisons: what is on disk is then unknown.
+The order is the promise: marks and caches are taken with no await between; runs are durable
+before the index points to them; the index is durable before the marks move; the marks are
+durable before a journal lets files go. Any failure poisons: what is on disk is then unknown.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 import trio
-from crc32c import crc32c
 
 from bookie.core.caches import Half, ReadCache, WriteCache
+from bookie.core.disk_space import checkpoint_bytes
 from bookie.core.entry_log import flush_steps
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.ledger_state import LedgerState
+from bookie.core.stored_marks import StoredMarks, decode_marks, encode_marks
 from bookie.storage.disk import Disk
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.index import Index, PlacedRun
-from bookie.storage.journal import Journal
+from bookie.storage.journal_release import JournalRelease
 from bookie.storage.ledger_states import LedgerStates
+from bookie.storage.storage_meters import FlushMeters, timed
 from ledger.errors import BookieIoError
-
-_MARK_MAGIC = b"LSMARK\x00\x01"
-_MARK = struct.Struct(">8sQQQ")
-_CRC = struct.Struct(">I")
-
-
-class StoredMark(NamedTuple):
-    """The mark file: replay begins at `mark`, and the index has checkpoint `checkpoint_no`."""
-
-    mark: Mark
-    checkpoint_no: int
-
-
-def encode_mark(stored: StoredMark) -> bytes:
-    packed = _MARK.pack(_MARK_MAGIC, *stored.mark, stored.checkpoint_no)
-    return packed + _CRC.pack(crc32c(packed))
-
-
-def decode_mark(data: bytes) -> StoredMark:
-    """Raises ValueError if `data` is not a whole mark file."""
-    if len(data) != _MARK.size + _CRC.size or data[:8] != _MARK_MAGIC:
-        raise ValueError(f"{len(data)} bytes that are no mark file of this version")
-    if _CRC.unpack_from(data, _MARK.size)[0] != crc32c(data[: _MARK.size]):
-        raise ValueError("wrong checksum")
-    _, file_id, offset, checkpoint_no = _MARK.unpack_from(data)
-    return StoredMark(Mark(file_id, offset), checkpoint_no)
 
 
 class Checkpointer:
@@ -61,50 +35,73 @@ class Checkpointer:
         self,
         disk: Disk,
         directory: str,
+        number: int,
         *,
-        journal: Journal,
+        release: JournalRelease,
         cache: WriteCache,
         read_cache: ReadCache,
         index: Index,
         logs: EntryLogs,
         states: LedgerStates,
     ) -> None:
+        """`number`: which of the bookie's directories it is. `release`: of the journals."""
         self._disk = disk
         self._directory = directory
         self._mark_path = f"{directory}/lastmark"
-        self._journal = journal
+        self._release = release
+        layout = release.layout
+        self._journals = {no: release.journals[no] for no in layout.journals_of(number)}
+        self._number = number
         self._cache = cache
         self._blocks = read_cache
         self._index = index
         self._logs = logs
         self._states = states
-        self.stored = StoredMark(BEGINNING, 0)
+        self.stored = self._numbered(0, dict.fromkeys(self._journals, BEGINNING))
+        self.is_marked = False
+        """There was a mark file when the process began, and the index goes with it."""
         self.entries_flushed = 0
+        self.meters = FlushMeters()
 
-    async def load_mark(self) -> Mark:
-        """Where replay begins. Raises BookieIoError if the index does not go with the mark."""
+    def _numbered(self, checkpoint_no: int, marks: Mapping[int, Mark]) -> StoredMarks:
+        layout = self._release.layout
+        return StoredMarks(checkpoint_no, marks, self._number, layout.directories, layout.journals)
+
+    async def load_marks(self) -> None:
+        """Reads where replay begins; without the file, that is the beginning. Raises
+        BookieIoError if the index or the directory does not go with it."""
         try:
             data = await self._disk.read_file(self._mark_path)
         except FileNotFoundError:
-            return BEGINNING
+            return
         # A process killed after the rename may have left the new name in memory only. Journal
         # files go because of this mark, so it must not come back older after a power loss.
         await self._disk.sync_directory(self._directory)
         try:
-            self.stored = decode_mark(data)
+            found = decode_marks(data)
         except ValueError as error:
             raise BookieIoError(
                 f"{self._mark_path}: {error}. Cure: remove the file if the journal is whole from "
                 "its first file on; else set this bookie's directories aside and replicate"
             ) from error
+        if found[2:] != self.stored[2:] or found.marks.keys() != self.stored.marks.keys():
+            raise BookieIoError(
+                f"{self._mark_path} is of ledger directory {found.directory} (from 0) of "
+                f"{found.directories} with {found.journals} journals, but here it is number "
+                f"{self._number} of {self.stored.directories} with {self.stored.journals}: disks "
+                "are mounted in each other's place. Cure: mount each where it was"
+            )
         indexed = self._index.checkpoint_no
-        if indexed < self.stored.checkpoint_no:
+        if indexed < found.checkpoint_no:
             raise BookieIoError(
                 f"the index has checkpoint {indexed}, but {self._mark_path} says "
-                f"{self.stored.checkpoint_no}: the index directory is not the one that was used "
-                "last. Cure: bring it back; or set this bookie's directories aside and replicate"
+                f"{found.checkpoint_no}: the index directory is not the one that was used "
+                "last. Cure: bring it back; or make one from the entry logs: `ledgerstream bookie "
+                "rebuild-index CONFIG`"
             )
-        return self.stored.mark
+        self.stored = found
+        self.is_marked = True
+        self._release.loaded(self._number, found.marks)
 
     @property
     def is_due(self) -> bool:
@@ -115,37 +112,55 @@ class Checkpointer:
     def has_work(self) -> bool:
         return (
             bool(self._cache.active)
-            or self._cache.is_active_full
+            or self._cache.has_released
             or self._states.has_changes
-            or self._journal.mark > self.stored.mark
+            or any(journal.mark > self.stored.marks[no] for no, journal in self._journals.items())
         )
+
+    @property
+    def bytes_to_write(self) -> int:
+        """What the next checkpoint takes of the disk, at most."""
+        return checkpoint_bytes(self._cache.nbytes)
 
     async def make(self, *, moves_mark: bool, on_swapped: trio.Event) -> None:
         """One checkpoint. `on_swapped` is set as soon as the cache has room again.
 
-        `moves_mark` is False during replay: the journal must not let go of what it reads.
+        `moves_mark` is False during replay: the journals must not let go of what is read.
         """
         # No await between these three: an add enters the cache before the journal, so all
-        # that is durable before the mark is in the half swapped out, or was flushed before.
-        mark = self._journal.mark
+        # that is durable before a mark is in the half swapped out, or was flushed before.
+        marks = {no: journal.mark for no, journal in self._journals.items()}
         changed = self._states.take_changed()
+        meters = self.meters
+        meters.flushing_bytes = self._cache.nbytes
         self._cache.swap()
         on_swapped.set()
         half = self._cache.flushing
         assert half is not None
-        runs = await self._write_runs(half)
-        await self._logs.sync()
-        await self._write_index(half, changed, runs)
-        checkpoint_no = max(self._index.checkpoint_no, self.stored.checkpoint_no) + 1
-        self._index.checkpoint_no = checkpoint_no
-        await self._free(half, self._cache.flushed())
+        has_news = bool(half or changed)
+        runs: list[PlacedRun] = []
+        if has_news:
+            meters.nbytes.observe(meters.flushing_bytes)
+            with timed(meters.entry_log_seconds):
+                runs = await self._write_runs(half)
+                await self._logs.sync()
+            with timed(meters.index_seconds):
+                await self._write_index(half, changed, runs)
+            self._index.checkpoint_no += 1
+        checkpoint_no = self._index.checkpoint_no
+        await self._free(half, runs, self._cache.flushed())
+        meters.flushing_bytes = 0
+        # Also without news: what garbage collection wrote must not come undone by a crash once
+        # the journal is gone. It costs nothing if there is nothing.
         await self._index.flush()
         self._states.saved()
-        if moves_mark and mark > self.stored.mark:
-            stored = StoredMark(mark, checkpoint_no)
-            await self._disk.replace_file(self._mark_path, encode_mark(stored))
+        if moves_mark and marks != self.stored.marks:
+            stored = self._numbered(checkpoint_no, marks)
+            for no, mark in marks.items():
+                assert mark >= self.stored.marks[no], f"mark of journal {no} would go backwards"
+            await self._disk.replace_file(self._mark_path, encode_marks(stored))
             self.stored = stored
-            await self._journal.release_before(mark)
+            await self._release.stored(self._number, marks)
 
     async def _write_runs(self, half: Half) -> list[PlacedRun]:
         placed: list[PlacedRun] = []
@@ -183,11 +198,14 @@ class Checkpointer:
                 assert state is not None, f"entries of ledger {ledger_id} without a state"
                 yield state
 
-    async def _free(self, half: Half, segments: list[memoryview]) -> None:
+    async def _free(self, half: Half, runs: list[PlacedRun], segments: list[memoryview]) -> None:
         """Gives back a million ints and a hundred MiB in steps: at once it would delay
-        acknowledgements by tens of milliseconds."""
+        acknowledgements by tens of milliseconds. With many ledgers there are as many runs."""
+        while runs:
+            del runs[-self._FREE_ENTRIES :]
+            await trio.lowlevel.checkpoint()
         while segments:
-            self._cache.give_back(segments.pop())
+            self._cache.spares.give_back(segments.pop())
             await trio.lowlevel.checkpoint()
         freed = 0
         while half:

@@ -6,14 +6,18 @@ unknown: nothing may change entry logs or index any more, and the process must e
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
 
+from bookie.core.disk_space import WriteGate
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.settings import StorageFailed
 from ledger.errors import BookieIoError, FinalError
+
+ASK_DISK_S = 0.5
+"""How often a disk without room for a checkpoint is asked: nobody tells when there is some."""
 
 
 class CheckpointTask:
@@ -21,6 +25,12 @@ class CheckpointTask:
 
     def __init__(self, checkpointer: Checkpointer, interval_s: float) -> None:
         self._checkpointer = checkpointer
+        self.has_room: Callable[[int], Awaitable[bool]] | None = None
+        """Whether the disk has room for so many bytes, which are then kept for this directory
+        until it asks for none; None: always. Set it before `run`."""
+        self.is_waiting_for_disk = False
+        """What is in memory stays there: the disk has no room for it."""
+        self.meters = checkpointer.meters
         self._interval_s = interval_s
         self._write_lock = trio.Lock()
         self._is_checkpointing = False
@@ -40,15 +50,26 @@ class CheckpointTask:
         if not self._checkpointer.is_due:
             return False
         self._wanted.set()
-        return self._is_checkpointing or self.failure is not None
+        return self._is_checkpointing or self.is_waiting_for_disk or self.failure is not None
 
-    async def wait_room(self) -> None:
-        """Returns when adds may go on. Raises the failure if they never may."""
+    @property
+    def is_due(self) -> bool:
+        """As much is in memory as may be there before a checkpoint."""
+        return self._checkpointer.is_due
+
+    async def wait_room(self, gate: WriteGate | None = None) -> None:
+        """Returns when adds may go on, or none is taken any more (`gate`). Raises the failure if
+        they never may."""
         await trio.lowlevel.checkpoint()
-        while self.is_full:
-            if self.failure is not None:
-                raise self.failure
-            await self._swapped.wait()
+        if not self.is_full:
+            return
+        with self.meters.throttled():
+            while self.is_full:
+                if self.failure is not None:
+                    raise self.failure
+                if gate is not None and gate.is_shut:
+                    return
+                await self._swapped.wait()
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -57,6 +78,10 @@ class CheckpointTask:
             if self.failure is not None:
                 raise self.failure
             yield
+
+    def ask(self) -> None:
+        """A checkpoint is wanted soon. Cheap; may be said often."""
+        self._wanted.set()
 
     def poison(self, failure: FinalError) -> None:
         """Nothing works any more; whoever waits for room is told. The first failure counts."""
@@ -70,7 +95,25 @@ class CheckpointTask:
             with trio.move_on_after(self._interval_s):
                 await self._wanted.wait()
             self._wanted = trio.Event()
+            await self._wait_disk()
             await self.make()
+            if self.has_room is not None:
+                await self.has_room(0)
+
+    async def _wait_disk(self) -> None:
+        """Returns when the disk has room for a checkpoint: nothing is begun that could end in the
+        middle. Holds no lock meanwhile, for garbage collection may be what makes the room."""
+        has_room = self.has_room
+        try:
+            while has_room is not None and self._checkpointer.has_work and self.failure is None:
+                if await has_room(self._checkpointer.bytes_to_write):
+                    return
+                self.is_waiting_for_disk = True
+                self._swapped.set()  # whoever waits looks whether adds are taken at all
+                self._swapped = trio.Event()
+                await trio.sleep(ASK_DISK_S)
+        finally:
+            self.is_waiting_for_disk = False
 
     async def make(self, *, moves_mark: bool = True) -> None:
         """A checkpoint now, if there is anything to write. Raises StorageFailed.
@@ -99,3 +142,4 @@ class CheckpointTask:
                 self._is_checkpointing = False
             self.checkpoints += 1
             self.seconds_last = trio.current_time() - started
+            self.meters.checkpoint_made(self.seconds_last)

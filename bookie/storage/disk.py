@@ -100,6 +100,10 @@ class Disk(Protocol):
         """Total and free bytes of the file system that holds `path`."""
         ...
 
+    async def device(self, path: str) -> int:
+        """A number of the file system that holds `path`: different ones have different numbers."""
+        ...
+
     async def lock(self, path: str) -> None:
         """Takes the lock file `path` until the process ends or `close`. Raises BlockingIOError
         if another process holds it."""

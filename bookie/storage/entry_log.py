@@ -6,6 +6,7 @@ to: its tail may be torn, and only the index says what in it counts.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 
@@ -25,7 +26,11 @@ from bookie.storage.disk import Buffer, Disk, File
 from bookie.storage.index import PlacedRun
 from ledger.errors import BookieIoError
 
+LEDGERS_MAX = 50_000
+"""A log with entries of more ledgers is full, too: the index's record of it is held in memory, and
+written as a whole by each checkpoint. That takes 10 ms at most, in which nothing else runs."""
 _SUFFIX = ".log"
+_log = logging.getLogger(__name__)
 
 
 def log_name(log_id: int) -> str:
@@ -53,14 +58,24 @@ class EntryLogs:
     FILES_OPEN_MAX = 200
 
     def __init__(
-        self, disk: Disk, directory: str, *, log_bytes_max: int, write_bytes: int = 1024 * 1024
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        log_bytes_max: int,
+        write_bytes: int = 1024 * 1024,
+        flush_bytes: int = 0,
     ) -> None:
-        """`log_bytes_max`: a log is sealed when the next run would exceed it. `write_bytes`:
-        how much is gathered for one write, which is one hop to a thread."""
+        """`log_bytes_max`: a log is sealed when the next run would exceed it, or LEDGERS_MAX.
+        `write_bytes`:
+        how much is gathered for one write, which is one hop to a thread. `flush_bytes`: after
+        so much a log is synced without being asked, so that no sync takes long; 0: never."""
         self._disk = disk
         self._directory = directory
         self._log_bytes_max = log_bytes_max
         self._write_bytes = write_bytes
+        self._flush_bytes = flush_bytes
+        self._unflushed_bytes = 0
         self._files: OrderedDict[int, File] = OrderedDict()
         self._next_id = 1
         self._current: File | None = None
@@ -77,6 +92,7 @@ class EntryLogs:
         self._pending_bytes = 0
         self._unsynced: list[File] = []
         self._is_directory_dirty = False
+        self._removals = 0
         self.bytes_written = 0
 
     async def start(self) -> list[int]:
@@ -92,11 +108,24 @@ class EntryLogs:
         """New logs get ids above `log_id`: an id the index knows is never used again."""
         self._next_id = max(self._next_id, log_id + 1)
 
+    def take_id(self) -> int:
+        """An id for a log that somebody else writes. Seal the current log before: newer entries
+        must lie in logs with higher ids."""
+        log_id = self._next_id
+        self._next_id += 1
+        return log_id
+
     async def append(self, run: Run) -> PlacedRun:
         """Takes a run and says where it will lie. Written at the latest by `sync`: till then its
         pieces must not change."""
         size = len(run.head) + run.body_bytes
-        if self._current is not None and self._position + size > self._log_bytes_max:
+        if self._current is not None and (
+            self._position + size > self._log_bytes_max
+            or (
+                len(self.current_ledgers) >= LEDGERS_MAX
+                and run.ledger_id not in self.current_ledgers
+            )
+        ):
             await self.seal()
         if self._current is None:
             await self._begin()
@@ -112,10 +141,9 @@ class EntryLogs:
         return PlacedRun(run.ledger_id, run.first, self.current_id, offset, run.lengths)
 
     async def _begin(self) -> None:
-        log_id = self._next_id
-        self._next_id += 1
+        log_id = self.take_id()
         self._is_directory_dirty = True
-        file = await self._disk.open(self._path(log_id), is_new=True)
+        file = await self._disk.open(self.path(log_id), is_new=True)
         self._keep(log_id, file)
         self._current, self.current_id, self.current_ledgers = file, log_id, {}
         self.current_since = trio.current_time()
@@ -131,6 +159,10 @@ class EntryLogs:
         self._pending, self._pending_bytes = [], 0
         await self._current.write_at(self._position - size, views, drops_cache=True)
         self.bytes_written += size
+        self._unflushed_bytes += size
+        if 0 < self._flush_bytes <= self._unflushed_bytes:
+            self._unflushed_bytes = 0
+            await self._current.sync(drops_cache=True)
 
     async def seal(self) -> None:
         """The current log takes no more; the next append begins a new one."""
@@ -149,6 +181,7 @@ class EntryLogs:
     async def sync(self) -> None:
         """Makes all runs appended so far durable, names of new logs included."""
         await self._write()
+        self._unflushed_bytes = 0
         files, self._unsynced = self._unsynced, []
         for file in files:
             # What is read soon is in our own caches. Pages taken anew for each log cost more
@@ -160,22 +193,27 @@ class EntryLogs:
             await self._disk.sync_directory(self._directory)
             self._is_directory_dirty = False
 
-    def read_nowait(self, log_id: int, offset: int, size: int) -> bytes | bytearray | None:
-        """`size` bytes, or None if that would wait (the disk, or opening the log)."""
+    def read_nowait(
+        self, log_id: int, offset: int, size: int, *, drops_cache: bool = True
+    ) -> bytes | bytearray | None:
+        """`size` bytes, or None if that would wait (the disk, or opening the log).
+
+        `drops_cache`: the system need not keep them in memory.
+        """
         file = self._files.get(log_id)
         if file is None:
             return None
         try:
-            data = file.read_nowait(offset, size, drops_cache=True)
+            data = file.read_nowait(offset, size, drops_cache=drops_cache)
         except OSError as error:
             raise self._read_failed(log_id, offset, size, str(error)) from error
         return data if data is not None and len(data) == size else None
 
-    async def read(self, log_id: int, offset: int, size: int) -> bytes:
+    async def read(self, log_id: int, offset: int, size: int, *, drops_cache: bool = True) -> bytes:
         """Exactly `size` bytes. Raises BookieIoError for anything less."""
         try:
             file = await self._open(log_id)
-            data = await file.read(offset, size, drops_cache=True)
+            data = await file.read(offset, size, drops_cache=drops_cache)
         except OSError as error:
             raise self._read_failed(log_id, offset, size, str(error)) from error
         if len(data) != size:
@@ -207,19 +245,45 @@ class EntryLogs:
             yield PlacedRun(header.ledger_id, header.first, log_id, offset, lengths), body
             offset += header.body_bytes
 
-    async def remove(self, log_id: int) -> None:
-        """Removes a sealed log that no run in the durable index points into."""
+    async def size(self, log_id: int) -> int:
+        """Bytes of a sealed log. Raises OSError, also if it is not there."""
+        file = await self._disk.open(self.path(log_id))
+        try:
+            return file.size
+        finally:
+            file.close()
+
+    async def remove(self, log_id: int) -> bool:
+        """Removes a sealed log that no run in the durable index points into; whether it is gone.
+
+        One that the disk will not remove harms nothing but the space: it is told, and removed at
+        the next start.
+        """
         assert log_id != self.current_id, f"entry log {log_id:x} still takes runs"
+        self.forget_file(log_id)
+        path = self.path(log_id)
+        try:
+            await self._disk.remove(path)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            _log.error(
+                "entry log cannot be removed, its space is lost path=%s cause=%s", path, error
+            )
+            return False
+        self._is_directory_dirty = True
+        # Who opened it before and is told now must not keep it: its space would not come back.
+        self._removals += 1
+        self.forget_file(log_id)
+        return True
+
+    def forget_file(self, log_id: int) -> None:
+        """Closes the log's file; it is opened again if it is read, with the size it has then."""
         file = self._files.pop(log_id, None)
         if file is not None:
             if file in self._unsynced:
                 self._unsynced.remove(file)
             file.close()
-        try:
-            await self._disk.remove(self._path(log_id))
-        except FileNotFoundError:
-            return
-        self._is_directory_dirty = True
 
     def close(self) -> None:
         """Closes all files; nothing is written."""
@@ -232,7 +296,12 @@ class EntryLogs:
         if file is not None:
             self._files.move_to_end(log_id)
             return file
-        file = await self._disk.open(self._path(log_id))
+        while True:
+            removals = self._removals
+            file = await self._disk.open(self.path(log_id))
+            if removals == self._removals:
+                break
+            file.close()  # a log was removed meanwhile, maybe this one: then it is not found
         other = self._files.get(log_id)
         if other is not None:  # two tasks opened it at once
             file.close()
@@ -250,10 +319,11 @@ class EntryLogs:
                 del self._files[old_id]
                 old.close()
 
-    def _path(self, log_id: int) -> str:
+    def path(self, log_id: int) -> str:
+        """Of the log's file."""
         return f"{self._directory}/{log_name(log_id)}"
 
     def _read_failed(self, log_id: int, offset: int, size: int, why: str) -> BookieIoError:
         return BookieIoError(
-            f"entry log {self._path(log_id)}: reading {size} bytes at {offset} failed: {why}"
+            f"entry log {self.path(log_id)}: reading {size} bytes at {offset} failed: {why}"
         )

@@ -10,19 +10,40 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 
+import trio
+
 from bookie.core.caches import Block, ReadCache, WriteCache
 from bookie.core.entry_log import entry_ends
+from bookie.core.read_ahead import ReadAhead
+from bookie.core.rereads import Rereads
 from bookie.storage.disk import Buffer
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.index import ENTRY_ID_MAX, Index, PlacedRun
+from bookie.storage.storage_meters import ReadMeters, timed
 from ledger.errors import BookieIoError
 
 _ids_of_entry = struct.Struct(">qq").unpack_from
 _ENTRY_BYTES_MIN = 16
+_ENTRIES_PER_SLICE = 2000
+"""A long batch lets others run now and then: it may come from memory whole."""
 
 BATCH_OVERHEAD_BYTES = 24 + 8 + 4
 """What Apache's bookie counts for a batch read's answer before the first entry."""
 BATCH_ENTRY_OVERHEAD_BYTES = 4
+
+
+class _UnderWay:
+    """A read that waits for the disk: whoever wants one of its entries waits with it."""
+
+    __slots__ = ("block", "end", "ended", "first", "generation")
+
+    def __init__(self, first: int, end: int, generation: int) -> None:
+        self.first = first
+        self.end = end
+        self.generation = generation
+        self.block: Block | None = None
+        """None if it failed: then whoever waited tries by itself."""
+        self.ended = trio.Event()
 
 
 class EntryReader:
@@ -37,13 +58,17 @@ class EntryReader:
         index: Index,
         logs: EntryLogs,
         *,
-        read_ahead_bytes: int,
+        read_ahead: ReadAhead,
     ) -> None:
         self._cache = cache
         self._blocks = read_cache
         self._index = index
         self._logs = logs
-        self._read_ahead_bytes = read_ahead_bytes
+        self._ahead = read_ahead
+        self._under_way: dict[int, list[_UnderWay]] = {}
+        """By ledger; no more than reads are under way at once."""
+        self._rereads = Rereads()
+        self.meters = ReadMeters()
         self.disk_reads = 0
         """Reads that had to wait for the disk."""
 
@@ -51,17 +76,27 @@ class EntryReader:
         """The entry if it is in memory. Raises BookieIoError if a block holds wrong bytes."""
         entry = self._cache.get(ledger_id, entry_id)
         if entry is not None:
-            return entry
-        block = self._blocks.find(ledger_id, entry_id)
-        return None if block is None else _checked(block, entry_id)
+            self.meters.write_cache_hits += 1
+        else:
+            block = self._blocks.find(ledger_id, entry_id)
+            if block is None:
+                return None
+            entry = _checked(block, entry_id)
+        self.meters.entries += 1
+        return entry
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """The entry as stored, or None. Raises BookieIoError on any doubt."""
         entry = self._cache.get(ledger_id, entry_id)
         if entry is not None:
-            return entry
-        block = await self._block_with(ledger_id, entry_id)
-        return None if block is None else _checked(block, entry_id)
+            self.meters.write_cache_hits += 1
+        else:
+            block = await self._block_with(ledger_id, entry_id)
+            if block is None:
+                return None
+            entry = _checked(block, entry_id)
+        self.meters.entries += 1
+        return entry
 
     async def read_batch(
         self, ledger_id: int, first: int, count_max: int, size_max: int
@@ -80,7 +115,11 @@ class EntryReader:
         room = size_max - BATCH_OVERHEAD_BYTES
         if count_max <= 0:
             count_max = ENTRY_ID_MAX
+        rested_at = 0
         while len(found) < count_max and first + len(found) < ENTRY_ID_MAX:
+            if len(found) - rested_at >= _ENTRIES_PER_SLICE:
+                rested_at = len(found)
+                await trio.lowlevel.checkpoint()
             entry_id = first + len(found)
             entry = self._cache.get(ledger_id, entry_id)
             if entry is not None:
@@ -88,6 +127,7 @@ class EntryReader:
                 if found and size > room:
                     break
                 found.append(entry)
+                self.meters.write_cache_hits += 1
                 room -= size
                 continue
             try:
@@ -106,6 +146,7 @@ class EntryReader:
                 break
             found += taken
             room -= block.nbytes_of(entry_id, end) + BATCH_ENTRY_OVERHEAD_BYTES * len(taken)
+        self.meters.entries += len(found)
         return found
 
     def last_entry_id(self, ledger_id: int) -> int:
@@ -132,11 +173,17 @@ class EntryReader:
         self, ledger_id: int, entry_id: int, wanted_bytes: int = 0
     ) -> Block | None:
         """A block that holds the entry, read if need be, with what follows it in its run:
-        `wanted_bytes`, or what is always read ahead."""
+        `wanted_bytes`, or what is read ahead."""
         for attempt in range(self._ATTEMPTS_MAX):
             block = self._blocks.find(ledger_id, entry_id)
             if block is not None:
                 return block
+            under_way = self._under_way_with(ledger_id, entry_id)
+            if under_way is not None:
+                await under_way.ended.wait()
+                block = under_way.block
+                if block is not None and self._blocks.is_current(ledger_id, under_way.generation):
+                    return block
             run = self._index.find(ledger_id, entry_id)
             if run is None:
                 return None
@@ -144,8 +191,12 @@ class EntryReader:
             try:
                 return await self._read_block(run, entry_id, generation, wanted_bytes)
             except BookieIoError:
-                # The place may have changed while the read waited: look it up again.
-                if generation == self._blocks.generation or attempt == self._ATTEMPTS_MAX - 1:
+                # The place may have changed while the read waited, and the log be gone: look it
+                # up again.
+                is_same = self._blocks.is_current(
+                    ledger_id, generation
+                ) and run == self._index.find(ledger_id, entry_id)
+                if is_same or attempt == self._ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -154,18 +205,53 @@ class EntryReader:
     ) -> Block:
         skipped = entry_id - run.first
         ends = entry_ends(run.lengths[skipped:])
-        bytes_max = max(self._read_ahead_bytes, wanted_bytes)
-        del ends[max(1, bisect_right(ends, bytes_max)) :]
+        ahead = self._ahead
+        bytes_max = max(ahead.piece_bytes(run.ledger_id, entry_id), wanted_bytes)
+        del ends[max(1, min(bisect_right(ends, bytes_max), ahead.entries_max)) :]
         offset = run.offset + sum(run.lengths[:skipped])
+        log_id, size = run.log_id, ends[-1]
+        is_once = not self._rereads.is_again(log_id, offset, size)
         data: bytes | bytearray | None
-        data = self._logs.read_nowait(run.log_id, offset, ends[-1])
+        data = self._logs.read_nowait(log_id, offset, size, drops_cache=is_once)
         if data is None:
             self.disk_reads += 1
-            data = await self._logs.read(run.log_id, offset, ends[-1])
-        block = Block(run.ledger_id, entry_id, ends, data)
+            under_way = _UnderWay(entry_id, entry_id + len(ends), generation)
+            others = self._under_way.setdefault(run.ledger_id, [])
+            others.append(under_way)
+            try:
+                with timed(self.meters.disk_seconds):
+                    data = await self._logs.read(log_id, offset, size, drops_cache=is_once)
+                block = self._kept(run.ledger_id, entry_id, ends, data, generation)
+                under_way.block = block
+                return block
+            finally:
+                others.remove(under_way)
+                if not others:
+                    del self._under_way[run.ledger_id]
+                under_way.ended.set()
+        return self._kept(run.ledger_id, entry_id, ends, data, generation)
+
+    def _kept(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        ends: list[int],
+        data: bytes | bytearray,
+        generation: int,
+    ) -> Block:
+        self.meters.block_read(len(ends), len(data))
+        self._ahead.has_read(ledger_id, entry_id, entry_id + len(ends), len(data))
+        block = Block(ledger_id, entry_id, ends, data)
         _checked(block, entry_id)
         self._blocks.put(block, generation)
         return block
+
+    def _under_way_with(self, ledger_id: int, entry_id: int) -> _UnderWay | None:
+        """A read of a disk that will bring the entry."""
+        for one in self._under_way.get(ledger_id, ()):
+            if one.first <= entry_id < one.end:
+                return one
+        return None
 
 
 def _checked(block: Block, entry_id: int) -> memoryview:

@@ -10,7 +10,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
 import trio
@@ -152,16 +152,24 @@ class PlacedRun(NamedTuple):
         return PlacedRun(self.ledger_id, first, self.log_id, offset, lengths)
 
 
-def _run_key(ledger_id: int, first: int) -> bytes:
+def run_key(ledger_id: int, first: int) -> bytes:
+    """The key of the run that begins with entry `first`."""
     return _RUN_KEY.pack(b"E", ledger_id, first)
 
 
-def _run_pair(run: PlacedRun) -> tuple[bytes, bytes]:
+def ledger_of_run_key(key: bytes) -> int:
+    ledger_id: int = _RUN_KEY.unpack(key)[1]
+    return ledger_id
+
+
+def run_pair(run: PlacedRun) -> tuple[bytes, bytes]:
+    """Key and value of a run's record."""
     value = _RUN_PLACE.pack(run.log_id, run.offset) + encode_lengths(run.lengths)
-    return _run_key(run.ledger_id, run.first), value
+    return run_key(run.ledger_id, run.first), value
 
 
-def _decode_run(key: bytes, value: bytes) -> PlacedRun:
+def decode_run(key: bytes, value: bytes) -> PlacedRun:
+    """Raises BookieIoError for a record that is none."""
     try:
         _, ledger_id, first = _RUN_KEY.unpack(key)
         log_id, offset = _RUN_PLACE.unpack_from(value)
@@ -185,31 +193,32 @@ class Index:
 
     def __init__(self, pairs: KeyValue) -> None:
         self._pairs = pairs
+        self._log_ids: dict[int, None] | None = None
 
     def find(self, ledger_id: int, entry_id: int) -> PlacedRun | None:
         """The run that holds the entry. Raises BookieIoError if its record is damaged."""
-        found = self._pairs.floor(_run_key(ledger_id, entry_id), _run_key(ledger_id, 0))
+        found = self._pairs.floor(run_key(ledger_id, entry_id), run_key(ledger_id, 0))
         if found is None:
             return None
-        run = _decode_run(*found)
+        run = decode_run(*found)
         return run if entry_id <= run.last else None
 
     def last_entry_id(self, ledger_id: int) -> int:
         """The highest entry id stored, or -1."""
-        found = self._pairs.floor(_run_key(ledger_id, ENTRY_ID_MAX), _run_key(ledger_id, 0))
-        return -1 if found is None else _decode_run(*found).last
+        found = self._pairs.floor(run_key(ledger_id, ENTRY_ID_MAX), run_key(ledger_id, 0))
+        return -1 if found is None else decode_run(*found).last
 
     def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_ID_MAX) -> Iterator[PlacedRun]:
         """Runs that hold any of the entries, in order. The index may not change meanwhile."""
-        before = self._pairs.floor(_run_key(ledger_id, first), _run_key(ledger_id, 0))
-        begin = _run_key(ledger_id, first)
+        before = self._pairs.floor(run_key(ledger_id, first), run_key(ledger_id, 0))
+        begin = run_key(ledger_id, first)
         if before is not None and before[0] != begin:
-            run = _decode_run(*before)
+            run = decode_run(*before)
             if run.last >= first:
                 yield run
         # The end is not included; no entry has the highest id there is.
-        for key, value in self._pairs.items(begin, _run_key(ledger_id, min(last, _LAST) + 1)):
-            yield _decode_run(key, value)
+        for key, value in self._pairs.items(begin, run_key(ledger_id, min(last, _LAST) + 1)):
+            yield decode_run(key, value)
 
     def put_runs(self, runs: Sequence[PlacedRun]) -> Iterator[int | None]:
         """Steps of one batch each; a step yields the ledger whose older entries it overwrote.
@@ -228,7 +237,7 @@ class Index:
                 puts = []
                 yield run.ledger_id if self._overwrite(run) else None
                 continue
-            puts.append(_run_pair(run))
+            puts.append(run_pair(run))
             if len(puts) >= self.BATCH_PAIRS_MAX:
                 self._pairs.write(puts)
                 puts = []
@@ -243,14 +252,14 @@ class Index:
         deletes: list[bytes] = []
         for old in self.runs(run.ledger_id, run.first, run.last):
             if old.first < run.first:
-                puts.append(_run_pair(old.part(old.first, run.first - 1)))
+                puts.append(run_pair(old.part(old.first, run.first - 1)))
             else:
-                deletes.append(_run_key(old.ledger_id, old.first))
+                deletes.append(run_key(old.ledger_id, old.first))
             if old.last > run.last:
-                puts.append(_run_pair(old.part(run.last + 1, old.last)))
+                puts.append(run_pair(old.part(run.last + 1, old.last)))
         is_overwriting = bool(puts or deletes)
-        puts.append(_run_pair(run))
-        key = _run_key(run.ledger_id, run.first)
+        puts.append(run_pair(run))
+        key = run_key(run.ledger_id, run.first)
         self._pairs.write(puts, [old_key for old_key in deletes if old_key != key])
         return is_overwriting
 
@@ -286,17 +295,21 @@ class Index:
 
         Tombstone first and state last: interrupted, it is simply done again.
         """
-        tombstone = _TOMBSTONE.pack(now_ms) + master_key
-        self._pairs.write([(_STATE_KEY.pack(b"T", ledger_id), tombstone)])
+        self.put_tombstone(ledger_id, master_key, now_ms)
         yield
-        first, end = _run_key(ledger_id, 0), _run_key(ledger_id, ENTRY_ID_MAX)
+        first, end = run_key(ledger_id, 0), run_key(ledger_id, ENTRY_ID_MAX)
         while True:
             keys = [key for key, _ in islice(self._pairs.items(first, end), self.BATCH_PAIRS_MAX)]
             if not keys:
                 break
             self._pairs.write([], keys)
+            first = keys[-1]  # a store steps over what was deleted one by one
             yield
         self._pairs.write([], [_STATE_KEY.pack(b"L", ledger_id)])
+
+    def put_tombstone(self, ledger_id: int, master_key: bytes, now_ms: int) -> None:
+        value = _TOMBSTONE.pack(now_ms) + master_key
+        self._pairs.write([(_STATE_KEY.pack(b"T", ledger_id), value)])
 
     def tombstone(self, ledger_id: int) -> bytes | None:
         """The master key of a deleted ledger, or None."""
@@ -317,7 +330,11 @@ class Index:
 
     def log_ids(self) -> list[int]:
         """Entry logs that runs may point into, in order."""
-        return [_STATE_KEY.unpack(key)[1] for key, _ in self._pairs.items(b"G", b"H")]
+        if self._log_ids is None:
+            # Once: the records hold all ledgers of all logs, and statistics ask for the ids.
+            ids = [_STATE_KEY.unpack(key)[1] for key, _ in self._pairs.items(b"G", b"H")]
+            self._log_ids = dict.fromkeys(ids)
+        return sorted(self._log_ids)
 
     def log_ledgers(self, log_id: int) -> dict[int, int]:
         """Bytes that were written into an entry log, per ledger (living or not)."""
@@ -328,13 +345,37 @@ class Index:
             raise BookieIoError(f"index: bad record of entry log {log_id:x}: {len(value)} bytes")
         return dict(_LOG_LEDGER.iter_unpack(value))
 
+    def log_ledger_ids(self, log_id: int) -> Iterator[int]:
+        """The ledgers of `log_ledgers`, one by one: there may be millions."""
+        value = self._pairs.get(_STATE_KEY.pack(b"G", log_id)) or b""
+        if len(value) % _LOG_LEDGER.size:
+            raise BookieIoError(f"index: bad record of entry log {log_id:x}: {len(value)} bytes")
+        for ledger_id, _ in _LOG_LEDGER.iter_unpack(value):
+            yield ledger_id
+
     def put_log_ledgers(self, log_id: int, ledgers: Mapping[int, int]) -> None:
         """Must be written before the first run that points into the log."""
-        value = b"".join(_LOG_LEDGER.pack(ledger_id, size) for ledger_id, size in ledgers.items())
+        numbers = list(chain.from_iterable(ledgers.items()))
+        value = struct.pack(f">{len(numbers)}q", *numbers)
         self._pairs.write([(_STATE_KEY.pack(b"G", log_id), value)])
+        if self._log_ids is not None:
+            self._log_ids[log_id] = None
 
     def delete_log(self, log_id: int) -> None:
-        self._pairs.write([], [_STATE_KEY.pack(b"G", log_id)])
+        if self._log_ids is not None:
+            self._log_ids.pop(log_id, None)
+        self._pairs.write([], [_STATE_KEY.pack(b"G", log_id), _STATE_KEY.pack(b"D", log_id)])
+
+    def set_log_aside(self, log_id: int, reason: str) -> None:
+        """Remembers that a log is damaged, so that it is not tried again and again."""
+        self._pairs.write([(_STATE_KEY.pack(b"D", log_id), reason.encode())])
+
+    def logs_set_aside(self) -> dict[int, str]:
+        """Damaged logs, and what is wrong with each."""
+        return {
+            _STATE_KEY.unpack(key)[1]: reason.decode(errors="replace")
+            for key, reason in self._pairs.items(_STATE_KEY.pack(b"D", 0), b"E")
+        }
 
     @property
     def checkpoint_no(self) -> int:

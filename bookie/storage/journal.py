@@ -1,9 +1,9 @@
 """The journal task: gathered frames, one write, one sync, then the callbacks. Bytes and
 decisions are in its twin `core/journal.py`.
 
-Must never run a callback before its frames are durable, write to a file again after a failed
-write or sync, or begin a group before the one before it is durable (replay relies on that to
-tell a torn tail from damage). Nothing here is done per entry.
+Must never run a callback of `on_durable` before its frames are durable, write to a file again
+after a failed write or sync, or say of a group that the ones before it are durable when they are
+not (replay relies on that to tell a torn tail from damage). Nothing here is done per entry.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -20,7 +19,6 @@ from bookie.core.journal import (
     BEGINNING,
     COMMIT_NOW,
     FIRST_GROUP_OFFSET,
-    Buffer,
     CommitPolicy,
     FileHeader,
     JournalFailed,
@@ -29,51 +27,18 @@ from bookie.core.journal import (
     group_bytes,
     group_views,
 )
-from bookie.core.journal_scan import FileScanner
+from bookie.core.journal_flush import FlushPolicy
+from bookie.core.journal_scan import SEQUENCE_UNKNOWN, FileScanner
+from bookie.storage.commit_group import CommitGroup as CommitGroup
 from bookie.storage.disk import Disk, File
 from bookie.storage.journal_files import JournalFiles
+from bookie.storage.journal_flush import PageCacheFlush
+from bookie.storage.journal_meters import JournalMeters, JournalStatistics
+from bookie.storage.journal_read_ahead import ReadAhead
+from bookie.storage.journal_tail import UnprovenTail
 
 FILE_BYTES_MAX: Final = 64 << 20
 FILES_RECYCLED: Final = 5
-
-
-class CommitGroup:
-    """Frames gathered for one write and one sync.
-
-    The hot path appends to `views` received bytes (whole frames, unchanged until durable)
-    and counts them in `nbytes` and `entries`; `on_durable` runs in order after the sync. A group
-    that was not kicked waits for one that is: what nobody waits for costs no sync.
-    """
-
-    __slots__ = ("entries", "is_kicked", "nbytes", "on_durable", "queued_at", "views")
-
-    def __init__(self) -> None:
-        self.views: list[Buffer] = []
-        self.nbytes = 0
-        self.entries = 0
-        self.on_durable: list[Callable[[], None]] = []
-        self.queued_at: float | None = None
-        self.is_kicked = False
-
-    def add(self, frame: Buffer, on_durable: Callable[[], None] | None = None) -> None:
-        """One frame, for whoever is not in a hurry."""
-        self.views.append(frame)
-        self.nbytes += len(frame)
-        self.entries += 1
-        if on_durable is not None:
-            self.on_durable.append(on_durable)
-
-
-@dataclass(frozen=True, slots=True)
-class JournalStatistics:
-    groups: int
-    entries: int
-    bytes: int
-    """With headers and padding."""
-    syncs: int
-    rolls: int
-    sync_seconds_total: float
-    sync_seconds_max: float
 
 
 class Journal:
@@ -93,24 +58,44 @@ class Journal:
         policy: CommitPolicy | None = None,
         file_bytes_max: int = FILE_BYTES_MAX,
         files_recycled: int = FILES_RECYCLED,
+        backups_max: int = 0,
+        drops_cache: bool = False,
+        flush: FlushPolicy | None = None,
     ) -> None:
-        """`rng` gives the salts of files: use `random.SystemRandom()` on a real disk.
-        `file_bytes_max`: size of a file before the next is begun. `files_recycled`: how many
-        released files are kept to be written again, which syncs twice as fast as new ones."""
+        """
+        Args:
+            rng: gives the salts of files: use `random.SystemRandom()` on a real disk.
+            file_bytes_max: size of a file before the next is begun.
+            files_recycled: how many released files are kept to be written again, which syncs
+                twice as fast as new ones.
+            backups_max: how many released files are kept as they are, before that.
+            drops_cache: the system need not keep what is durable in memory.
+            flush: when to sync what was written and accepted; None: each group is synced
+                before it is accepted.
+        """
         self.open_group = CommitGroup()
         self.mark = BEGINNING
         """End of what is durable. Read it and swap the cache with no await between."""
+        self.replayed = BEGINNING
+        """While `replay` runs: end of the group that it yielded last."""
         self.failure: OSError | None = None
         """Why the journal is poisoned. From then on kicks are ignored."""
         self._disk = disk
         self._directory = directory
         self._policy = policy or CommitPolicy()
         self._may_wait = not self._policy.flush_when_queue_empty and self._policy.group_wait_ms > 0
-        self._files = JournalFiles(disk, directory, rng, file_bytes_max, files_recycled)
+        self._files = JournalFiles(
+            disk, directory, rng, file_bytes_max, files_recycled, backups_max
+        )
+        self._drops_cache = drops_cache
+        self._flush: PageCacheFlush | None = None
+        if flush is not None:
+            self._flush = PageCacheFlush(
+                disk, flush, drops_cache=drops_cache, on_synced=self._synced
+            )
         self._is_replayed = False
-
         self._bytes_in_flight = 0
-        self._durable: deque[CommitGroup] = deque()  # at most two: callbacks not run yet
+        self._accepted: deque[CommitGroup] = deque()  # at most two: callbacks not run yet
         self._parked: trio.lowlevel.Task | None = None
         self._is_timing = False
         self._acknowledger: trio.lowlevel.Task | None = None
@@ -119,26 +104,28 @@ class Journal:
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
         self._sequence = 0  # of the last group written
-
-        self._groups = self._entries = self._bytes = self._syncs = self._rolls = 0
-        self._sync_seconds_total = self._sync_seconds_max = 0.0
+        self._meters = JournalMeters()
+        self._entries_in_flight = 0
 
     # --- queueing
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of frames that are not durable yet."""
+        """Bytes of frames that are not accepted yet, so they take memory here."""
         return self.open_group.nbytes + self._bytes_in_flight
 
     @property
     def queued_callbacks(self) -> int:
         """How many wait for the next group, also those that have no frame in it."""
-        return len(self.open_group.on_durable)
+        waiting = 0 if self._flush is None else self._flush.waiting_callbacks
+        return len(self.open_group.on_durable) + len(self.open_group.on_accepted) + waiting
 
     @property
     def is_idle(self) -> bool:
         """Everything that was ever queued is durable."""
-        return not self.open_group.views and not self._bytes_in_flight
+        if self.open_group.views or self._bytes_in_flight:
+            return False
+        return self._flush is None or self._flush.is_idle
 
     def when_durable(self, done: Callable[[], None]) -> None:
         """Calls `done` when all that is queued now is durable; at once if nothing is."""
@@ -153,25 +140,21 @@ class Journal:
         chunk. What is added without it goes with the next group that is kicked."""
         group = self.open_group
         group.is_kicked = True
-        if self._may_wait:
-            if group.queued_at is None:
-                group.queued_at = trio.current_time()
-            if self._is_timing and not self._policy.is_full(group.nbytes, group.entries):
-                return
+        if group.queued_at is None:
+            group.queued_at = trio.current_time()
+        if self._is_timing and not self._policy.is_full(group.nbytes, group.entries):
+            return
         task = self._parked
         if task is not None:
             self._parked = None
             trio.lowlevel.reschedule(task)
 
     def statistics(self) -> JournalStatistics:
-        return JournalStatistics(
-            self._groups,
-            self._entries,
-            self._bytes,
-            self._syncs,
-            self._rolls,
-            self._sync_seconds_total,
-            self._sync_seconds_max,
+        return self._meters.statistics(
+            queued_bytes=self.queued_bytes,
+            queued_entries=self.open_group.entries + self._entries_in_flight,
+            mark=self.mark,
+            unsynced_bytes=0 if self._flush is None else self._flush.unsynced_bytes,
         )
 
     # --- the task
@@ -187,6 +170,8 @@ class Journal:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acknowledge)
             nursery.start_soon(self._files.prepare_spares)
+            if self._flush is not None:
+                nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
             try:
                 await self._commit_groups()
                 nursery.cancel_scope.cancel()
@@ -201,6 +186,21 @@ class Journal:
                 "acknowledged. Cure: see to the disk, then start again; the journal is replayed"
             ) from self.failure
 
+    async def _sync_later(self, flush: PageCacheFlush, running: trio.CancelScope) -> None:
+        try:
+            await flush.run()
+        except OSError as error:
+            self.failure = error  # no await from here on: nothing more is accepted
+            self._accepted.clear()
+            running.cancel()
+        finally:
+            flush.close()
+
+    def _synced(self, mark: Mark, seconds: float) -> None:
+        """All up to `mark` is durable now; it had been accepted before."""
+        self.mark = mark
+        self._meters.synced(seconds)
+
     async def _commit_groups(self) -> None:
         """Returns only when poisoned."""
         while True:
@@ -208,18 +208,19 @@ class Journal:
                 await self._wait_due()
             group = self.open_group
             self.open_group = CommitGroup()
-            self._bytes_in_flight = group.nbytes
+            self._bytes_in_flight, self._entries_in_flight = group.nbytes, group.entries
             if group.views:
+                self._meters.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:
                     await self._write(group)
                 except OSError as error:
                     self.failure = error
-                    self._durable.clear()
+                    self._accepted.clear()
                     return
             else:  # only callbacks: all that was queued before them is durable
                 await trio.lowlevel.checkpoint()
-            self._bytes_in_flight = 0
-            self._durable.append(group)
+            self._bytes_in_flight = self._entries_in_flight = 0
+            self._accepted.append(group)
             if self._is_due():
                 # Hand the next group to the disk first; the callbacks run meanwhile.
                 self._wake_acknowledger()
@@ -264,27 +265,39 @@ class Journal:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _write(self, group: CommitGroup) -> None:
-        size = group_bytes(group.nbytes)
+        flush, synced_sequence = self._flush, self._sequence
+        size = group_bytes(group.nbytes, is_late=flush is not None)
+        if flush is not None:
+            await flush.wait_room()
         if self._file is None or self._offset + size > self._file.size:
             await self._roll(size)
         assert self._file is not None
-        views = group_views(self._header, self._sequence + 1, group.entries, group.views)
+        if flush is not None:
+            synced_sequence = flush.synced_sequence
+            size = group_bytes(group.nbytes, is_late=synced_sequence != self._sequence)
+        views = group_views(
+            self._header, self._sequence + 1, group.entries, group.views, synced_sequence
+        )
         assert sum(map(len, views)) == size, "nbytes of the group is not what its views hold"
         started = trio.current_time()
-        await self._file.write_at_synced(self._offset, views)
-        seconds = trio.current_time() - started
+        if flush is None:
+            await self._file.write_at_synced(self._offset, views)
+        else:
+            await self._file.write_at(self._offset, views)
+        ended = trio.current_time()
 
         self._sequence += 1
         self._offset += size
         if self._offset * 2 > self._file.size:
             self._files.ask_spare()
-        self.mark = Mark(self._header.file_id, self._offset)
-        self._groups += 1
-        self._entries += group.entries
-        self._bytes += size
-        self._syncs += 1
-        self._sync_seconds_total += seconds
-        self._sync_seconds_max = max(self._sync_seconds_max, seconds)
+        end = Mark(self._header.file_id, self._offset)
+        if flush is None:
+            self.mark = end
+            self._meters.synced(ended - started)
+        else:
+            flush.written(end, self._sequence, size)
+        waited_s = ended - (started if group.queued_at is None else group.queued_at)
+        self._meters.group_written(group.entries, size, waited_s, is_late=flush is not None)
 
     def _wake_acknowledger(self) -> None:
         task = self._acknowledger
@@ -306,17 +319,32 @@ class Journal:
 
     def _run_callbacks(self) -> None:
         # One deque for both callers: the order is the order of commits.
-        while self._durable:
-            for on_durable in self._durable.popleft().on_durable:
+        while self._accepted and self.failure is None:
+            group = self._accepted.popleft()
+            for on_accepted in group.on_accepted:
+                on_accepted()
+            if self._flush is not None:
+                self._flush.when_synced(group.on_durable)
+                continue
+            for on_durable in group.on_durable:
                 on_durable()
 
     async def _roll(self, group_size: int) -> None:
+        started = trio.current_time()
         if self._file is not None:
+            if self._flush is not None:
+                # The next file's header says with which group this one ends.
+                await self._flush.wait_synced()
+            elif self._drops_cache:
+                await self._file.sync(drops_cache=True)
             self._file.close()
             self._file = None
-            self._rolls += 1
+            self._meters.rolls += 1
         self._file, self._header = await self._files.begin_next(self._sequence + 1, group_size)
-        self._syncs += 1
+        if self._flush is not None:
+            path = self._files.path(file_name(self._header.file_id))
+            await self._flush.begin_file(path, self._sequence)
+        self._meters.file_begun(trio.current_time() - started)
         self._offset = FIRST_GROUP_OFFSET
 
     async def release_before(self, mark: Mark) -> None:
@@ -325,20 +353,23 @@ class Journal:
 
     # --- replay
 
-    async def replay(self, from_mark: Mark) -> AsyncGenerator[memoryview, None]:
+    async def replay(
+        self, from_mark: Mark, nursery: trio.Nursery | None = None
+    ) -> AsyncGenerator[memoryview, None]:
         """The payload of each group after `from_mark`, in order: frames one after the other.
 
-        Holds one read in memory: a mebibyte or one group. Changes no file, but removes
-        leftovers. When it ends, `mark` is the end of what was found, made durable. Make a
-        checkpoint of what was replayed before you acknowledge anything. Raises
-        JournalCorrupt, or OSError, and then the bookie must not start.
+        Holds two reads of 4 MiB or a group; the second only with a `nursery` to read ahead in.
+        Changes no bytes, but removes leftovers. Then `mark` is the end of what was found, made
+        durable. Make a checkpoint of that before you acknowledge anything. Raises JournalCorrupt
+        or OSError: the bookie must not start.
         """
         assert not self._is_replayed, "the journal was replayed before"
         last_sequence: int | None = 0 if from_mark == BEGINNING else None
-        self.mark = from_mark
+        self.mark, tail = from_mark, UnprovenTail(self._disk)
         await self._files.find(from_mark)
         for file_id in self._files.ids:
             file = await self._disk.open(self._files.path(file_name(file_id)))
+            ahead = ReadAhead(file, nursery)
             try:
                 start = from_mark.offset if file_id == from_mark.file_id else 0
                 scanner = FileScanner(
@@ -347,9 +378,12 @@ class Journal:
                     file.size,
                     last_sequence=last_sequence,
                     start=start,
+                    is_next=file_id != self._files.ids[0],
                 )
                 while (wanted := scanner.wanted) is not None:
-                    for group in scanner.feed(await file.read(*wanted)):
+                    for group in scanner.feed(await ahead.read(*wanted)):
+                        tail.add(scanner.name, group)
+                        self.replayed = Mark(file_id, group.end)
                         yield group.payload
                 if scanner.end > start:
                     # It may have come from the cache of a process that was killed.
@@ -357,8 +391,10 @@ class Journal:
                     self.mark = Mark(file_id, scanner.end)
                 last_sequence = scanner.last_sequence
             finally:
+                ahead.close()
                 file.close()
+        await tail.write_again()
         await self._files.free_leftovers()
         # Unknown only if all before the mark is damaged: then go on with one never used.
-        self._sequence = last_sequence if last_sequence is not None else 1 << 62
+        self._sequence = last_sequence if last_sequence is not None else SEQUENCE_UNKNOWN
         self._is_replayed = True

@@ -1,11 +1,14 @@
-"""The files of one journal directory: the next to write, those still needed, those to recycle.
+"""The files of one journal directory: the next to write, those still needed, those kept for
+people to look at, those to recycle.
 
 Used by `storage/journal.py` alone. Must never let go of a file that a replay may need, begin
-a file under an id used before, or hand out a file whose name and header are not durable.
+a file under an id used before, or hand out a file whose name and header are not durable. On a
+full disk it waits for room: until a file is named there is nothing in it that could be in doubt.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from typing import Final
@@ -23,7 +26,12 @@ from bookie.core.journal import (
     file_name,
 )
 from bookie.storage.disk import Disk, File
+from bookie.storage.reserve import is_no_room
 
+_log = logging.getLogger(__name__)
+
+ASK_DISK_S: Final = 0.5
+"""How often a disk without room for the next file is asked: nobody tells when there is some."""
 _SPARE_PREFIX: Final = "spare-"
 _ZEROS: Final = bytes(1 << 20)
 
@@ -38,9 +46,11 @@ class JournalFiles:
         rng: random.Random,
         file_bytes_max: int,
         files_recycled: int,
+        backups_max: int = 0,
     ) -> None:
         assert file_bytes_max >= 2 * FIRST_GROUP_OFFSET, f"file_bytes_max {file_bytes_max}"
         assert files_recycled >= 0, f"files_recycled {files_recycled}"
+        assert backups_max >= 0, f"backups_max {backups_max}"
         self.ids: list[int] = []
         """Of files a replay may need, in order, without a gap."""
         self._disk = disk
@@ -50,6 +60,8 @@ class JournalFiles:
         self._files_recycled = files_recycled
         self._last_id = 0
         self._current_id = 0
+        self._backups_max = backups_max
+        self._backups: deque[str] = deque()  # released and kept as they are, oldest first
         self._leftovers: list[str] = []
         self._free: deque[str] = deque()  # names of files to write again
         self._spares_made = 0
@@ -84,30 +96,29 @@ class JournalFiles:
     async def free_leftovers(self) -> None:
         """Recycles or removes what `find` saw and no replay needs. Not before it succeeded."""
         while self._leftovers:
-            name = self._leftovers.pop()
+            name = self._leftovers.pop(0)  # in order, for the newest are kept as backups
             if name.startswith(_SPARE_PREFIX):
                 await self._disk.remove(self.path(name))
             else:
-                await self._set_free(name)
+                await self._release(name)
 
     async def begin_next(self, first_sequence: int, group_size: int) -> tuple[File, FileHeader]:
-        """The next file, durably named and begun, with room for a group of `group_size` bytes."""
+        """The next file, durably named and begun, with room for a group of `group_size` bytes.
+
+        Waits while the disk has no room for it. Raises OSError for anything else.
+        """
         file_id = self._last_id + 1
         path = self.path(file_name(file_id))
+        file_bytes = max(self._file_bytes_max, FIRST_GROUP_OFFSET + group_size)
         async with self._spare_lock:
-            if not self._free:
-                await self._make_spare()
+            await self._name_next(path, file_bytes)
             self._is_spare_asked = False
-            await self._disk.rename(self.path(self._free.popleft()), path)
         self._last_id = file_id
         await self._disk.sync_directory(self._directory)
         file = await self._disk.open(path, has_own_thread=True)
         try:
-            file_bytes = max(self._file_bytes_max, FIRST_GROUP_OFFSET + group_size)
             if file.size > file_bytes:
                 await file.truncate(file_bytes)
-            elif file.size < file_bytes:
-                await _fill_with_zeros(file, file_bytes)
             header = FileHeader(file_id, self._rng.getrandbits(64), first_sequence)
             await file.write_at_synced(0, [encode_file_header(header)])
         except BaseException:
@@ -117,13 +128,62 @@ class JournalFiles:
         self._current_id = file_id
         return file, header
 
+    async def _name_next(self, path: str, file_bytes: int) -> None:
+        waits_since = None
+        while True:
+            try:
+                if not self._free:
+                    await self._make_spare()
+                name = self._free[0]
+                await self._grow(name, file_bytes)
+                await self._disk.rename(self.path(name), path)
+                break
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                if waits_since is None:
+                    waits_since = trio.current_time()
+                    _log.warning(
+                        "journal waits for room for its next file directory=%s file_bytes=%d "
+                        "cause=%s. Adds and fences wait, reads go on. Cure: free the disk; it "
+                        "then goes on by itself",
+                        self._directory,
+                        file_bytes,
+                        error,
+                    )
+            # A checkpoint may let go of a file meanwhile, or somebody makes room.
+            await trio.sleep(ASK_DISK_S)
+        self._free.popleft()
+        if waits_since is not None:
+            waited_s = trio.current_time() - waits_since
+            _log.info("journal goes on directory=%s waited_s=%.1f", self._directory, waited_s)
+
+    async def _grow(self, name: str, file_bytes: int) -> None:
+        """A file to be written again may be of an earlier setting, or too small for a group."""
+        file = await self._disk.open(self.path(name))
+        try:
+            if file.size < file_bytes:
+                await _fill_with_zeros(file, file_bytes)
+        except OSError:
+            # What a failed sync left is unknown: nothing is ever written to this file again.
+            self._free.popleft()
+            await self._disk.remove(self.path(name))
+            raise
+        finally:
+            file.close()
+
     async def release_before(self, mark: Mark) -> None:
         """Lets go of files that end before `mark`; never of the one being written."""
         released: list[str] = []
         while self.ids and self.ids[0] < mark.file_id and self.ids[0] != self._current_id:
             released.append(file_name(self.ids.pop(0)))
         for name in released:
-            await self._set_free(name)
+            await self._release(name)
+
+    async def _release(self, name: str) -> None:
+        self._backups.append(name)
+        while len(self._backups) > self._backups_max:
+            await self._set_free(self._backups.popleft())
 
     async def _set_free(self, name: str) -> None:
         if len(self._free) < self._files_recycled:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import weakref
+from collections import OrderedDict
 
 from bookie.core.caches import WriteCache
 from bookie.core.ledger_state import LedgerState
@@ -28,7 +29,8 @@ class LedgerStates:
     _EVICT_STEPS = 32
 
     def __init__(self, index: Index, cache: WriteCache, states_max: int) -> None:
-        self.held: dict[int, LedgerState] = {}
+        # Ordered: to find the first key of a dict takes a step per key that was there before it.
+        self.held: OrderedDict[int, LedgerState] = OrderedDict()
         self._index = index
         self._cache = cache
         self._states_max = states_max
@@ -40,7 +42,7 @@ class LedgerStates:
     def get(self, ledger_id: int) -> LedgerState | None:
         """The state, or None if the ledger was never seen. A deleted ledger has one, too, as
         long as its tombstone is kept. Raises BookieIoError if the index record is damaged."""
-        state = self.held.pop(ledger_id, None)
+        state = self.held.get(ledger_id)
         if state is None:
             state = self._alive.get(ledger_id)
             if state is None:
@@ -48,7 +50,9 @@ class LedgerStates:
                 if state is None:
                     return None
                 self._alive[ledger_id] = state
-        self.held[ledger_id] = state
+            self.held[ledger_id] = state
+        else:
+            self.held.move_to_end(ledger_id)
         self._evict()
         return state
 
@@ -81,6 +85,11 @@ class LedgerStates:
         """So many states cannot be let go that a checkpoint must come first: fences and explicit
         LACs of ever new ledgers fill no cache."""
         return len(self._dirty) >= self._states_max
+
+    @property
+    def are_changes_over(self) -> bool:
+        """There are twice as many: nothing that could change another may be taken."""
+        return len(self._dirty) >= 2 * self._states_max
 
     def saved(self) -> None:
         """What `take_changed` gave is durable in the index."""
@@ -118,8 +127,7 @@ class LedgerStates:
         for _ in range(min(self._EVICT_STEPS, len(self.held) - 1)):
             if len(self.held) <= self._states_max:
                 return
-            ledger_id = next(iter(self.held))
-            state = self.held.pop(ledger_id)
+            ledger_id, state = self.held.popitem(last=False)
             if (
                 state.watchers
                 or ledger_id in self._dirty

@@ -1,94 +1,115 @@
-"""The storage engine of one ledger directory: add, read, fence, checkpoint, replay.
+"""The storage engine of one ledger directory: add, read, fence, checkpoint.
 
 Answers for what a bookie promised: whatever was acknowledged is read back with the same bytes,
 and a fence holds, over any crash. The parts decide how; here is what is called when. Adds do
-not pass through here: `bookie.core.adds` writes cache and journal group itself.
+not pass through here: `bookie.core.adds` writes cache and journal group itself. The journals
+belong to all directories of a bookie: `bookie_storage` replays and runs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import trio
 
 from bookie.core.availability import EntriesHeld
 from bookie.core.caches import ReadCache, WriteCache
-from bookie.core.journal import JournalFailed
-from bookie.core.journal_frames import encode_explicit_lac, encode_fence, iterate_frames
+from bookie.core.disk_space import WriteGate
+from bookie.core.journal import Mark
+from bookie.core.journal_frames import encode_explicit_lac, encode_fence
 from bookie.core.ledger_state import LedgerState
+from bookie.core.segments import SegmentPool
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.checkpoint_task import CheckpointTask
 from bookie.storage.disk import Buffer, Disk
+from bookie.storage.doubts import DirectoryDoubts
 from bookie.storage.entry_listing import list_entries
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.entry_reads import EntryReader
-from bookie.storage.garbage_collector import Collected, GarbageCollector
+from bookie.storage.found_logs import FoundLogs
+from bookie.storage.garbage_collector import GarbageCollector
 from bookie.storage.index import Index, KeyValue
+from bookie.storage.index_changes import IndexChanges
 from bookie.storage.journal import Journal
+from bookie.storage.journal_release import JournalRelease
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.replay import replay_frame
-from bookie.storage.settings import StorageFailed, StorageOptions, StorageStatistics
-from ledger.errors import FinalError, NoSuchEntry, NoSuchLedger, UnknownLedgerState
+from bookie.storage.replay import Taker
+from bookie.storage.scrubber import Scrubber
+from bookie.storage.settings import StorageOptions, StorageStatistics
+from bookie.storage.storage_meters import DirectoryStatistics
+from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 
 class LedgerStorage:
-    """`start`, then `run` once; no call but `start` before that.
-
-    After a failure (of the journal or of a checkpoint) `run` raises, and nothing more is
-    acknowledged: the process must exit. Starting is always replaying.
+    """`load`, replay into `taker`, `checkpoint`, then `task.run`; each once, and no other call
+    before. After a failed checkpoint it raises, and nothing more is taken: the process must exit.
     """
 
     def __init__(
         self,
         disk: Disk,
         directory: str,
+        number: int,
         pairs: KeyValue,
-        journal: Journal,
+        release: JournalRelease,
         *,
         now_ms: Callable[[], int],
-        options: StorageOptions | None = None,
+        options: StorageOptions,
+        spares: SegmentPool,
     ) -> None:
-        """`pairs` is the index store that belongs to `directory`; `journal` is not replayed."""
-        options = options or StorageOptions()
-        self.journal = journal
-        self.now_ms = now_ms
-        self.cache = cache = WriteCache(options.write_cache_bytes // 2)
+        """`number`: which of the bookie's ledger directories it is, from 0. `pairs` is the index
+        store that belongs to it. `release`: of the bookie's journals. `spares`: for its cache."""
+        self.directory = directory
+        self._journals = release.journals
+        self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares)
         self._read_cache = blocks = ReadCache(options.read_cache_bytes)
         self._index = index = Index(pairs)
-        self._logs = logs = EntryLogs(disk, directory, log_bytes_max=options.entry_log_bytes_max)
-        self._states = states = LedgerStates(index, cache, options.states_max)
-        self.states = states.held
-        """States in memory, for the add path; `state` also asks the index."""
-        self._reader = EntryReader(
-            cache, blocks, index, logs, read_ahead_bytes=options.read_ahead_bytes
+        self._logs = logs = EntryLogs(
+            disk,
+            directory,
+            log_bytes_max=options.entry_log_bytes_max,
+            flush_bytes=options.flush_entrylog_bytes,
         )
+        self._states = states = LedgerStates(index, cache, options.states_max)
+        self.states = states.held  # for the add path; `state` also asks the index
+        self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
         self._checkpointer = Checkpointer(
             disk,
             directory,
-            journal=journal,
+            number,
+            release=release,
             cache=cache,
             read_cache=blocks,
             index=index,
             logs=logs,
             states=states,
         )
-        self._task = CheckpointTask(self._checkpointer, options.checkpoint_interval_s)
-        self._garbage = GarbageCollector(
+        self.task = task = CheckpointTask(self._checkpointer, options.checkpoint_interval_s)
+        release.join(number, task.ask)
+        self.taker = Taker(cache, states)
+        self.doubts = DirectoryDoubts(pairs, changes := IndexChanges(task.writing, task.poison))
+        self.scrubber = Scrubber(disk, index, pairs, logs, changes, options.scrub_bytes_per_s)
+        self.garbage = GarbageCollector(
+            disk,
+            directory,
+            pairs,
             index=index,
             logs=logs,
             states=states,
             cache=cache,
             read_cache=blocks,
-            writing=self._task.writing,
+            changes=changes,
             now_ms=now_ms,
             options=options.garbage,
+            log_bytes_max=options.entry_log_bytes_max,
         )
-        self._frames_replayed = 0
-        self._logs_missing = 0
+        self._found = FoundLogs(logs, index)
 
     # --- ledgers
+
+    def journal_of(self, ledger_id: int) -> Journal:
+        return self._journals[ledger_id % len(self._journals)]
 
     def state(self, ledger_id: int) -> LedgerState | None:
         """What is known of a ledger, from memory or index; None if it was never seen.
@@ -98,8 +119,7 @@ class LedgerStorage:
         return self._states.get(ledger_id)
 
     def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
-        """The state of a ledger seen for the first time. The key becomes durable with the
-        first frame that is journaled for the ledger."""
+        """Of a ledger seen for the first time; its first frame in the journal keeps the key."""
         return self._states.create(ledger_id, master_key)
 
     def state_changed(self, state: LedgerState) -> None:
@@ -116,7 +136,8 @@ class LedgerStorage:
             state.is_fence_durable = True
             on_durable()
 
-        group = self.journal.open_group
+        journal = self.journal_of(state.ledger_id)
+        group = journal.open_group
         if state.is_fenced:
             # Its frame is in this group or an earlier one, so it is durable when this one is.
             group.on_durable.append(durable)
@@ -124,7 +145,7 @@ class LedgerStorage:
             state.fence()
             self._states.changed(state)
             group.add(encode_fence(state.ledger_id, state.master_key), durable)
-        self.journal.kick()
+        journal.kick()
 
     def set_explicit_lac(
         self, state: LedgerState, lac: int, packet: Buffer, on_durable: Callable[[], None] | None
@@ -136,9 +157,10 @@ class LedgerStorage:
         state.set_explicit_lac(lac, packet)
         self._states.changed(state)
         frame = encode_explicit_lac(state.ledger_id, state.master_key, lac, packet)
-        self.journal.open_group.add(frame, on_durable)
+        journal = self.journal_of(state.ledger_id)
+        journal.open_group.add(frame, on_durable)
         if on_durable is not None:
-            self.journal.kick()
+            journal.kick()
 
     # --- entries
 
@@ -198,71 +220,29 @@ class LedgerStorage:
 
         Ask after each chunk of adds: asking also wakes the checkpoint task when it is time.
         """
-        return self._task.is_full
+        return self.task.is_full
 
-    async def wait_room(self) -> None:
-        """Returns when adds may go on. Raises StorageFailed or JournalFailed if never."""
-        await self._task.wait_room()
+    @property
+    def are_states_over(self) -> bool:
+        return self._states.are_changes_over
+
+    async def wait_room(self, gate: WriteGate | None = None) -> None:
+        """Returns when adds may go on, or `gate` takes none. Raises `task.failure` if never."""
+        await self.task.wait_room(gate)
 
     # --- life
 
-    @property
-    def failure(self) -> FinalError | None:
-        """Why the storage is poisoned: StorageFailed or JournalFailed, or None."""
-        return self._task.failure
-
-    async def start(self) -> None:
-        """Replays the journal and makes a checkpoint of it.
-
-        Raises JournalCorrupt, BookieIoError, StorageFailed or OSError: the bookie must not
-        start.
-        """
-        mark = await self._checkpointer.load_mark()
-        await self._find_logs()
-        async with aclosing(self.journal.replay(mark)) as payloads:
-            async for payload in payloads:
-                for frame in iterate_frames(payload):
-                    replay_frame(frame, self.cache, self._states)
-                    self._frames_replayed += 1
-                    if self._checkpointer.is_due:
-                        await self._task.make(moves_mark=False)
-        await self._task.make()
-
-    async def _find_logs(self) -> None:
-        found = await self._logs.start()
-        indexed = self._index.log_ids()
-        for log_id in found:
-            if log_id not in indexed:  # written, but no checkpoint finished; or half removed
-                await self._logs.remove(log_id)
-        self._logs_missing = sum(log_id not in found for log_id in indexed)
-        if indexed:
-            self._logs.skip_ids(indexed[-1])
-
-    async def run(self) -> None:
-        """Journal and checkpoints until cancelled. Raises JournalFailed or StorageFailed."""
-
-        async def guarded(task: Callable[[], Awaitable[None]]) -> None:
-            try:
-                await task()
-            except (JournalFailed, StorageFailed) as error:
-                self._task.poison(error)
-                nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(guarded, self.journal.run)
-            nursery.start_soon(guarded, self._task.run)
-        if self.failure is not None:
-            raise self.failure
+    async def load(self) -> None:
+        """Reads the marks and finds the entry logs. Raises BookieIoError or OSError."""
+        await self._checkpointer.load_marks()
+        await self._found.find(is_marked=self._checkpointer.is_marked)
 
     async def checkpoint(self) -> None:
         """Makes all that is in memory now durable in entry log and index. Not cancellable:
         half a checkpoint would be a failed one. Raises StorageFailed."""
         with trio.CancelScope(shield=True):
-            await self._task.make()
-
-    async def collect_garbage(self, is_deleted: Callable[[int], Awaitable[bool]]) -> Collected:
-        """One round of garbage collection; see `GarbageCollector.collect`."""
-        return await self._garbage.collect(is_deleted)
+            await self.task.make()
+            await self._found.remove_strays()  # the journals were replayed
 
     def close(self) -> None:
         """Closes files and index. Nothing is written: stopping is crashing."""
@@ -271,15 +251,43 @@ class LedgerStorage:
 
     def statistics(self) -> StorageStatistics:
         return StorageStatistics(
-            checkpoints=self._task.checkpoints,
-            checkpoint_seconds_last=self._task.seconds_last,
+            checkpoints=self.task.checkpoints,
+            checkpoint_seconds_last=self.task.seconds_last,
             entries_flushed=self._checkpointer.entries_flushed,
             entry_log_bytes_written=self._logs.bytes_written,
             write_cache_bytes=self.cache.nbytes,
             read_cache_bytes=self._read_cache.nbytes,
             disk_reads=self._reader.disk_reads,
             states=len(self.states),
-            frames_replayed=self._frames_replayed,
+            frames_replayed=self.taker.frames,
             entry_logs=len(self._index.log_ids()),
-            entry_logs_missing=self._logs_missing,
+            entry_logs_missing=self._found.missing,
         )
+
+    def details(self) -> DirectoryStatistics:
+        """All that operators look at."""
+        return DirectoryStatistics(
+            directory=self.directory,
+            write_cache_limit_bytes=2 * self.cache.bytes_max,
+            storage=self.statistics(),
+            reads=self._reader.meters.statistics(),
+            flushes=self.task.meters.statistics(),
+            garbage=self.garbage.meters.statistics(),
+            compaction=self.garbage.compaction_statistics(),
+            scrub=self.scrubber.statistics,
+            limbo=self.doubts.statistics,
+        )
+
+    @property
+    def stored_marks(self) -> Mapping[int, Mark]:
+        """Where replay would begin, by journal number, as far as this directory is concerned."""
+        return self._checkpointer.stored.marks
+
+    @property
+    def index_changes(self) -> int:
+        """Another number whenever the index may hold other ledgers than before."""
+        return self.task.checkpoints + self.garbage.meters.rounds
+
+    def ledger_ids(self, after: int, count_max: int) -> list[int]:
+        """Up to `count_max` ledgers of the index, in order, beginning after ledger `after`."""
+        return self._index.ledger_ids(after, count_max)

@@ -1,7 +1,7 @@
 """The disk door on a real file system: threads around system calls.
 
-Ordinary calls go to trio's threads, reads apart from writes; a journal file has a thread of
-its own, which costs less per hop and is never behind other work. Must never lose an OSError,
+Ordinary calls go to threads of their directory, reads apart from writes; a journal file has one
+of its own, which costs less per hop and is never behind other work. Must never lose an OSError,
 report a short write as done, or leave it open whether a write ended: cancelling waits.
 """
 
@@ -20,12 +20,11 @@ import trio
 
 from bookie.storage.direct_read import DIRECT_BYTES_MIN, open_direct, read_direct
 from bookie.storage.direct_write import DirectWrites, open_direct_write
+from bookie.storage.disk_threads import DiskThreads, Threads
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
-WRITE_THREADS_MAX = 4
-READ_THREADS_MAX = 8
 _VIEWS_MAX = 1024  # IOV_MAX of Linux
 _JOIN_BELOW_BYTES = 2048  # smaller views are cheaper to copy than to list
 
@@ -116,16 +115,15 @@ class RealFile:
         fd: int,
         path: str,
         *,
-        read_limiter: trio.CapacityLimiter,
-        write_limiter: trio.CapacityLimiter,
+        threads: Threads,
         direct_writes: DirectWrites,
         has_own_thread: bool,
     ) -> None:
         self._fd = fd
         self._path = path
         self._size = os.fstat(fd).st_size
-        self._read_limiter = read_limiter
-        self._write_limiter = write_limiter
+        self._read_limiter = threads.reads
+        self._write_limiter = threads.writes
         self._thread = _FileThread(f"journal {os.path.basename(path)}") if has_own_thread else None
         self._calls = 0  # under way
         self._is_closed = False
@@ -148,6 +146,10 @@ class RealFile:
             if self._thread is not None and limiter is self._write_limiter:
                 return await self._thread.run(do)
             return await trio.to_thread.run_sync(do, limiter=limiter)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = self._path  # whoever reads the last line must know which disk
+            raise
         finally:
             self._calls -= 1
             self._close_if_idle()
@@ -281,25 +283,24 @@ class RealDisk:
     """`bookie.storage.disk.Disk` on the file system. Make one per process."""
 
     def __init__(self) -> None:
-        self._read_limiter = trio.CapacityLimiter(READ_THREADS_MAX)
-        self._write_limiter = trio.CapacityLimiter(WRITE_THREADS_MAX)
+        self._threads = DiskThreads()
         self._direct_writes = DirectWrites()
         self._locks: list[int] = []
 
-    async def _call(self, do: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(do, limiter=self._write_limiter)
+    async def _call(self, directory: str, do: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(do, limiter=self._threads.of(directory).writes)
 
     async def open(
         self, path: str, *, is_new: bool = False, has_own_thread: bool = False
     ) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
-        fd = await self._call(lambda: os.open(path, flags, 0o640))
+        directory = os.path.dirname(path)
+        fd = await self._call(directory, lambda: os.open(path, flags, 0o640))
         try:
             return RealFile(
                 fd,
                 path,
-                read_limiter=self._read_limiter,
-                write_limiter=self._write_limiter,
+                threads=self._threads.of(directory),
                 direct_writes=self._direct_writes,
                 has_own_thread=has_own_thread,
             )
@@ -312,7 +313,8 @@ class RealDisk:
             with open(path, "rb") as file:
                 return file.read()
 
-        return await trio.to_thread.run_sync(do, limiter=self._read_limiter)
+        threads = self._threads.of(os.path.dirname(path))
+        return await trio.to_thread.run_sync(do, limiter=threads.reads)
 
     async def replace_file(self, path: str, data: bytes) -> None:
         def do() -> None:
@@ -326,7 +328,7 @@ class RealDisk:
             os.rename(temporary, path)
             _sync_directory(os.path.dirname(path) or ".")
 
-        await self._call(do)
+        await self._call(os.path.dirname(path), do)
 
     async def list_directory(self, path: str) -> list[str]:
         def do() -> list[str]:
@@ -335,23 +337,26 @@ class RealDisk:
             except FileNotFoundError:
                 return []
 
-        return await self._call(do)
+        return await self._call(path, do)
 
     async def make_directory(self, path: str) -> None:
-        await self._call(lambda: _make_directory(path))
+        await self._call(path, lambda: _make_directory(path))
 
     async def rename(self, old: str, new: str) -> None:
-        await self._call(lambda: os.rename(old, new))
+        await self._call(os.path.dirname(new), lambda: os.rename(old, new))
 
     async def remove(self, path: str) -> None:
-        await self._call(lambda: os.remove(path))
+        await self._call(os.path.dirname(path), lambda: os.remove(path))
 
     async def sync_directory(self, path: str) -> None:
-        await self._call(lambda: _sync_directory(path))
+        await self._call(path, lambda: _sync_directory(path))
 
     async def space(self, path: str) -> tuple[int, int]:
-        found = await self._call(lambda: os.statvfs(path))
+        found = await self._call(path, lambda: os.statvfs(path))
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    async def device(self, path: str) -> int:
+        return (await self._call(path, lambda: os.stat(path))).st_dev
 
     async def lock(self, path: str) -> None:
         def do() -> int:
@@ -363,7 +368,7 @@ class RealDisk:
                 raise
             return fd
 
-        self._locks.append(await self._call(do))
+        self._locks.append(await self._call(os.path.dirname(path), do))
 
     def close(self) -> None:
         """Gives the locks back. Threads belong to files and end with them."""

@@ -7,12 +7,15 @@ small; flushing and compacting run on a thread. Every error leaves as BookieIoEr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -25,7 +28,15 @@ from rocksdict import (
 
 from ledger.errors import BookieIoError, InvalidArgument
 
+_log = logging.getLogger(__name__)
+
 MIB = 1 << 20
+_IN_USE = ("lock hold by current process", "While lock file")
+"""RocksDB's words for it. Not just "lock": damage is told as "block checksum mismatch"."""
+_CURE = (
+    "Cure: see to the disk; if the index is damaged, stop the bookie and make it again: "
+    "`ledgerstream bookie rebuild-index CONFIG`"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +63,29 @@ class RocksKeyValue:
     Opening and all calls but `flush` and `compact` are synchronous.
     """
 
-    def __init__(self, path: str, options: RocksOptions | None = None) -> None:
-        """Raises BookieIoError; says so if another process has the directory open."""
+    def __init__(
+        self, path: str, options: RocksOptions | None = None, *, is_read_only: bool = False
+    ) -> None:
+        """Raises BookieIoError; says so if another process has the directory open.
+
+        `is_read_only`: takes no lock, changes and makes nothing; sees what was flushed when it was
+        opened.
+        """
         self._path = path
+        access = AccessType.read_only() if is_read_only else AccessType.read_write()
         try:
-            self._db = Rdict(path, _rocks_options(options or RocksOptions()))
+            rocks = _rocks_options(options or RocksOptions())
+            # Unless the column family is named, rocksdict opens a directory that exists with the
+            # options it was made with, as far as these were stored: with a block cache of 8 MiB.
+            families = {"default": rocks}
+            self._db = Rdict(path, rocks, column_families=families, access_type=access)
         except Exception as error:
-            if "lock" in str(error).lower():
+            if any(sign in str(error) for sign in _IN_USE):
                 raise BookieIoError(
                     f"index {path} is in use by another process: {error}. Cure: stop the other "
                     "bookie, or give this one directories of its own"
                 ) from error
-            raise BookieIoError(f"index {path} cannot be opened: {error}") from error
+            raise BookieIoError(f"index {path} cannot be opened: {error}. {_CURE}") from error
         self._no_wal = WriteOptions()
         # A property, although the stubs say it is a method.
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -76,7 +98,7 @@ class RocksKeyValue:
             raise self._failed(what, error) from error
 
     def _failed(self, what: str, error: Exception) -> BookieIoError:
-        return BookieIoError(f"index {self._path}: {what} failed: {error}")
+        return BookieIoError(f"index {self._path}: {what} failed: {error}. {_CURE}")
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -131,8 +153,20 @@ class RocksKeyValue:
             await trio.to_thread.run_sync(self._db.compact_range, None, None)
 
     def close(self) -> None:
-        with self._mapped("close"):
-            self._db.close()
+        """Never fails: RocksDB flushes here what nobody counts on, and cannot once one of its
+        background threads has met damage."""
+        try:
+            with self._mapped("close"):
+                self._db.close()
+        except BookieIoError as error:
+            _log.warning("index closed without its last flush cause=%s", error)
+
+
+def index_opener(cache_bytes: int, directories: int) -> Callable[[str], RocksKeyValue]:
+    """Opens the index stores of so many ledger directories, which have equal shares of
+    `cache_bytes`."""
+    options = RocksOptions(block_cache_bytes=cache_bytes // directories)
+    return partial(RocksKeyValue, options=options)
 
 
 def _rocks_options(options: RocksOptions) -> Options:

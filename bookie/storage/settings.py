@@ -1,10 +1,12 @@
-"""What one ledger directory may be told, what it tells, and how it fails."""
+"""What ledger directories may be told, what they tell, and how they fail."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from bookie.core.garbage import GarbageOptions
+from bookie.core.read_ahead import ReadAhead
 from ledger.errors import FinalError, InvalidArgument
 
 MIB = 1 << 20
@@ -16,17 +18,23 @@ class StorageFailed(FinalError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
-    """How one ledger directory behaves. Sizes in bytes, times in seconds."""
+    """How a ledger directory behaves, or several together. Sizes in bytes, times in seconds."""
 
     write_cache_bytes: int = 128 * MIB
     """Both halves together. The larger, the longer the runs in entry logs."""
     read_cache_bytes: int = 64 * MIB
     read_ahead_bytes: int = 256 * 1024
     """How much of a run is read with the entry that was asked for."""
+    read_ahead_entries_max: int = 4096
+    """And how many entries of it at most."""
     entry_log_bytes_max: int = 1024 * MIB
     """When an entry log is sealed. The smaller, the sooner deleted ledgers give space back."""
+    flush_entrylog_bytes: int = 16 * MIB
+    """An entry log is synced each time so much was written: then no sync takes long. 0 is off."""
     checkpoint_interval_s: float = 10.0
     """The longer, the more there is to replay when the bookie starts."""
+    scrub_bytes_per_s: float = 0.0
+    """What is read in each directory to look for damage; 0 is off."""
     states_max: int = 100_000
     """Ledgers known in memory, beside those with entries in the write cache. So many new or
     changed ones cause a checkpoint."""
@@ -36,15 +44,36 @@ class StorageOptions:
         for name in ("write_cache_bytes", "entry_log_bytes_max", "states_max"):
             if getattr(self, name) < 2:
                 raise InvalidArgument(f"{name} {getattr(self, name)}: give 2 or more")
-        for name in ("read_cache_bytes", "read_ahead_bytes"):
+        for name in ("read_cache_bytes", "read_ahead_bytes", "flush_entrylog_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidArgument(f"{name} {getattr(self, name)}: give 0 or more")
+        if self.read_ahead_entries_max < 1:
+            raise InvalidArgument("read_ahead_entries_max 0: give 1 or more, the one asked for")
         if not self.checkpoint_interval_s > 0:
             raise InvalidArgument(f"checkpoint_interval_s {self.checkpoint_interval_s}: give > 0")
+
+    def read_ahead(self) -> ReadAhead:
+        """How much one directory with these options reads ahead."""
+        return ReadAhead(
+            self.read_cache_bytes,
+            bytes_max=self.read_ahead_bytes,
+            entries_max=self.read_ahead_entries_max,
+        )
+
+    def divided(self, directories: int) -> StorageOptions:
+        """The options of one of so many directories: what is in memory is shared out."""
+        return replace(
+            self,
+            write_cache_bytes=self.write_cache_bytes // directories,
+            read_cache_bytes=self.read_cache_bytes // directories,
+            states_max=max(self.states_max // directories, 2),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class StorageStatistics:
+    """Of one ledger directory, or of all of a bookie, see `total`."""
+
     checkpoints: int
     checkpoint_seconds_last: float
     entries_flushed: int
@@ -58,3 +87,12 @@ class StorageStatistics:
     entry_logs: int
     entry_logs_missing: int
     """The index points into these, but their files are gone: damage. Reads say so."""
+
+    @classmethod
+    def total(cls, statistics: Sequence[StorageStatistics]) -> StorageStatistics:
+        """Of all directories: sums, but the longest of the last checkpoints."""
+        if len(statistics) == 1:
+            return statistics[0]
+        sums = {name: sum(getattr(one, name) for one in statistics) for name in cls.__slots__}
+        seconds = max(one.checkpoint_seconds_last for one in statistics)
+        return cls(**{**sums, "checkpoint_seconds_last": seconds})

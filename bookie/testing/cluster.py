@@ -17,6 +17,7 @@ import trio
 
 from bookie.bookie import Bookie
 from bookie.config import KIB, MIB, BookieConfig
+from bookie.cookies import CookieMismatch
 from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
 from bookie.testing.metastore import MetadataOptions, SimMetadata
 from bookie.testing.network import NetworkOptions, SimNetwork
@@ -39,6 +40,8 @@ class _Node:
     config: BookieConfig
     disk: SimDisk
     process: SimProcess | None = None
+    is_lost: bool = False
+    """Its disk, or a part of it, is gone: it may never serve again."""
 
 
 class SimCluster:
@@ -99,8 +102,14 @@ class SimCluster:
 
     @property
     def bookies(self) -> list[str]:
-        """Names of all bookies, up or down. A bookie's id is `<name>:3181`."""
-        return list(self._nodes)
+        """Names of all bookies, up or down, that have their disks. A bookie's id is
+        `<name>:3181`."""
+        return [name for name, node in self._nodes.items() if not node.is_lost]
+
+    @property
+    def lost_bookies(self) -> list[str]:
+        """Names of those that `lose_disk` took from the cluster."""
+        return [name for name, node in self._nodes.items() if node.is_lost]
 
     def add_bookie(self) -> str:
         """A further bookie with an empty disk, not started yet; returns its name."""
@@ -113,6 +122,9 @@ class SimCluster:
     def disk(self, bookie: str) -> SimDisk:
         return self._nodes[bookie].disk
 
+    def config(self, bookie: str) -> BookieConfig:
+        return self._nodes[bookie].config
+
     def is_up(self, bookie: str) -> bool:
         process = self._nodes[bookie].process
         return process is not None and not process.finished.is_set()
@@ -124,7 +136,7 @@ class SimCluster:
 
     async def start_all(self) -> None:
         """Starts every bookie that is down, all at once, and waits for all."""
-        for name in self._nodes:
+        for name in self.bookies:
             if not self.is_up(name):
                 self.begin_bookie(name)
         for node in self._nodes.values():
@@ -152,9 +164,11 @@ class SimCluster:
                 store=self.metadata.connect(bookie),
                 now_ms=self._clock_of(bookie),
                 rng=rng,
+                boot_id=f"boot {node.disk.power_losses}",
             )
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
+                assert not node.is_lost, f"{bookie} serves although its disk is lost"
                 self.simulation.trace("started", bookie)
                 process.started.set()
 
@@ -200,6 +214,19 @@ class SimCluster:
             process.kill()
         elif kind is not CrashKind.PROCESS_KILLED:
             node.disk.crash(kind)
+
+    async def lose_disk(self, bookie: str, directory: str = "") -> None:
+        """The power of a bookie fails, and its disk does not come back: all of it, or what was
+        mounted at one of its directories. It is started once more, as its operator would before
+        he looks, and must refuse; from then on it is none of `bookies`."""
+        node = self._nodes[bookie]
+        await self.kill_bookie(bookie, CrashKind.POWER_LOST_TORN)
+        while self.is_up(bookie):  # somebody has started it meanwhile
+            await self.kill_bookie(bookie, CrashKind.POWER_LOST_TORN)
+        node.disk.wipe(directory)
+        node.is_lost = True
+        refused = self.begin_bookie(bookie)
+        await refused.finished.wait()
 
     def jump_clock(self, node: str, milliseconds: int) -> None:
         """The wall clock of a bookie or client goes forward or back."""
@@ -276,6 +303,8 @@ class SimCluster:
         names = ",".join(type(leaf).__name__ for leaf in leaves)
         self.simulation.trace("died", node.disk.name, names)
         node.disk.crash(CrashKind.PROCESS_KILLED)
+        if node.is_lost and all(isinstance(leaf, CookieMismatch) for leaf in leaves):
+            return  # as it must
         is_of_disk = any(_has_os_error(leaf) for leaf in leaves)
         is_of_world = all(isinstance(leaf, LedgerError | OSError) for leaf in leaves)
         if not (is_of_world and (is_of_disk or _is_retryable(leaves))):
@@ -321,8 +350,11 @@ def random_config(name: str, chance: random.Random) -> BookieConfig:
     what clients see may not depend on them."""
     choice = chance.choice
     frame_bytes_max = choice((8 * KIB, 16 * KIB, 64 * KIB))
+    journals, directories = choice((1, 1, 2, 3)), choice((1, 1, 2, 3))
     return dataclasses.replace(
         small_config(name, chance),
+        journal_directories=tuple(["/journal", "/journal-1", "/journal-2"][:journals]),
+        ledger_directories=tuple(["/ledgers", "/ledgers-1", "/ledgers-2"][:directories]),
         frame_bytes_max=frame_bytes_max,
         journal_group_wait_ms=choice((0, 2, 20)),
         journal_group_bytes_max=choice((1, 4 * KIB, 64 * KIB)),
@@ -331,11 +363,19 @@ def random_config(name: str, chance: random.Random) -> BookieConfig:
         journal_file_bytes_max=frame_bytes_max * choice((2, 4, 16)),
         journal_files_recycled=choice((0, 1, 2)),
         journal_queue_bytes_max=choice((64 * KIB, MIB)),
-        write_cache_bytes=frame_bytes_max * choice((2, 4, 16)),
+        write_cache_bytes=frame_bytes_max * choice((2, 4, 16)) * directories,
         entry_log_bytes_max=frame_bytes_max * choice((1, 4, 32)),
         checkpoint_interval_ms=choice((50, 500, 5000)),
         garbage_interval_ms=choice((300, 3000)),
-        read_cache_bytes=choice((64 * KIB, MIB)),
+        minor_compaction_interval_ms=choice((500, 5000, 3_600_000)),
+        minor_compaction_ms_max=choice((0, 100, 10_000)),
+        major_compaction_ratio_max=choice((0.8, 1.0)),
+        major_compaction_interval_ms=choice((1000, 20_000, 3_600_000)),
+        major_compaction_ms_max=choice((0, 300, 10_000)),
+        compaction_bytes_per_s_max=choice((0, 20 * KIB, MIB)),
+        compaction_free_bytes_min=choice((0, MIB)),
+        compaction_joins_small_logs=choice((False, True)),
+        read_cache_bytes=choice((64 * KIB, MIB)) * directories,
         read_ahead_bytes=choice((0, 1000, 32 * KIB)),
     )
 

@@ -11,7 +11,7 @@ import enum
 import errno
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import TypeVar
 
 import trio
 
@@ -19,6 +19,10 @@ from bookie.storage.disk import Buffer
 from bookie.testing.inode import Inode, PendingWrite, parent_of
 from bookie.testing.key_value import KeyValueStates, SimKeyValue
 from bookie.testing.scheduler import Simulation
+from bookie.testing.volumes import DiskOptions as DiskOptions
+from bookie.testing.volumes import Volumes
+
+ValueT = TypeVar("ValueT")
 
 
 class CrashKind(enum.Enum):
@@ -29,33 +33,19 @@ class CrashKind(enum.Enum):
     POWER_LOST_TORN = "power lost, each unsynced sector kept or not"
 
 
-@dataclass(slots=True)
-class DiskOptions:
-    """How a disk behaves; may be changed while it runs. Latencies are uniform up to `_max_s`,
-    times `slow_factor`."""
-
-    read_max_s: float = 0.001
-    write_max_s: float = 0.0005
-    sync_max_s: float = 0.005
-    slow_factor: float = 1.0
-    cached_read_probability: float = 0.8
-    capacity_bytes: int = 1 << 40
-    read_error_probability: float = 0.0
-    write_error_probability: float = 0.0
-    sync_error_probability: float = 0.0
-
-
 class SimDisk:
-    """A device with one file system. All state is in memory; all chance comes from the seed."""
+    """The disks of one machine: one file system, or several after `separate`. All state is in
+    memory; all chance comes from the seed."""
 
     def __init__(
         self, simulation: Simulation, name: str, options: DiskOptions | None = None
     ) -> None:
         self.simulation = simulation
         self.name = name
-        self.options = options or DiskOptions()
+        self.volumes = Volumes(options or DiskOptions())
         self.chance = simulation.chance(f"disk/{name}")
         self.syncs = 0
+        self.power_losses = 0
         self.on_operation: Callable[[str, str], None] | None = None
         """Called with kind and path in the middle of every operation, before it takes effect: a
         place to die at."""
@@ -68,6 +58,20 @@ class SimDisk:
         self.directories: dict[str, None] = {"": None, "/": None}
         self.key_values: dict[str, KeyValueStates] = {}
         self._mounted: MountedDisk | None = None
+
+    @property
+    def options(self) -> DiskOptions:
+        """Of the volume that has all that no other has."""
+        return self.volumes.options[""]
+
+    @options.setter
+    def options(self, options: DiskOptions) -> None:
+        self.volumes.options[""] = options
+
+    def separate(self, directories: Sequence[str]) -> None:
+        """Each of them is a disk of its own from now on, with options of its own."""
+        assert not self.inodes, f"disk {self.name} is in use and cannot be separated"
+        self.volumes.separate(directories)
 
     def mount(self) -> MountedDisk:
         """The door for a new incarnation; an earlier one is frozen."""
@@ -91,19 +95,28 @@ class SimDisk:
             for inode in inodes:
                 inode.settle_kill(chance)
         else:
+            self.power_losses += 1
             self._settle_names(kind, chance)
             for inode in inodes:
                 inode.settle_power_loss(chance, is_torn=kind is CrashKind.POWER_LOST_TORN)
         for states in self.key_values.values():
             states.settle(0 if kind is CrashKind.POWER_LOST_ALL else None, chance)
 
-    def wipe(self) -> None:
-        """The disk was replaced by an empty one. Freeze or crash first."""
+    def wipe(self, directory: str = "") -> None:
+        """The disk was replaced by an empty one; or only what was mounted at `directory`. Freeze
+        or crash first."""
         assert self._mounted is None, f"disk {self.name} is in use and cannot be wiped"
-        self.simulation.trace("disk wipe", self.name)
-        self.inodes, self.durable_inodes = {}, {}
-        self.pending_names, self.key_values = {}, {}
-        self.directories = {"": None, "/": None}
+        self.simulation.trace("disk wipe", self.name, directory)
+        below = f"{directory}/" if directory else ""
+        self.inodes = _without(self.inodes, below)
+        self.durable_inodes = _without(self.durable_inodes, below)
+        self.key_values = _without(self.key_values, below)
+        self.pending_names = {
+            path: changes
+            for path, changes in self.pending_names.items()
+            if not f"{path}/".startswith(below)
+        }
+        self.directories = {"": None, "/": None, **_without(self.directories, below)}
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """Rots one bit of a file, in memory and on the platter."""
@@ -113,6 +126,11 @@ class SimDisk:
     @property
     def used_bytes(self) -> int:
         return sum(inode.size for inode in self.inodes.values())
+
+    def used_bytes_of(self, volume: str) -> int:
+        """Of one of `volumes`."""
+        of = self.volumes.of
+        return sum(inode.size for path, inode in self.inodes.items() if of(path) == volume)
 
     def change_names(self, change: dict[str, Inode | None]) -> None:
         """Applies one atomic change of names in one directory; durable with the directory."""
@@ -141,6 +159,10 @@ class SimDisk:
             self.settle_directory(directory, chance.randint(0, pending) if is_torn else 0)
         self.pending_names = {}
         self.inodes = dict(self.durable_inodes)
+
+
+def _without(paths: dict[str, ValueT], below: str) -> dict[str, ValueT]:
+    return {path: value for path, value in paths.items() if not path.startswith(below)}
 
 
 class SimFile:
@@ -190,7 +212,8 @@ class SimFile:
         self, offset: int, size: int, *, drops_cache: bool = False
     ) -> bytes | bytearray | None:
         self._check()
-        if self._mounted.disk.chance.random() >= self._mounted.options.cached_read_probability:
+        options = self._mounted.disk.volumes.at(self._path)
+        if self._mounted.disk.chance.random() >= options.cached_read_probability:
             return None
         return self._inode.read(offset, size)
 
@@ -201,7 +224,7 @@ class SimFile:
 
     async def allocate(self, size: int) -> None:
         self._check()
-        self._mounted.check_space(size - self._inode.size)
+        self._mounted.check_space(self._path, size - self._inode.size)
         await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
         self._inode.extend(size)
 
@@ -216,7 +239,7 @@ class SimFile:
     def _begin_write(self, offset: int, views: Sequence[Buffer]) -> bytes:
         self._check()
         data = b"".join(views)
-        self._mounted.check_space(offset + len(data) - self._inode.size)
+        self._mounted.check_space(self._path, offset + len(data) - self._inode.size)
         return data
 
     def _check(self) -> None:
@@ -257,7 +280,7 @@ class MountedDisk:
         return bytes(inode.data)
 
     async def replace_file(self, path: str, data: bytes) -> None:
-        temporary = path + ".new"
+        temporary = path + ".tmp"
         if temporary in self.disk.inodes:
             await self.remove(temporary)
         file = await self.open(temporary, is_new=True)
@@ -303,8 +326,12 @@ class MountedDisk:
 
     async def space(self, path: str) -> tuple[int, int]:
         await self.operate("list", path, self.options.read_max_s)
-        capacity = self.options.capacity_bytes
-        return capacity, max(0, capacity - self.disk.used_bytes)
+        volume, capacity = self.disk.volumes.of(path), self.disk.volumes.at(path).capacity_bytes
+        return capacity, max(0, capacity - self.disk.used_bytes_of(volume))
+
+    async def device(self, path: str) -> int:
+        await trio.lowlevel.checkpoint()
+        return self.disk.volumes.number_of(path)
 
     async def lock(self, path: str) -> None:
         # One door per device is live at a time, so only this door can hold a lock.
@@ -326,9 +353,13 @@ class MountedDisk:
         if self.is_frozen:
             raise OSError(errno.ESHUTDOWN, f"the process using disk {self.disk.name} is dead")
 
-    def check_space(self, growth: int) -> None:
-        if growth > 0 and self.disk.used_bytes + growth > self.options.capacity_bytes:
-            raise OSError(errno.ENOSPC, f"disk {self.disk.name} is full")
+    def check_space(self, path: str, growth: int) -> None:
+        if growth <= 0:
+            return
+        volume = self.disk.volumes.of(path)
+        used = self.disk.used_bytes_of(volume)
+        if used + growth > self.disk.volumes.at(path).capacity_bytes:
+            raise OSError(errno.ENOSPC, f"disk {self.disk.name}{volume} is full")
 
     async def operate(self, kind: str, path: str, time_max_s: float) -> None:
         """Takes the time of one operation, and fails it if chance or death says so.
@@ -336,7 +367,7 @@ class MountedDisk:
         Not cancellable, as a call on a thread is not; the effect comes after it returned.
         """
         self.check()
-        options, chance = self.options, self.disk.chance
+        options, chance = self.disk.volumes.at(path), self.disk.chance
         with trio.CancelScope(shield=True):
             await trio.sleep(chance.uniform(0, time_max_s) * options.slow_factor)
         self.check()

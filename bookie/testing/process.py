@@ -34,7 +34,8 @@ class SimProcess:
         """Runs `body` until it ends, fails or is killed. What it fails of stays in `error`."""
         try:
             with self._scope:
-                await body()
+                if not self.is_dead:  # killed before it ran: its doors are gone already
+                    await body()
         except BaseExceptionGroup as group:
             # A cancellation from outside may come together with what it made fail.
             errors, cancellations = group.split(Exception)

@@ -1,0 +1,303 @@
+"""All journals and ledger directories of a bookie: who has what, starting, running, ending.
+
+Ledger `l` has its frames in journal `l mod journals` and its entries in directory `l mod
+directories`. What concerns one ledger goes to its directory; this module only finds it. Pure twin:
+`core/directories.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from bookie.core.availability import EntriesHeld
+from bookie.core.compaction import CompactionKind
+from bookie.core.directories import DirectoryMap
+from bookie.core.disk_space import WriteGate
+from bookie.core.journal import JournalFailed
+from bookie.core.ledger_state import LedgerState
+from bookie.core.segments import SegmentPool
+from bookie.storage.collected import Collected
+from bookie.storage.disk import Buffer, Disk
+from bookie.storage.index import KeyValue
+from bookie.storage.journal import Journal
+from bookie.storage.journal_release import JournalRelease
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.replay import replay_journal
+from bookie.storage.settings import StorageFailed, StorageOptions, StorageStatistics
+from ledger.errors import FinalError
+
+HasRoom = Callable[[str, int], Awaitable[bool]]
+
+
+class Lane(NamedTuple):
+    """Where ledgers with the same `id mod lanes` go; for the add path."""
+
+    journal_no: int
+    directory_no: int
+    journal: Journal
+    directory: LedgerStorage
+
+
+class BookieStorage:
+    """`start`, then `run` once; no call but `start` before that.
+
+    After a failure of any journal or directory `run` raises, and nothing more is acknowledged:
+    the process must exit. Starting is always replaying.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directories: Sequence[str],
+        key_value: Callable[[str], KeyValue],
+        journals: Sequence[Journal],
+        *,
+        now_ms: Callable[[], int],
+        options: StorageOptions | None = None,
+        gate: WriteGate | None = None,
+        has_room: HasRoom | None = None,
+    ) -> None:
+        """`key_value` opens the index store at a path, one in each of `directories`. `journals`
+        are not replayed yet. `options`: of all directories together. `gate`: what is taken, for
+        who takes it. `has_room`: see `CheckpointTask.has_room`, with the directory before."""
+        options = (options or StorageOptions()).divided(len(directories))
+        self.layout = layout = DirectoryMap(len(journals), len(directories))
+        self.journals = tuple(journals)
+        self.now_ms = now_ms
+        self.gate = gate or WriteGate()
+        self.segments = segments = SegmentPool()
+        """Buffers for connections to receive into."""
+        self._release = release = JournalRelease(layout, self.journals)
+        opened: list[LedgerStorage] = []
+        try:
+            for number, path in enumerate(directories):
+                pairs = key_value(f"{path}/index")
+                opened.append(
+                    LedgerStorage(
+                        disk,
+                        path,
+                        number,
+                        pairs,
+                        release,
+                        now_ms=now_ms,
+                        options=options,
+                        spares=segments,
+                    )
+                )
+                if has_room is not None:
+                    opened[-1].task.has_room = partial(has_room, path)
+        except BaseException:
+            for directory in opened:
+                directory.close()
+            raise
+        self.directories = tuple(opened)
+        self.lanes = tuple(
+            Lane(journal, directory, self.journals[journal], opened[directory])
+            for lane in range(layout.lanes)
+            for journal, directory in [(lane % layout.journals, lane % layout.directories)]
+        )
+        """Ledger `l` is in lane `l mod len(lanes)`."""
+        self._failure: FinalError | None = None
+
+    # --- by ledger
+
+    def directory_of(self, ledger_id: int) -> LedgerStorage:
+        directories = self.directories
+        return directories[ledger_id % len(directories)]
+
+    def journal_of(self, ledger_id: int) -> Journal:
+        journals = self.journals
+        return journals[ledger_id % len(journals)]
+
+    def state(self, ledger_id: int) -> LedgerState | None:
+        """See `LedgerStorage.state`; likewise those below."""
+        return self.directory_of(ledger_id).state(ledger_id)
+
+    def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        return self.directory_of(ledger_id).create(ledger_id, master_key)
+
+    def state_changed(self, state: LedgerState) -> None:
+        self.directory_of(state.ledger_id).state_changed(state)
+
+    def fence(self, state: LedgerState, on_durable: Callable[[], None]) -> None:
+        self.directory_of(state.ledger_id).fence(state, on_durable)
+
+    def set_explicit_lac(
+        self, state: LedgerState, lac: int, packet: Buffer, on_durable: Callable[[], None] | None
+    ) -> None:
+        self.directory_of(state.ledger_id).set_explicit_lac(state, lac, packet, on_durable)
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        return self.directory_of(ledger_id).read_cached(ledger_id, entry_id)
+
+    async def read(self, ledger_id: int, entry_id: int) -> Buffer:
+        return await self.directory_of(ledger_id).read(ledger_id, entry_id)
+
+    async def read_batch(
+        self, ledger_id: int, first: int, count_max: int, size_max: int
+    ) -> list[Buffer]:
+        directory = self.directory_of(ledger_id)
+        return await directory.read_batch(ledger_id, first, count_max, size_max)
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        return self.directory_of(ledger_id).last_entry_id(ledger_id)
+
+    async def entries_held(self, ledger_id: int) -> EntriesHeld:
+        return await self.directory_of(ledger_id).entries_held(ledger_id)
+
+    # --- room
+
+    @property
+    def is_full(self) -> bool:
+        """Adds must wait: a directory has no room. Any one stops all, because nobody knows whom
+        the bytes are for that a socket holds.
+
+        Ask after each chunk of adds: asking also wakes the checkpoint tasks when it is time.
+        """
+        is_full = False
+        for directory in self.directories:  # all of them: each must be asked
+            if directory.is_full:
+                is_full = True
+        # While no add is taken none need wait, and reads must not wait behind adds.
+        return is_full and not (self.gate.is_shut and self.failure is None)
+
+    @property
+    def are_states_over(self) -> bool:
+        """A directory has so many new or changed ledgers that no request may be taken at all."""
+        return any(directory.are_states_over for directory in self.directories)
+
+    async def wait_room(self) -> None:
+        """Returns when adds may go on. Raises StorageFailed or JournalFailed if never."""
+        for directory in self.directories:
+            if directory.is_full:
+                await directory.wait_room(self.gate)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of frames that are not durable yet, in all journals."""
+        if len(self.journals) == 1:
+            return self.journals[0].queued_bytes
+        return sum(journal.queued_bytes for journal in self.journals)
+
+    @property
+    def queued_callbacks(self) -> int:
+        """How many wait for the next groups of all journals."""
+        if len(self.journals) == 1:
+            return self.journals[0].queued_callbacks
+        return sum(journal.queued_callbacks for journal in self.journals)
+
+    async def wait_queued(self) -> None:
+        """Returns when the journal in which most is queued has made that durable."""
+        busiest = max(self.journals, key=lambda journal: journal.queued_bytes)
+        if busiest.is_idle:
+            busiest = max(self.journals, key=lambda journal: journal.queued_callbacks)
+        done = trio.Event()
+        busiest.when_durable(done.set)
+        await done.wait()
+
+    # --- life
+
+    @property
+    def failure(self) -> FinalError | None:
+        """Why the storage is poisoned: StorageFailed or JournalFailed, or None."""
+        if self._failure is None:
+            return next((one.task.failure for one in self.directories if one.task.failure), None)
+        return self._failure
+
+    async def start(self) -> None:
+        """Replays the journals and makes checkpoints of what they held.
+
+        Raises JournalCorrupt, BookieIoError, StorageFailed or OSError: the bookie must not
+        start.
+        """
+        for directory in self.directories:
+            await directory.load()
+
+        def has_taken(number: int) -> Awaitable[None] | None:
+            task = self.directories[number].task
+            return task.make(moves_mark=False) if task.is_due else None
+
+        takers = [directory.taker for directory in self.directories]
+        for number, journal in enumerate(self.journals):
+            marks = dict(self._release.marks_of(number))
+            await replay_journal(journal, number, self.layout, marks, takers, has_taken)
+        for directory in self.directories:
+            await directory.checkpoint()
+
+    async def run(self) -> None:
+        """Journals and checkpoints until cancelled. Raises JournalFailed or StorageFailed."""
+
+        async def guarded(task: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await task()
+            except (JournalFailed, StorageFailed) as error:
+                self._poison(error)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for journal in self.journals:
+                nursery.start_soon(guarded, journal.run)
+            for directory in self.directories:
+                nursery.start_soon(guarded, directory.task.run)
+                nursery.start_soon(guarded, directory.scrubber.run)
+        if self._failure is not None:
+            raise self._failure
+
+    def _poison(self, failure: FinalError) -> None:
+        """Nothing is taken any more, whatever it needs. The first failure counts."""
+        if self._failure is None:
+            self._failure = failure
+            for directory in self.directories:
+                directory.task.poison(failure)
+
+    async def checkpoint(self) -> None:
+        """Makes all that is in memory now durable in entry logs and indexes. Not cancellable:
+        half a checkpoint would be a failed one. Raises StorageFailed."""
+        for directory in self.directories:
+            await directory.checkpoint()
+
+    async def collect_garbage(
+        self,
+        is_deleted: Callable[[int], Awaitable[bool]],
+        *,
+        compaction: CompactionKind = CompactionKind.MAJOR,
+        is_forced: bool = False,
+    ) -> list[Collected]:
+        """One round in each directory, all at once: each has a disk of its own, or should have.
+        See `GarbageCollector.collect`."""
+        rounds: dict[str, Collected] = {}
+
+        async def collect(directory: LedgerStorage) -> None:
+            rounds[directory.directory] = await directory.garbage.collect(
+                is_deleted, compaction=compaction, is_forced=is_forced
+            )
+
+        async with trio.open_nursery() as nursery:
+            for directory in self.directories:
+                nursery.start_soon(collect, directory)
+        return [rounds[directory.directory] for directory in self.directories]
+
+    def suspend_compaction(self, kind: CompactionKind) -> None:
+        """In all directories; see `GarbageCollector.suspend`."""
+        for directory in self.directories:
+            directory.garbage.suspend(kind)
+
+    def resume_compaction(self, kind: CompactionKind) -> None:
+        for directory in self.directories:
+            directory.garbage.resume(kind)
+
+    def is_compaction_suspended(self, kind: CompactionKind) -> bool:
+        return any(directory.garbage.is_suspended(kind) for directory in self.directories)
+
+    def close(self) -> None:
+        """Closes files and indexes. Nothing is written: stopping is crashing."""
+        for directory in self.directories:
+            directory.close()
+
+    def statistics(self) -> StorageStatistics:
+        """Of all directories together; each has its own, too."""
+        return StorageStatistics.total([one.statistics() for one in self.directories])

@@ -1,0 +1,101 @@
+"""What a journal counts for its operators: once per group, never per frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie.core.histogram import COUNTS, SECONDS, SIZES, Distribution, Histogram
+from bookie.core.journal import Mark, Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    groups: int
+    entries: int
+    bytes: int
+    """With headers and padding."""
+    syncs: int
+    rolls: int
+    sync_seconds_max: float
+    late_groups: int
+    """Acknowledged before they were synced (`journal_sync_data = false`)."""
+    unsynced_bytes: int
+    """Of groups in the page cache that losing power could lose, acknowledged or not."""
+    queued_bytes: int
+    """Of frames that are not accepted yet."""
+    queued_entries: int
+    mark: Mark
+    """End of what is durable."""
+    sync_seconds: Distribution
+    """Of one write and its sync; of the sync alone where it comes later."""
+    add_seconds: Distribution
+    """From the first frame of a group until the group is acknowledged."""
+    group_entries: Distribution
+    group_bytes: Distribution
+    file_creation_seconds: Distribution
+    """How long a group waited for the next file."""
+    flushes: dict[Trigger, int]
+    """Groups by what set them going."""
+
+
+class JournalMeters:
+    """Counters of one journal; its `statistics` freezes them."""
+
+    def __init__(self) -> None:
+        self.syncs = self.rolls = self._late_groups = 0
+        self._groups = self._entries = self._bytes = 0
+        self._sync_seconds_max = 0.0
+        self._sync_seconds = Histogram(SECONDS)
+        self._add_seconds = Histogram(SECONDS)
+        self._group_entries = Histogram(COUNTS)
+        self._group_bytes = Histogram(SIZES)
+        self._file_creation_seconds = Histogram(SECONDS)
+        self._flushes = dict.fromkeys(Trigger, 0)
+
+    def group_begun(self, trigger: Trigger) -> None:
+        """A group goes to the disk."""
+        self._flushes[trigger] += 1
+
+    def synced(self, seconds: float) -> None:
+        """What was written is durable."""
+        self.syncs += 1
+        self._sync_seconds_max = max(self._sync_seconds_max, seconds)
+        self._sync_seconds.observe(seconds)
+
+    def group_written(self, entries: int, nbytes: int, add_s: float, *, is_late: bool) -> None:
+        """It is acknowledged now, `add_s` after its first frame. `is_late`: before its sync."""
+        self._groups += 1
+        self._entries += entries
+        self._bytes += nbytes
+        self._late_groups += is_late
+        self._add_seconds.observe(add_s)
+        self._group_entries.observe(entries)
+        self._group_bytes.observe(nbytes)
+
+    def file_begun(self, wait_s: float) -> None:
+        """The next file is there, after a wait of so many seconds."""
+        self.syncs += 1
+        self._file_creation_seconds.observe(wait_s)
+
+    def statistics(
+        self, *, queued_bytes: int, queued_entries: int, mark: Mark, unsynced_bytes: int
+    ) -> JournalStatistics:
+        return JournalStatistics(
+            groups=self._groups,
+            entries=self._entries,
+            bytes=self._bytes,
+            syncs=self.syncs,
+            rolls=self.rolls,
+            sync_seconds_max=self._sync_seconds_max,
+            late_groups=self._late_groups,
+            unsynced_bytes=unsynced_bytes,
+            queued_bytes=queued_bytes,
+            queued_entries=queued_entries,
+            mark=mark,
+            sync_seconds=self._sync_seconds.distribution(),
+            add_seconds=self._add_seconds.distribution(),
+            group_entries=self._group_entries.distribution(),
+            group_bytes=self._group_bytes.distribution(),
+            file_creation_seconds=self._file_creation_seconds.distribution(),
+            flushes=dict(self._flushes),
+        )

@@ -1,0 +1,70 @@
+"""How much of each sealed entry log is needed, by the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import trio
+
+from bookie.core.compaction import LogUse
+from bookie.storage.compaction_index import CompactionIndex, LiveBytes
+from bookie.storage.entry_log import EntryLogs
+from bookie.storage.index import Index
+from ledger.errors import BookieIoError
+
+LEDGERS_PER_STEP = 500
+
+
+@dataclass(slots=True)
+class Survey:
+    """Logs of which it can be said, and those that are needed but cannot be opened."""
+
+    uses: list[LogUse] = field(default_factory=list)
+    unopened: dict[int, str] = field(default_factory=dict)
+
+
+async def survey_logs(
+    sealed: Sequence[int],
+    index: Index,
+    places: CompactionIndex,
+    logs: EntryLogs,
+    *,
+    on_step: Callable[[], None],
+) -> Survey:
+    """Goes through the index once, in short steps. A ledger whose records there are damaged may
+    need any log it has entries in: such logs are left out.
+
+    The logs are sealed, so what nothing points into now, nothing ever will. Raises BookieIoError
+    if the index cannot be read, and what `on_step` raises.
+    """
+    live = LiveBytes()
+    for _ in places.count_live_bytes(live):
+        on_step()
+        await trio.lowlevel.checkpoint()
+    survey = Survey()
+    for log_id in sealed:
+        if live.damaged_ledgers and await _may_hold(log_id, live.damaged_ledgers, index):
+            continue
+        needed = live.by_log.get(log_id, 0)
+        try:
+            survey.uses.append(LogUse(log_id, await logs.size(log_id), needed))
+        except OSError as error:
+            if needed:
+                survey.unopened[log_id] = f"it cannot be opened: {error}"
+            else:
+                survey.uses.append(LogUse(log_id, 0, 0))
+    return survey
+
+
+async def _may_hold(log_id: int, ledgers: dict[int, None], index: Index) -> bool:
+    try:
+        every = index.log_ledger_ids(log_id)
+        while step := list(islice(every, LEDGERS_PER_STEP)):
+            if any(ledger_id in ledgers for ledger_id in step):
+                return True
+            await trio.lowlevel.checkpoint()
+    except BookieIoError:
+        return True
+    return False

@@ -1,0 +1,139 @@
+"""Reading entry logs again, slowly, to find damage while there are other copies.
+
+Verifies the checksums of every record that living entries lie in, and that the entries are those
+the index says. Damage sets the log aside, as compaction does: it is told once, and entries in it
+that are whole are read as ever. Nothing here stops the bookie but an index that cannot be written.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+
+import trio
+
+from bookie.core.compaction import TokenBucket
+from bookie.core.integrity import is_entry_of
+from bookie.storage.compaction_index import CompactionIndex
+from bookie.storage.disk import Disk
+from bookie.storage.entry_log import EntryLogs
+from bookie.storage.index import Index, KeyValue, PlacedRun
+from bookie.storage.index_changes import IndexChanges
+from bookie.storage.log_scan import WINDOW_BYTES, LogScan, Record
+from bookie.storage.storage_meters import ScrubStatistics
+from ledger.errors import BookieIoError
+
+_log = logging.getLogger(__name__)
+
+PAUSE_S = 60.0
+"""Before the first round, and between two: with few logs a round is short."""
+_RUNS_PER_STEP = 100
+
+
+class Scrubber:
+    """Of one ledger directory; `run` once. Where it stopped is not remembered over a restart."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        index: Index,
+        pairs: KeyValue,
+        logs: EntryLogs,
+        changes: IndexChanges,
+        bytes_per_s: float,
+    ) -> None:
+        """`index`: the one that is changed, for it knows which logs there are now. `bytes_per_s`:
+        what it reads at most; 0: it does nothing."""
+        self._disk = disk
+        self._index = index
+        self._places = CompactionIndex(index, pairs)
+        self._logs = logs
+        self._changes = changes
+        self._bytes_per_s = bytes_per_s
+        self._bucket: TokenBucket | None = None
+        self.statistics = ScrubStatistics()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises StorageFailed."""
+        while self._bytes_per_s > 0:
+            await trio.sleep(PAUSE_S)
+            await self.round()
+
+    async def round(self) -> None:
+        """All logs that are sealed now, but for those set aside. Raises StorageFailed."""
+        for log_id in self._index.log_ids():
+            if log_id == self._logs.current_id or log_id in self._index.logs_set_aside():
+                continue
+            damage = await self._damage_in(log_id)
+            self.statistics.logs += 1
+            if damage:
+                await self._set_aside(log_id, damage)
+        self.statistics.rounds += 1
+
+    async def _set_aside(self, log_id: int, damage: str) -> None:
+        async with self._changes.making("marking a damaged entry log"):
+            if log_id not in self._index.log_ids():
+                return  # it was removed meanwhile, which is no damage
+            self._index.set_log_aside(log_id, damage)
+        self.statistics.damaged_logs += 1
+        _log.error("damaged entry log found path=%s damage=%s", self._logs.path(log_id), damage)
+
+    async def _damage_in(self, log_id: int) -> str:
+        """What is wrong with the log; "" if nothing is."""
+        try:
+            file = await self._disk.open(self._logs.path(log_id))
+        except OSError as error:
+            return f"it cannot be opened: {error}"
+        try:
+            scan = LogScan(file, log_id, on_read=self._wait_turn)
+            record = await scan.next()
+            while True:
+                while record is not None:
+                    if problem := await self._problem_of(scan, record):
+                        return problem
+                    record = await scan.next()
+                damage = await self._needed_behind(log_id, scan)
+                # Or it was written meanwhile: by a compaction, which fills its log step by step.
+                if not damage or (record := await scan.next()) is None:
+                    return damage
+        except (OSError, BookieIoError) as error:
+            return str(error)
+        finally:
+            file.close()
+
+    async def _problem_of(self, scan: LogScan, record: Record) -> str:
+        if not self._places.parts_of(record.run):
+            return ""
+        try:
+            problem = _strangers(record.run, await scan.body(record))
+        except BookieIoError as error:
+            problem = str(error)
+        # Looked up again: what was moved or deleted meanwhile is nobody's loss.
+        return problem if problem and self._places.parts_of(record.run) else ""
+
+    async def _needed_behind(self, log_id: int, scan: LogScan) -> str:
+        """Whether the index needs anything after the last whole record."""
+        for ledger_id in self._index.log_ledger_ids(log_id):
+            at = 0
+            while runs := list(islice(self._index.runs(ledger_id, at), _RUNS_PER_STEP)):
+                if any(run.log_id == log_id and run.offset >= scan.position for run in runs):
+                    return f"no whole record {scan.end_reason}, but entries lie behind it"
+                at = runs[-1].last + 1
+                await trio.lowlevel.checkpoint()
+        return ""
+
+    async def _wait_turn(self, nbytes: int) -> None:
+        now = trio.current_time()
+        if self._bucket is None:
+            self._bucket = TokenBucket(self._bytes_per_s, WINDOW_BYTES, now)
+        self.statistics.bytes_read += nbytes
+        await trio.sleep(self._bucket.take(nbytes, now))
+
+
+def _strangers(run: PlacedRun, body: bytes) -> str:
+    begin = 0
+    for entry_id, length in enumerate(run.lengths, run.first):
+        if not is_entry_of(memoryview(body)[begin : begin + length], run.ledger_id, entry_id):
+            return f"entry {entry_id} of ledger {run.ledger_id}: other bytes lie in its place"
+        begin += length
+    return ""
