@@ -1,5 +1,4 @@
-# The commands of this repository. `make check`, `make test`, `make interop` and `make spark` are what
-# CI runs.
+# The commands of this repository. `make check`, `make test` and `make interop` are what CI runs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,10 +7,13 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
+# Files of tests run beside each other; those of one file share what they start.
+AT_ONCE ?= --numprocesses 2 --dist loadfile
 OLDEST_SPARK := 4.2.0
 OLDEST := .venv-spark42
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet
 KILLS ?= 2000
+UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 
 .PHONY: help install demo test test-all interop interop-table spark spark-kills check format docs sim bench faces clean
 
@@ -25,7 +27,7 @@ help:
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    all benchmarks, one JSON object each"
 	@echo "make format   let ruff format and fix"
-	@echo "make docs     write docs/configuration.md and docs/api.md from the code"
+	@echo "make docs     write docs/configuration.md, metrics.md and api.md from the code"
 	@echo "make faces    write stream/aio and stream/blocking from the trio classes"
 
 # Both are made again whenever the pinned versions or the package's own list of needs change. To run
@@ -49,7 +51,7 @@ demo: $(RUNS)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not interop and not spark" --durations=10
+	$(BIN)/python -m pytest -m "not slow and not interop and not spark" $(AT_ONCE) --durations=10
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
@@ -57,7 +59,7 @@ test-all: $(STAMP)
 # The table in docs/interoperability.md must say what this run found; `make interop-table` writes it.
 interop: $(STAMP)
 	@rm -f .interop/results.json
-	$(BIN)/python -m pytest -m interop --durations=10
+	$(BIN)/python -m pytest -m interop $(AT_ONCE) --no-loadscope-reorder --durations=20
 	$(BIN)/python -m tests.interop.results --check
 
 interop-table: $(STAMP)
@@ -72,8 +74,10 @@ $(OLDEST)/.installed: constraints.txt pyproject.toml
 		--editable '.[spark,testing,zookeeper]' 'pyspark[connect]==$(OLDEST_SPARK)'
 	@touch $@
 
+# The kills of CI are run by their command, which tells what was killed.
 spark: $(STAMP) $(OLDEST)/.installed
-	$(BIN)/python -m pytest -m spark --durations=10
+	$(BIN)/python -m pytest -m spark --durations=10 --deselect tests/spark/test_killing.py::$(UNDER_FIRE)
+	$(BIN)/python -m tests.spark.killing --kills 200
 	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark --durations=10
 
 # Every night: exactly once, under fire.
@@ -93,6 +97,7 @@ format: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m tests.tidy.configuration
+	$(BIN)/python -m tests.tidy.metrics
 	$(BIN)/python -m tests.tidy.api
 	$(BIN)/python -m tests.tidy.spark_options
 

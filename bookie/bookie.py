@@ -8,45 +8,51 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from bookie.config import BookieConfig
-from bookie.core.journal import CommitPolicy
+from bookie.cookies import LOCK_FILE, check_cookie
+from bookie.core.compaction import CompactionKind
+from bookie.core.disk_space import DiskState
+from bookie.disk_reads import ReadLimits
+from bookie.disks import Disks
+from bookie.garbage_config import garbage_options
+from bookie.limbo import LimboRepair, settle_doubts
+from bookie.power_loss import noticing_power_loss
+from bookie.pressure import PressureLimits
 from bookie.requests import Requests
 from bookie.server import Server, ServerStatistics
+from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.collected import Collected
 from bookie.storage.disk import Disk
 from bookie.storage.index import KeyValue
-from bookie.storage.journal import Journal
-from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.journal_settings import journals_of
 from bookie.storage.settings import StorageOptions, StorageStatistics
-from ledger.errors import FinalError, MetadataUnavailable, NoSuchNode
+from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
-from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
 from ledger.metastore.layout import layout_of_uri
 from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.registration import Registration
 from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.runtime.network import Listener, Network
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-COOKIE_FILE = "VERSION"
-LOCK_FILE = "LOCK"
-_NO_DATA = (LOCK_FILE, COOKIE_FILE, f"{COOKIE_FILE}.tmp", "lost+found")
-"""What may lie in the directory of a new bookie: also after a crash, and on a new disk."""
 _METADATA_RETRY_S = 1.0
-
-
-class CookieMismatch(FinalError):
-    """The disk is not the one this bookie was registered with."""
+_COLLECTIONS_WHEN_SHORT = 4
+"""So many rounds of garbage collection in the time of one while a disk is nearly full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class Bookie:
             directory; it is called after the directory was locked.
         now_ms: wall clock in milliseconds.
         rng: seeds of file salts and of the cluster's instance id.
+        http: where tools can ask this bookie over HTTP; it is published, not served here.
+        boot_id: another one after each start of the machine; "" if it never stops.
     """
 
     def __init__(
@@ -76,21 +84,34 @@ class Bookie:
         store: MetadataStore,
         now_ms: Callable[[], int],
         rng: random.Random,
+        http: tuple[str, int] | None = None,
+        boot_id: str = "",
     ) -> None:
         self.config = config
+        self.http = http
+        self._boot_id = boot_id
         self.registry = BookieRegistry(store, config.ledgers_root)
         self._layout = layout_of_uri(config.metadata_uri)
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
+        self._store = store
         self._network = network
         self._disk = disk
+        self.disks = Disks(disk, config)
         self._key_value = key_value
         self._now_ms = now_ms
         self._rng = rng
         self.bookie_id = config.bookie_id
         self.address = ("", 0)
         self.instance_id = ""
-        self.storage: LedgerStorage | None = None
+        self.storage: BookieStorage | None = None
         self.server: Server | None = None
+        self.registration: Registration | None = None
+        self.limbo_repair: LimboRepair | None = None
+        self.collections_put_off = 0
+        """Rounds of garbage collection broken off because the metadata store did not answer."""
+        self._collection_wanted = trio.Event()
+        self._forced: CompactionKind | None = None
+        self._is_forced_running = False
 
     async def run(self, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; `task_status` gets the bookie id once it is registered.
@@ -102,15 +123,20 @@ class Bookie:
         config = self.config
         for directory in (*config.journal_directories, *config.ledger_directories):
             await self._disk.make_directory(directory)
-        await self._disk.lock(f"{config.ledger_directories[0]}/{LOCK_FILE}")
+        for directory in (*config.journal_directories, *config.ledger_directories):
+            await self._disk.lock(f"{directory}/{LOCK_FILE}")
         listener = await self._network.listen(config.host, config.port)
         try:
             self.address = config.address(listener.address[1])
-            self.bookie_id = config.id_of(listener.address[1])
+            self.bookie_id = self.disks.bookie_id = config.id_of(listener.address[1])
+            await self.disks.open()
             await self._insist("joining the cluster", self._join_cluster)
             storage = await self._open_storage()
             try:
-                await self._serve(storage, listener, task_status)
+                async with noticing_power_loss(config, self._disk, storage, self._boot_id):
+                    settle = partial(settle_doubts, storage, self.ledgers, self.bookie_id)
+                    await self._insist("asking which ledgers it may have forgotten", settle)
+                    await self._serve(storage, listener, task_status)
             finally:
                 storage.close()
         finally:
@@ -119,7 +145,7 @@ class Bookie:
     async def _join_cluster(self) -> None:
         await self.registry.init_cluster(self._rng, self._layout)
         self.instance_id = await self.registry.instance_id()
-        await self._check_cookie()
+        await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)
 
     async def _insist(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Until the metadata store answers. A bookie serves without it, so it waits for it."""
@@ -130,35 +156,27 @@ class Bookie:
                 _log.warning("%s put off bookie=%s cause=%s", what, self.bookie_id, error)
             await trio.sleep(_METADATA_RETRY_S)
 
-    async def _open_storage(self) -> LedgerStorage:
-        config = self.config
-        directory = config.ledger_directories[0]
-        journal = Journal(
-            self._disk,
-            config.journal_directories[0],
-            rng=self._rng,
-            policy=CommitPolicy(
-                group_wait_ms=config.journal_group_wait_ms,
-                group_bytes_max=config.journal_group_bytes_max,
-                group_entries_max=config.journal_group_entries_max,
-                flush_when_queue_empty=config.journal_flush_when_queue_empty,
-            ),
-            file_bytes_max=config.journal_file_bytes_max,
-            files_recycled=config.journal_files_recycled,
-        )
-        storage = LedgerStorage(
-            self._disk,
-            directory,
-            self._key_value(f"{directory}/index"),
-            journal,
+    async def _open_storage(self) -> BookieStorage:
+        config, disk = self.config, self.disks.disk
+        storage = BookieStorage(
+            disk,
+            config.ledger_directories,
+            self._key_value,
+            journals_of(config, disk, self._rng),
             now_ms=self._now_ms,
             options=StorageOptions(
                 write_cache_bytes=config.write_cache_bytes,
                 read_cache_bytes=config.read_cache_bytes,
                 read_ahead_bytes=config.read_ahead_bytes,
+                read_ahead_entries_max=config.read_ahead_entries_max,
                 entry_log_bytes_max=config.entry_log_bytes_max,
+                flush_entrylog_bytes=config.flush_entrylog_bytes,
                 checkpoint_interval_s=config.checkpoint_interval_ms / 1000,
+                scrub_bytes_per_s=config.scrub_bytes_per_s,
+                garbage=garbage_options(config),
             ),
+            gate=self.disks.gate,
+            has_room=disk.promise_room,
         )
         self.storage = storage
         started_at = trio.current_time()
@@ -172,7 +190,7 @@ class Bookie:
 
     async def _serve(
         self,
-        storage: LedgerStorage,
+        storage: BookieStorage,
         listener: Listener,
         task_status: trio.TaskStatus[str],
     ) -> None:
@@ -180,32 +198,94 @@ class Bookie:
         requests = Requests(
             storage,
             long_polls_max=config.long_polls_max,
-            space=lambda: self._disk.space(config.ledger_directories[0]),
+            space=self.space,
+            read_limits=ReadLimits.of(config),
         )
         self.server = Server(
             storage,
             requests,
+            limits=PressureLimits.of(config),
             frame_bytes_max=config.frame_bytes_max,
             connections_max=config.connections_max,
-            queued_bytes_max=config.journal_queue_bytes_max,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(storage.run)
+            nursery.start_soon(self.disks.run)
             nursery.start_soon(requests.run)
+            nursery.start_soon(self._limbo_repair(storage, requests).run)
             nursery.start_soon(self.server.run, listener)
             nursery.start_soon(self._collect_garbage, storage)
             async with AsyncExitStack() as stack:
                 await self._insist("registration", partial(self._register, stack))
+                nursery.start_soon(self._follow_disks)
                 _log.info("serving bookie=%s address=%s:%d", self.bookie_id, *self.address)
                 task_status.started(self.bookie_id)
                 await trio.sleep_forever()
 
-    async def _register(self, stack: AsyncExitStack) -> None:
-        info = BookieInfo(*self.address, {SOFTWARE_PROPERTY: OUR_SOFTWARE})
-        registered = self.registry.register(self.bookie_id, info)
-        await stack.enter_async_context(registered)
+    def _limbo_repair(self, storage: BookieStorage, requests: Requests) -> LimboRepair:
+        def open_client() -> LedgerClient:
+            from ledger.client import LedgerClient  # costs memory, and is seldom needed
 
-    async def _collect_garbage(self, storage: LedgerStorage) -> None:
+            return LedgerClient(
+                self._store,
+                self._network,
+                rng=self._rng,
+                now_ms=self._now_ms,
+                root=self.config.ledgers_root,
+                layout=self._layout,
+            )
+
+        self.limbo_repair = LimboRepair(storage, requests, self.bookie_id, open_client)
+        return self.limbo_repair
+
+    async def space(self) -> tuple[int, int]:
+        """Total and free bytes for entries. A file system counts once, however many of the
+        ledger directories lie in it."""
+        total = free = 0
+        devices: dict[int, None] = {}
+        for directory in self.config.ledger_directories:
+            device = await self._disk.device(directory)
+            if device not in devices:
+                devices[device] = None
+                size, left = await self._disk.space(directory)
+                total += size
+                free += left
+        return total, free
+
+    async def _register(self, stack: AsyncExitStack) -> None:
+        info = BookieInfo(*self.address, {SOFTWARE_PROPERTY: OUR_SOFTWARE}, self.http)
+        is_read_only = self.disks.gate.is_read_only
+        registered = self.registry.register(self.bookie_id, info, is_read_only)
+        self.registration = await stack.enter_async_context(registered)
+
+    async def _follow_disks(self) -> None:
+        """The registry says whether entries are taken, and a disk that fills up is cleared at
+        once. Requests follow the disks by themselves, whatever becomes of this."""
+        assert self.registration is not None
+        seen = -1
+        while True:
+            seen = await self.disks.wait_change(seen)
+            if self.disks.state is not DiskState.OK:
+                self._collection_wanted.set()
+            change = partial(self.registration.set_read_only, self.disks.gate.is_read_only)
+            await self._insist("change of registration", change)
+
+    def force_read_only(self, is_read_only: bool) -> None:
+        """What an operator wants, until the bookie ends. A full disk is read-only anyway."""
+        self.disks.force(is_read_only)
+
+    def force_collection(self, compaction: CompactionKind = CompactionKind.MAJOR) -> None:
+        """A round of garbage collection is wanted now, or after the one under way, with a
+        compaction whatever intervals and suspensions say."""
+        self._forced = max(compaction, self._forced or compaction)
+        self._collection_wanted.set()
+
+    @property
+    def is_collection_forced(self) -> bool:
+        """A round that was asked for has not ended yet."""
+        return self._is_forced_running or self._forced is not None
+
+    async def _collect_garbage(self, storage: BookieStorage) -> None:
         """Asks metadata, for each ledger that might be dead, whether it is; a failed question
         means "alive"."""
 
@@ -216,12 +296,46 @@ class Bookie:
             await self._check_cluster()
             return True
 
+        async def collect(compaction: CompactionKind, *, is_forced: bool = False) -> None:
+            await self.disks.make_room_for_garbage()
+            rounds = await storage.collect_garbage(
+                is_deleted, compaction=compaction, is_forced=is_forced
+            )
+            self._log_rounds(rounds)
+            await self.disks.look()
+
         while True:
-            await trio.sleep(self.config.garbage_interval_ms / 1000)
+            is_short = self.disks.state is not DiskState.OK
+            interval_s = self.config.garbage_interval_ms / 1000
+            with trio.move_on_after(interval_s / (_COLLECTIONS_WHEN_SHORT if is_short else 1)):
+                await self._collection_wanted.wait()
+            self._collection_wanted = trio.Event()
+            forced, self._forced = self._forced, None
+            self._is_forced_running = forced is not None
             try:
-                await storage.collect_garbage(is_deleted)
+                if forced is not None:
+                    await collect(forced, is_forced=True)
+                elif self.disks.state is DiskState.OK:
+                    await collect(CompactionKind.MAJOR)
+                else:
+                    await collect(CompactionKind.MINOR)
+                if self.disks.state is DiskState.FULL and forced is None:
+                    # Nothing but this brings it back; it leaves alone what it cannot copy.
+                    await collect(_most_compaction(storage), is_forced=True)
             except MetadataUnavailable as error:
+                self.collections_put_off += 1
                 _log.warning("garbage collection put off bookie=%s cause=%s", self.bookie_id, error)
+            finally:
+                self._is_forced_running = False
+
+    def _log_rounds(self, rounds: Sequence[Collected]) -> None:
+        for directory, done in zip(self.config.ledger_directories, rounds, strict=True):
+            for log in done.set_aside:
+                _log.error("damaged entry log set aside bookie=%s %s", self.bookie_id, log)
+            if done.did_something:
+                _log.info(
+                    "garbage collected bookie=%s directory=%s %s", self.bookie_id, directory, done
+                )
 
     async def _check_cluster(self) -> None:
         try:
@@ -234,65 +348,16 @@ class Bookie:
                 f"{self.instance_id}. Cure: bring back the metadata it was started with"
             )
 
-    # ---- cookie
-
-    async def _check_cookie(self) -> None:
-        """The disk must be the one this bookie was registered with (facts 7.3)."""
-        config = self.config
-        expected = Cookie(
-            bookie_id=self.bookie_id,
-            journal_directories=tuple(config.journal_directories),
-            ledger_directories=tuple(config.ledger_directories),
-            instance_id=self.instance_id,
-        )
-        directories = dict.fromkeys((*config.journal_directories, *config.ledger_directories))
-        on_disk = {d: await self._cookie_of(d) for d in directories}
-        registered = await self.registry.read_cookie(self.bookie_id)
-        found = [(d, cookie) for d, cookie in on_disk.items() if cookie is not None]
-        if registered is not None:
-            found.append(("the cluster", registered[0]))
-        for where, cookie in found:
-            if cookie != expected:
-                raise CookieMismatch(
-                    f"cookie in {where} is {cookie}, this bookie is {expected}: foreign disk or "
-                    "changed configuration. Cure: give it the directories and id it had"
-                )
-        missing = [d for d, cookie in on_disk.items() if cookie is None]
-        if registered is None:
-            await self._check_holds_nothing(directories)
-        elif missing and not (self.config.allow_empty_disk and len(missing) == len(on_disk)):
-            raise CookieMismatch(
-                f"bookie {self.bookie_id} is known to the cluster, but there is no cookie in "
-                f"{', '.join(missing)}: a disk is not mounted, or was emptied and what the "
-                "bookie acknowledged is gone. Cure: mount the right disks; or, if they are lost, "
-                f"delete the cookie of {self.bookie_id} and start it as a new bookie"
-            )
-        # Disks first: a crash in between leaves cookies on empty disks, which is no harm.
-        for directory in missing:
-            await self._disk.replace_file(f"{directory}/{COOKIE_FILE}", encode_cookie(expected))
-        if registered is None:
-            await self.registry.write_cookie(self.bookie_id, expected)
-
-    async def _cookie_of(self, directory: str) -> Cookie | None:
-        try:
-            return decode_cookie(await self._disk.read_file(f"{directory}/{COOKIE_FILE}"))
-        except FileNotFoundError:
-            return None
-
-    async def _check_holds_nothing(self, directories: dict[str, None]) -> None:
-        """A bookie the cluster does not know must be a new one."""
-        for directory in directories:
-            names = await self._disk.list_directory(directory)
-            held = [name for name in names if name not in _NO_DATA]
-            if held:
-                raise CookieMismatch(
-                    f"{directory} holds {', '.join(held[:5])}, but the cluster does not know "
-                    f"bookie {self.bookie_id}: wrong cluster address, or its cookie was deleted. "
-                    "Cure: check the address; to use the disk for a new bookie, empty it"
-                )
-
     def statistics(self) -> BookieStatistics:
         """Counters of a bookie that serves."""
         assert self.server is not None, "the bookie does not serve yet"
         assert self.storage is not None
         return BookieStatistics(self.server.statistics(), self.storage.statistics())
+
+
+def _most_compaction(storage: BookieStorage) -> CompactionKind:
+    """What no operator has suspended."""
+    for kind in (CompactionKind.MAJOR, CompactionKind.MINOR):
+        if not storage.is_compaction_suspended(kind):
+            return kind
+    return CompactionKind.NONE

@@ -14,13 +14,25 @@ import trio
 from cyclopts import App, Parameter, validators
 
 from bookie.local import BOOKIES_MAX, Layout, run_local_cluster
-from ledger.cli.output import CLUSTER_VARIABLE, ClusterOption, OutputOption, remark
+from ledger.cli.output import (
+    CLUSTER_VARIABLE,
+    ClusterOption,
+    OutputOption,
+    print_json,
+    remark,
+)
+from ledger.errors import LedgerError
 
-app = App(name="bookie", help="Run one bookie; list bookies.")
+app = App(name="bookie", help="Run one bookie; list, show and tend bookies.")
+
+inspect = App(name="inspect", help="Show what lies in a bookie's files. Changes nothing.")
+app.command(inspect)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 _INFO_TIMEOUT_S = 2.0
+REPORT_PATH = "/api/v1/bookie/report"
+GARBAGE_PATH = "/api/v1/bookie/gc"
 
 
 async def standalone(
@@ -127,3 +139,158 @@ async def list_bookies(
         title="bookies",
         none="no bookies are known in this cluster",
     )
+
+
+@app.command(name="show")
+async def show_bookie(
+    bookie: str | None = None,
+    /,
+    *,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Show bookies: state, journals, ledger directories, queues, caches, checkpoints.
+
+    Parameters
+    ----------
+    bookie
+        Its id; without one all that are registered, and answer, are shown.
+    """
+    from bookie.http_client import ask
+    from ledger.client import LedgerClient
+
+    async with LedgerClient.connect(cluster.uri) as client:
+        if bookie is None:
+            infos = await client.bookies.available() | await client.bookies.read_only()
+        else:
+            infos = {}
+            info = await client.bookies.info(bookie)
+    if bookie is not None:
+        shown = [await ask(bookie, info, REPORT_PATH)]
+    else:
+        shown = []
+        for name in sorted(infos):
+            try:
+                shown.append(await ask(name, infos[name], REPORT_PATH))
+            except LedgerError as error:  # the others are shown all the same
+                remark(f"ledgerstream: {error}")
+    if output.json:
+        print_json(shown[0] if bookie is not None else shown)
+        return
+    for found in shown:
+        journals, directories = found.pop("journals"), found.pop("ledger_directories")
+        output.show(found, title=f"bookie {found['bookie']}")
+        for title, several in (("journal", journals), ("ledger directory", directories)):
+            for one in several:
+                output.show(one, title=title)
+    if bookie is None and not infos:
+        remark("no bookies are registered in this cluster")
+
+
+@app.command(name="gc")
+async def collect_garbage(
+    bookie: str,
+    /,
+    *,
+    minor: bool = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Have a bookie collect garbage now, and compact what it may.
+
+    Parameters
+    ----------
+    bookie
+        Its id.
+    minor
+        Only a minor compaction.
+    """
+    from bookie.http_client import ask
+    from ledger.client import LedgerClient
+
+    async with LedgerClient.connect(cluster.uri) as client:
+        info = await client.bookies.info(bookie)
+    kind = b'{"forceMinor": true}' if minor else b'{"forceMajor": true}'
+    await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind)
+    output.tell({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
+
+
+@app.command(name="check")
+async def check_bookie(config: Path, /, *, output: OutputOption = _OUTPUT) -> int:
+    """Check the disks of a stopped bookie: cookies, journals, index and entry logs, every byte
+    that is needed. Changes nothing. Exit code 0: all is well, 1: damage or doubt.
+
+    Parameters
+    ----------
+    config
+        The bookie's TOML file.
+    """
+    from bookie.cli_disk import check
+
+    return await check(config, output)
+
+
+@app.command(name="rebuild-index")
+async def rebuild_index(
+    config: Path, /, *, directory: str | None = None, output: OutputOption = _OUTPUT
+) -> int:
+    """Make the index of a stopped bookie again from its entry logs. The old one is kept as
+    index.old-N beside it. What the new one does not have is unknown to the bookie, not absent,
+    until its ledgers were compared with the other copies. Exit code 1: something was left out.
+
+    Parameters
+    ----------
+    config
+        The bookie's TOML file.
+    directory
+        One of its ledger directories, as it stands there; without it all of them.
+    """
+    from bookie import cli_disk
+
+    return await cli_disk.rebuild_index(config, directory, output)
+
+
+@inspect.command(name="journal")
+async def inspect_journal(
+    path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> None:
+    """Show groups and frames of a journal file, or of all files of a journal directory.
+
+    Parameters
+    ----------
+    lines_max
+        More are not shown.
+    """
+    from bookie import cli_disk
+
+    await cli_disk.inspect_journal(path, lines_max, output)
+
+
+@inspect.command(name="entry-log")
+async def inspect_entry_log(
+    path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> None:
+    """Show the records of an entry log, and verify their checksums."""
+    from bookie import cli_disk
+
+    await cli_disk.inspect_entry_log(path, lines_max, output)
+
+
+@inspect.command(name="index")
+def inspect_index(
+    directory: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> None:
+    """Show what the index of a ledger directory says of entry logs and ledgers."""
+    from bookie import cli_disk
+
+    cli_disk.inspect_index(directory, None, lines_max, output)
+
+
+@inspect.command(name="ledger")
+def inspect_ledger(
+    directory: Path, ledger_id: int, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> None:
+    """Show what the index of a ledger directory says of one ledger: state, places of entries."""
+    from bookie import cli_disk
+
+    cli_disk.inspect_index(directory, ledger_id, lines_max, output)

@@ -1,55 +1,47 @@
 """Shell of one connection of a bookie: chunk of bytes in, requests, one piece of replies out.
 
-One task per connection and none per request. Adds go straight from the receive buffer to the
-write cache and the journal (`bookie.core.adds`); their replies come in one piece per journal
-commit. Other requests are answered inside the receive loop when memory can answer, and by one
-task per chunk when a disk must be asked. A peer that breaks the protocol loses its connection
-and harms nobody else.
+One task per connection and none per request. Adds go from the receive buffer to cache and journal
+(`bookie.add_intake`). Other requests are answered inside the receive loop when memory can answer,
+and in turns with all connections when a disk must be asked (`bookie.disk_reads`). While there is no
+room for adds, a few are held, and everything else goes on. A peer that breaks the protocol loses
+its connection and harms nobody else.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections import deque
-from dataclasses import dataclass
 from functools import partial
 
 import trio
 
-from bookie.core.adds import FRAME_BYTES_MIN, Run, take_adds
+from bookie.add_intake import AddIntake, Inbox
+from bookie.held_adds import HELD_BYTES_MAX, HeldAdds
+from bookie.outbox import Outbox
+from bookie.pressure import Blocked, Pressure
+from bookie.refusals import refusal
+from bookie.request_counts import RequestCounts, Wait
 from bookie.requests import Requests
-from bookie.storage.journal import CommitGroup
-from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
-from ledger.wire.messages import AddResponse, Request, Response, ResponseBody
+from ledger.wire.messages import AddRequest, Request, Response, ResponseBody
 from ledger.wire.refusal import RequestRefused
 
 _log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">I").unpack_from
-_ACK = v2.ADD_REPLY.pack
-_RANGE_ACK = v2.RANGE_ACK.pack
-_ADD_FRAME = struct.Struct(">iI20sqq").unpack_from
-_LAC = struct.Struct(">q").unpack_from
 
-_OUTBOX_BYTES_MAX = 16 * 1024 * 1024
-"""Replies waiting for one peer; above it nothing more is read from that peer."""
-_QUEUED_CALLBACKS_MAX = 100_000
-"""With more answers waiting for the journal no socket is read: what only waits has no bytes."""
-_WAITING_CHUNKS_MAX = 8
-"""Chunks of one connection that may wait for a disk at once."""
-
-
-@dataclass(slots=True)
-class ConnectionCounts:
-    """What all connections of a server together have seen."""
-
-    chunks: int = 0
-    protocol_errors: int = 0
+_WAITING_READS_MAX = 1000
+"""Requests of one connection that may wait for a disk at once."""
+_CAREFUL_BYTES_MAX = 64 * 1024
+"""Received at once while room for adds is short."""
+_JOINED_REPLIES_BYTES_MAX = 256 * 1024
+"""Replies to one chunk are sent in one piece, up to this size."""
+_FRAMES_PER_SLICE = 500
+"""After so many that are looked at one by one others run."""
 
 
 class Connection:
@@ -58,39 +50,44 @@ class Connection:
     def __init__(
         self,
         transport: Transport,
-        storage: LedgerStorage,
+        storage: BookieStorage,
         requests: Requests,
-        counts: ConnectionCounts,
+        counts: RequestCounts,
+        pressure: Pressure,
         *,
         frame_bytes_max: int,
-        queued_bytes_max: int,
     ) -> None:
-        """`queued_bytes_max`: with more waiting for the journal the socket is not read."""
         self._transport = transport
         self._storage = storage
-        self._cache = storage.cache
+        self._lanes = storage.lanes
         self._requests = requests
+        self._disk_reads = requests.disk_reads
         self._counts = counts
-        self._queued_bytes_max = queued_bytes_max
-        self._buffer = ReceiveBuffer(frame_bytes_max, new_segment=self._cache.take_segment)
-        self._segment_no = -1
+        self._pressure = pressure
+        buffer = ReceiveBuffer(frame_bytes_max, new_segment=storage.segments.take_segment)
+        self._inbox = Inbox(buffer, storage.directories)
         self._is_v2 = False
         self._is_refusal_told = False
-        self._add_header = 0
-        self._takes_range_acks = False
-        self._runs_as_ranges = False
-        self._group: CommitGroup | None = None
-        self._runs: list[Run] = []
+        self._outbox = Outbox(
+            transport, pressure, on_room=self._has_outbox_room, on_broken=self.close
+        )
+        self._intake = AddIntake(storage, counts, self._outbox.send, self._may_take)
+        self._held = HeldAdds(pressure)
+        self._settling: set[int] = set()
+        """Lanes of which adds are held, each with a task that sees to them."""
+        self._is_room_made = trio.Event()
+        """Held adds were taken or refused, or a request was answered that waited for a disk."""
+        self._waiting_reads = 0
+        self._has_unread = False
+        """Requests were left in the buffer, because too much waited already, or others did."""
+        self._is_strained = False
+        self._blocked: Blocked | None = None
+        """What the next request in the buffer waits for."""
         self._replies: list[bytes] = []
         self._replies_bytes = 0
         self._is_taking = False
-        self._outbox: deque[bytes | memoryview] = deque()
-        self._outbox_bytes = 0
-        self._flushed = trio.Event()
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
-        self._waiting_chunks = 0
-        self._chunk_done = trio.Event()
 
     # ---- receiving
 
@@ -98,6 +95,7 @@ class Connection:
         """Serves until the peer leaves or breaks the protocol."""
         try:
             async with trio.open_nursery() as self._nursery:
+                self._outbox.nursery = self._nursery
                 try:
                     await self._receive()
                 finally:
@@ -107,277 +105,292 @@ class Connection:
             pass  # the peer is gone: nobody to tell
         except* LedgerError as errors:
             self._counts.protocol_errors += bool(errors.subgroup(ProtocolError))
-            _log.warning(
-                "connection closed peer=%s cause=%s", self._transport.peer, errors.exceptions[0]
-            )
+            self._tell_closed(errors.exceptions[0])
+
+    def _tell_closed(self, cause: Exception) -> None:
+        _log.warning("connection closed peer=%s cause=%s", self._transport.peer, cause)
 
     async def _receive(self) -> None:
-        transport, buffer, storage = self._transport, self._buffer, self._storage
+        transport, buffer = self._transport, self._inbox.buffer
         while True:
-            await transport.wait_readable()
-            while storage.is_full:
-                await storage.wait_room()
-            while self._is_too_much_queued:
-                await self._requests.wait_durable()
-            while self._outbox_bytes > _OUTBOX_BYTES_MAX and not self._is_closed:
-                await self._flushed.wait()
-            while self._waiting_chunks >= _WAITING_CHUNKS_MAX:
-                await self._chunk_done.wait()
+            if self._has_unread:
+                await trio.lowlevel.checkpoint()
+            else:
+                await transport.wait_readable()
+            await self._wait_turn()
+            if self._has_unread:
+                self._has_unread = False
+                self._look_for_room()
+                self._take_chunk(self._inbox)
+                continue
+            buffer.segment_bytes_max = self._pressure.segment_bytes_max
+            space = buffer.space()
+            if self._look_for_room():
+                space = space[:_CAREFUL_BYTES_MAX]
             try:
-                count = transport.recv_into(buffer.space())
+                count = transport.recv_into(space)
             except BlockingIOError:
                 continue
             if count == 0:
                 return
             buffer.received(count)
-            self._take_chunk()
+            self._take_chunk(self._inbox)
+
+    async def _wait_turn(self) -> None:
+        """Returns when what this peer sends next has a place."""
+        pressure, waits = self._pressure, self._counts.waits
+        while not self._is_closed:  # all of them anew: each may change while another is waited for
+            if self._held.nbytes >= HELD_BYTES_MAX:
+                await self._is_room_made.wait()  # counted when the first of them was held
+            elif self._outbox.is_full_with(0):
+                waits[Wait.REPLIES] += 1
+                await self._outbox.wait_flushed()
+            elif self._has_many_reads:
+                waits[Wait.READS] += 1
+                await self._is_room_made.wait()
+            elif self._blocked is not None and pressure.must_wait(self._blocked):
+                waits[Wait.JOURNAL] += 1
+                await pressure.wait_less(self._blocked)
+            else:
+                self._blocked = None
+                return
 
     @property
-    def _is_too_much_queued(self) -> bool:
-        journal = self._storage.journal
-        return (
-            journal.queued_bytes > self._queued_bytes_max
-            or journal.queued_callbacks > _QUEUED_CALLBACKS_MAX
-        )
+    def _has_many_reads(self) -> bool:
+        waiting = self._waiting_reads
+        return waiting >= _WAITING_READS_MAX or (waiting > 0 and self._disk_reads.is_crowded)
 
-    def _take_chunk(self) -> None:
-        """Everything that is whole in the buffer. No await: nothing else runs meanwhile."""
+    @property
+    def _is_too_much_asked(self) -> bool:
+        """Small requests may ask for large answers, and for many."""
+        return self._has_many_reads or self._outbox.is_full_with(self._replies_bytes)
+
+    def _made_room(self) -> None:
+        event, self._is_room_made = self._is_room_made, trio.Event()
+        event.set()
+
+    def _look_for_room(self) -> bool:
+        """Whether adds must be asked for one by one; asking wakes checkpoint tasks."""
+        is_careful = self._pressure.is_felt or self._held.nbytes > 0
+        self._is_strained = self._pressure.is_strained
+        self._intake.is_careful = is_careful or self._storage.gate.is_read_only
+        return is_careful
+
+    def _take_chunk(self, inbox: Inbox) -> None:
+        """What is whole in the buffer. No await: nothing else runs meanwhile."""
         self._counts.chunks += 1
-        buffer = self._buffer
-        waiting: list[Request] = []
+        buffer, intake = inbox.buffer, self._intake
+        is_held, taken = inbox is not self._inbox, 0
         self._is_taking = True
         try:
-            while True:
-                if self._add_header:
-                    self._take_adds()
+            while not self._is_closed:  # it may be found out by a reply
+                intake.take_many(inbox)
                 at = buffer.start
+                if not is_held and (taken >= _FRAMES_PER_SLICE or self._is_too_much_asked):
+                    self._has_unread = True
+                    break
                 frame = buffer.next_frame()
                 if frame is None:
                     break
-                self._take_frame(frame, at, waiting)
+                if not self._take_frame(inbox, frame, at):
+                    buffer.start = at
+                    self._has_unread = True
+                    break
+                taken += 1
         finally:
             self._is_taking = False
             self._send_replies()
-        if waiting:
-            assert self._nursery is not None
-            self._waiting_chunks += 1
-            self._nursery.start_soon(self._answer_waiting, waiting)
+            if self._is_closed:
+                self._inbox.release()  # not before: places in it were still being kept
 
-    def _take_frame(self, frame: memoryview, at: int, waiting: list[Request]) -> None:
-        is_v3 = not self._is_v2 and is_version_3(frame[0])
+    def _take_frame(self, inbox: Inbox, frame: memoryview, at: int) -> bool:
+        """False: not now, and nothing behind it either."""
+        # What was held is in either version, as it was when it came.
+        is_v3 = is_version_3(frame[0]) and (not self._is_v2 or inbox is not self._inbox)
         codec = v3 if is_v3 else v2
+        header = 0
         try:
             if not is_v3:
                 self._is_v2 = True
-                header: int = _HEADER(frame)[0]
-                if header >> 16 == v2.ADD_HEADER >> 16:
-                    self._take_one_add(frame, at, header)
-                    return
+                header = _HEADER(frame)[0]
             request = codec.decode_request(frame)
         except RequestRefused as refused:
             if not self._is_refusal_told:
                 self._is_refusal_told = True  # once per connection: a flood is not logged
                 _log.warning("request refused peer=%s cause=%s", self._transport.peer, refused)
             self._replies.append(codec.encode_response(refused.response))
-            return
-        # Small requests may ask for large answers: beyond the bound they wait their turn.
-        is_over = self._outbox_bytes + self._replies_bytes > _OUTBOX_BYTES_MAX
+            return True
+        body = request.body
+        if self._is_strained and inbox is self._inbox:
+            self._blocked = self._pressure.blocking(body)
+            if self._blocked is not None:
+                return False
+        if isinstance(body, AddRequest):
+            if self._intake.is_careful and self._must_hold(body):
+                self._hold(body, inbox.buffer.view[at : at + 4 + len(frame)])
+                return True
+            if header >> 16 == v2.ADD_HEADER >> 16:
+                self._intake.expect(header)
+                self._take_one_add(inbox, at, 4 + len(frame), request, body)
+                return True
+        self._ask(request)
+        return True
+
+    def _take_one_add(
+        self, inbox: Inbox, at: int, size: int, request: Request, body: AddRequest
+    ) -> None:
+        ledger_id, entry_id = body.ledger_id, body.entry_id
+        status = self._requests.check_add(ledger_id, entry_id, body.master_key, body.is_recovery)
+        if status is Status.OK:
+            self._intake.take_one(inbox, at, size, ledger_id, entry_id)
+        else:
+            self._reply(request, refusal(body, status))
+
+    # ---- requests
+
+    def _ask(self, request: Request) -> None:
+        """Answers now, or when a disk has."""
         reply = partial(self._reply, request)
-        if is_over or not self._requests.answer_nowait(request, reply, self._is_gone):
-            waiting.append(request)
+        if self._requests.answer_nowait(request, reply, self._is_gone, self):
+            return
+        if self._requests.submit(request, self, partial(self._answer, request)):
+            self._waiting_reads += 1
+        else:
+            self._reply(request, refusal(request.body, Status.TOO_MANY_REQUESTS))
+
+    async def _answer(self, request: Request) -> None:
+        """When it is its turn. Must not raise: others take turns with it."""
+        reply = partial(self._reply, request)
+        try:
+            if self._is_closed:
+                return
+            if not self._requests.answer_nowait(request, reply, self._is_gone, self):
+                await self._requests.answer(request, reply, self._is_gone, self)
+        except LedgerError as error:
+            self._tell_closed(error)
+            self.close()
+        finally:
+            self._waiting_reads -= 1
+            self._made_room()
 
     def _is_gone(self) -> bool:
         return self._is_closed
 
-    async def _answer_waiting(self, waiting: list[Request]) -> None:
+    @property
+    def takes_replies(self) -> bool:
+        """For `DiskReads`: there is room for the reply to a request that waits."""
+        return self._is_closed or not self._outbox.is_full_with(0)
+
+    def _has_outbox_room(self) -> None:
+        self._disk_reads.resume(self)
+
+    # ---- adds without room
+
+    def _may_take(self, lane_no: int) -> bool:
+        """Whether ordinary adds of a lane go on; in a read-only bookie each is refused."""
+        if self._storage.gate.is_read_only or self._held.has(lane_no):
+            return False
+        return self._pressure.cause(self._lanes[lane_no]) is None
+
+    def _must_hold(self, body: AddRequest) -> bool:
+        """There is no room for it, but there may be soon."""
+        if self._storage.gate.refuses(is_recovery=body.is_recovery):
+            return False
+        lane_no = body.ledger_id % len(self._lanes)
+        is_open = self._pressure.cause(self._lanes[lane_no]) is None
+        if is_open and not self._held.has(lane_no):
+            return False
+        is_urgent = body.is_recovery or body.is_high_priority
+        return not (is_urgent and self._pressure.may_use_reserve(self._lanes[lane_no]))
+
+    def _hold(self, body: AddRequest, frame: memoryview) -> None:
+        lane_no = body.ledger_id % len(self._lanes)
+        self._held.add(lane_no, frame, trio.current_time())
+        if lane_no not in self._settling:
+            self._settling.add(lane_no)
+            assert self._nursery is not None
+            self._counts.waits[self._pressure.cause(self._lanes[lane_no]) or Wait.JOURNAL] += 1
+            self._nursery.start_soon(self._settle_held, lane_no)
+
+    async def _settle_held(self, lane_no: int) -> None:
+        """Takes what is held of a lane when there is room, or refuses it after the longest wait."""
+        held, pressure, lane = self._held, self._pressure, self._lanes[lane_no]
+        while held.has(lane_no) and not self._is_closed:
+            with trio.move_on_at(self._refuse_at(lane_no)) as waited:
+                await pressure.wait_open(lane)
+            if waited.cancelled_caught:
+                await self._refuse(held.take(lane_no))
+            elif held.has(lane_no):  # the peer may have left meanwhile
+                self._take_held(lane_no)
+            self._made_room()
+        # No await since it was seen that nothing is held.
+        self._settling.discard(lane_no)
+
+    def _take_held(self, lane_no: int) -> None:
+        since = self._held.since(lane_no)
+        frames = self._held.take(lane_no)
+        buffer = ReceiveBuffer.holding(frames, self._inbox.buffer.frame_bytes_max)
+        inbox = Inbox(buffer, self._storage.directories)
+        self._look_for_room()
         try:
-            for request in waiting:
-                while self._outbox_bytes > _OUTBOX_BYTES_MAX and not self._is_closed:
-                    await self._flushed.wait()
-                reply = partial(self._reply, request)
-                if not self._requests.answer_nowait(request, reply, self._is_gone):
-                    await self._requests.answer(request, reply)
+            self._take_chunk(inbox)
         finally:
-            self._waiting_chunks -= 1
-            self._chunk_done.set()
-            self._chunk_done = trio.Event()
+            inbox.release()
+        self._held.again_since(lane_no, since)
 
-    # ---- adds
+    def _refuse_at(self, lane_no: int) -> float:
+        pressure, lane = self._pressure, self._lanes[lane_no]
+        since = self._held.since(lane_no)
+        cause = pressure.cause(lane)
+        if cause is not None:
+            since = min(since, pressure.closed_since(lane_no, lane, cause))
+        return since + pressure.limits.add_wait_s_max
 
-    def _take_adds(self) -> None:
-        """The stretch of ordinary adds at the front of the buffer (hot)."""
-        buffer, storage = self._buffer, self._storage
-        start = buffer.start
-        if buffer.end - start < FRAME_BYTES_MIN:
-            return
-        self._pin_segment()
-        group = self._open_group()
-        runs = self._runs
-        before = len(runs)
-        stop = take_adds(
-            buffer.segment,
-            start,
-            buffer.end,
-            self._segment_no,
-            self._add_header,
-            buffer.frame_bytes_max,
-            self._cache.active,
-            storage.states,
-            runs,
-        )
-        if stop == start:
-            return
-        buffer.start = stop
-        entries = 0
-        for i in range(before, len(runs)):
-            _, first, last = runs[i]
-            entries += last - first + 1
-        self._queue(group, buffer.view[start:stop], entries)
-
-    def _take_one_add(self, frame: memoryview, at: int, header: int) -> None:
-        """An add that the hot loop left: the first of a ledger, a recovery add, or a bad one."""
-        request = v2.decode_request(frame)
-        _, _, key, ledger_id, entry_id = _ADD_FRAME(self._buffer.segment, at)
-        is_recovery = bool(header & v2.RECOVERY_ADD)
-        self._takes_range_acks = bool(header & v2.RANGE_ACKS)
-        self._add_header = header & ~v2.RECOVERY_ADD
-        status = self._requests.check_add(ledger_id, entry_id, key, is_recovery)
-        if status is not Status.OK:
-            self._reply(request, AddResponse(status, ledger_id, entry_id, entry_id))
-            return
-        self._pin_segment()
-        state = self._storage.states[ledger_id]
-        active = self._cache.active
-        active.setdefault(ledger_id, {})[entry_id] = self._segment_no << 32 | at
-        lac: int = _LAC(frame, 40)[0]
-        if lac > state.lac:
-            state.advance_lac(lac)
-        group = self._open_group()
-        self._runs.append((state, entry_id, entry_id))
-        self._queue(group, self._buffer.view[at : at + 4 + len(frame)], 1)
-
-    def _pin_segment(self) -> None:
-        """The cache keeps places in the segment that is being filled."""
-        buffer = self._buffer
-        if not buffer.is_pinned:
-            if self._segment_no >= 0:
-                self._cache.release_segment(self._segment_no)
-            self._segment_no = self._cache.add_segment(buffer.view)
-            buffer.is_pinned = True
-
-    def _open_group(self) -> CommitGroup:
-        group = self._storage.journal.open_group
-        if group is not self._group or self._runs_as_ranges != self._takes_range_acks:
-            self._group = group
-            self._runs = []
-            self._runs_as_ranges = self._takes_range_acks
-            group.on_durable.append(partial(self._acknowledge, self._runs, self._runs_as_ranges))
-        return group
-
-    def _queue(self, group: CommitGroup, frames: memoryview, entries: int) -> None:
-        size = len(frames)
-        self._cache.nbytes += size
-        group.views.append(frames)
-        group.nbytes += size
-        group.entries += entries
-        self._storage.journal.kick()
-
-    def _acknowledge(self, runs: list[Run], as_ranges: bool) -> None:
-        """The journal has fsynced `runs`: all their replies in one piece."""
-        if not runs or self._is_closed:
-            return
-        if as_ranges:
-            self._send(_encode_range_acks(runs))
-        else:
-            header = v2.ADD_HEADER
-            self._send(
-                b"".join(
-                    [
-                        _ACK(24, header, 0, state.ledger_id, entry_id)
-                        for state, first, last in runs
-                        for entry_id in range(first, last + 1)
-                    ]
-                )
-            )
+    async def _refuse(self, frames: bytearray) -> None:
+        """Says of each add that is held that there was no room for it. None of them was taken."""
+        buffer = ReceiveBuffer.holding(frames, self._inbox.buffer.frame_bytes_max)
+        count = 0
+        while (frame := buffer.next_frame()) is not None:
+            codec = v3 if is_version_3(frame[0]) else v2
+            request = codec.decode_request(frame)
+            self._reply(request, refusal(request.body, Status.TOO_MANY_REQUESTS))
+            count += 1
+            if count % _FRAMES_PER_SLICE == 0:
+                await trio.lowlevel.checkpoint()
 
     # ---- sending
 
+    @property
+    def outbox_bytes(self) -> int:
+        """Replies that wait for the peer to take them."""
+        return self._outbox.nbytes
+
     def _reply(self, request: Request, body: ResponseBody) -> None:
+        self._counts.replied(request, body)
         response = Response(request.version, request.txn_id, body)
         codec = v3 if request.version == 3 else v2
         data = codec.encode_response(response)
         self._replies.append(data)
         self._replies_bytes += len(data)
-        if not self._is_taking:
+        if not self._is_taking or self._replies_bytes > _JOINED_REPLIES_BYTES_MAX:
             self._send_replies()
 
     def _send_replies(self) -> None:
         if self._replies:
             replies, self._replies = self._replies, []
             self._replies_bytes = 0
-            self._send(replies[0] if len(replies) == 1 else b"".join(replies))
-
-    def _send(self, data: bytes) -> None:
-        if self._is_closed:
-            return
-        if self._outbox:
-            self._outbox.append(data)
-            self._outbox_bytes += len(data)
-            return
-        try:
-            sent = self._transport.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close()
-            return
-        if sent < len(data):
-            self._outbox.append(memoryview(data)[sent:])
-            self._outbox_bytes += len(data) - sent
-            assert self._nursery is not None
-            self._nursery.start_soon(self._flush)
-
-    async def _flush(self) -> None:
-        outbox = self._outbox
-        while outbox:
-            await self._transport.wait_writable()
-            try:
-                while outbox:
-                    data = outbox[0]
-                    sent = self._transport.send(data)
-                    self._outbox_bytes -= sent
-                    if sent < len(data):
-                        outbox[0] = memoryview(data)[sent:]
-                        break
-                    outbox.popleft()
-            except BlockingIOError:
-                continue
-        self._flushed.set()
-        self._flushed = trio.Event()
+            self._outbox.send(replies[0] if len(replies) == 1 else b"".join(replies))
 
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
         self._transport.close()
-        self._flushed.set()
-        if self._segment_no >= 0:
-            self._cache.release_segment(self._segment_no)
-            self._segment_no = -1
+        self._outbox.close()
+        self._held.clear()
+        self._disk_reads.drop(self)
+        self._made_room()
+        if not self._is_taking:
+            self._inbox.release()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
-
-
-def _encode_range_acks(runs: list[Run]) -> bytes:
-    """Neighbouring runs of one ledger become one range ack (docs/wire.md)."""
-    header = v2.RANGE_ACK_HEADER
-    out: list[bytes] = []
-    state, first, last = runs[0]
-    for next_state, next_first, next_last in runs[1:]:
-        if next_state is state and next_first == last + 1:
-            last = next_last
-            continue
-        out.append(_RANGE_ACK(32, header, 0, state.ledger_id, first, last))
-        state, first, last = next_state, next_first, next_last
-    out.append(_RANGE_ACK(32, header, 0, state.ledger_id, first, last))
-    return b"".join(out)

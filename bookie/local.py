@@ -31,7 +31,7 @@ SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
 """What --metadata may be, other than an address."""
 # Below Linux's range for outgoing connections: a client that tries a dead bookie's port can
 # then never be given the same port as its own, and so never connects to itself.
-_PORTS = range(20_000, 32_000)
+PORTS = range(20_000, 32_000)
 _START_TIMEOUT_S = 60.0
 
 
@@ -45,6 +45,8 @@ class Layout:
     metadata: str
     zookeeper_port: int | None = None
     """Of a ZooKeeper server that is this cluster's own."""
+    http_ports: tuple[int, ...] = ()
+    """One per bookie; none in a directory that was made before bookies served HTTP."""
 
     @classmethod
     def open(cls, directory: Path, bookies: int | None, metadata: str | None = None) -> Self:
@@ -63,6 +65,7 @@ class Layout:
                 tuple(stored["ports"]),
                 stored["metadata"],
                 stored.get("zookeeper_port"),
+                tuple(stored.get("http_ports", ())),
             )
             layout._check_is(bookies, metadata)
             return layout
@@ -71,12 +74,14 @@ class Layout:
             raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
         if metadata == ZOOKEEPER:
             require_zookeeper()  # nothing is made where it cannot run
-            *ports, port = free_ports(count + 1)
-            layout = cls(directory, tuple(ports), f"zk://{HOST}:{port}/ledgers", port)
+            *ports, port = free_ports(2 * count + 1)
+            uri = f"zk://{HOST}:{port}/ledgers"
+            layout = cls(directory, tuple(ports[:count]), uri, port, tuple(ports[count:]))
         else:
             if metadata in (None, SQLITE):
                 metadata = f"sqlite://{directory / 'cluster.db'}"
-            layout = cls(directory, free_ports(count), _shareable(metadata))
+            found = free_ports(2 * count)
+            layout = cls(directory, found[:count], _shareable(metadata), None, found[count:])
         directory.mkdir(parents=True, exist_ok=True)
         layout._keep(kept)
         return layout
@@ -97,7 +102,9 @@ class Layout:
 
     def _keep(self, path: Path) -> None:
         new = path.with_suffix(".new")
-        text = f'metadata = "{self.metadata}"\nports = [{", ".join(map(str, self.ports))}]\n'
+        text = f'metadata = "{self.metadata}"\n'
+        for name, ports in (("ports", self.ports), ("http_ports", self.http_ports)):
+            text += f"{name} = [{', '.join(map(str, ports))}]\n"
         if self.zookeeper_port is not None:
             text += f"zookeeper_port = {self.zookeeper_port}\n"
         new.write_text(text)
@@ -122,6 +129,7 @@ class Layout:
                 f'metadata_uri = "{self.metadata}"\n'
                 f'host = "{HOST}"\n'
                 f"port = {self.ports[number - 1]}\n"
+                f"http_port = {self.http_ports[number - 1] if self.http_ports else 0}\n"
                 f'journal_directories = ["{directory / "journal"}"]\n'
                 f'ledger_directories = ["{directory / "ledgers"}"]\n'
             )
@@ -142,7 +150,7 @@ def _shareable(metadata: str) -> str:
 
 def free_ports(count: int) -> tuple[int, ...]:
     ports: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -152,7 +160,7 @@ def free_ports(count: int) -> tuple[int, ...]:
         ports.append(port)
         if len(ports) == count:
             return tuple(ports)
-    raise ClusterStartFailed(f"fewer than {count} free ports between {_PORTS[0]} and {_PORTS[-1]}")
+    raise ClusterStartFailed(f"fewer than {count} free ports between {PORTS[0]} and {PORTS[-1]}")
 
 
 def _bookie_child(layout: Layout, number: int, say: Callable[[str], None]) -> Child:

@@ -18,13 +18,16 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import trio
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
+from bookie.http import http_address, open_http, serve_http
+from bookie.snapshot import Observer
 from bookie.storage.real_disk import RealDisk
-from bookie.storage.rocks import RocksKeyValue
+from bookie.storage.rocks import index_opener
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore import MetadataStore, open_store
@@ -35,7 +38,10 @@ _log = logging.getLogger(__name__)
 _EXIT_ERROR = 1
 _STORE_RETRY_S = 1.0
 _SWITCH_INTERVAL_S = 0.001
-_GC_THRESHOLDS = (50_000, 50, 100)
+# Objects until the youngest are looked at, then how many such rounds until the middle ones are,
+# and so on. With very many ledgers hundreds of thousands of objects live as long as a checkpoint:
+# after 50 rounds all of them were looked at in one step of 80 ms and more, after 2 it is 20 ms.
+_GC_THRESHOLDS = (50_000, 2, 1700)
 # glibc's names for: give memory back late, ask for much at once, map only what is huge.
 _MALLOC_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 32 << 20))
 
@@ -77,23 +83,38 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
                 nursery.start_soon(_die_with_supervisor)
             stopped = [nursery.cancel_scope]
             nursery.start_soon(_stop_when_told, signals, stopped)
+            listeners = await open_http(config.http_host, config.http_port)
             async with _patient_store(config) as store, trio.open_nursery() as serving:
                 stopped.append(serving.cancel_scope)  # the store is still there for leaving
+                disk = RealDisk()
                 bookie = Bookie(
                     config,
                     network=TcpNetwork(),
-                    disk=RealDisk(),
-                    key_value=RocksKeyValue,
+                    disk=disk,
+                    key_value=index_opener(
+                        config.index_cache_bytes, len(config.ledger_directories)
+                    ),
                     store=store,
                     now_ms=lambda: time.time_ns() // 1_000_000,
                     rng=random.SystemRandom(),
+                    http=http_address(listeners, config.advertised_host or config.host),
+                    boot_id=_boot_id(),
                 )
+                serving.start_soon(serve_http, listeners, Observer(bookie, disk))
                 bookie_id = await serving.start(bookie.run)
                 gc.collect()
                 gc.freeze()
                 sys.stdout.write(f"ready {bookie_id}\n")
                 sys.stdout.flush()
             nursery.cancel_scope.cancel()
+
+
+def _boot_id() -> str:
+    """Another one after each start of the machine; where nobody tells, after each call."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return str(uuid4())
 
 
 @asynccontextmanager

@@ -11,8 +11,12 @@ import struct
 from collections.abc import Awaitable, Callable
 
 from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
-from bookie.reads import MASTER_KEY_BYTES, IsGone, Reads, Reply, status_of
-from bookie.storage.ledger_storage import LedgerStorage
+from bookie.disk_reads import Job, Owner, ReadLimits, Unbounded, is_urgent
+from bookie.late_answers import Asker, IsGone, Reply
+from bookie.read_status import status_of
+from bookie.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
+from bookie.refusals import refusal
+from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import BookieIoError, Status
 from ledger.wire import v2
 from ledger.wire.messages import (
@@ -21,17 +25,13 @@ from ledger.wire.messages import (
     AuthRequest,
     AuthResponse,
     BatchReadRequest,
-    BatchReadResponse,
     ForceLedgerRequest,
     ForceLedgerResponse,
     GetBookieInfoRequest,
     GetBookieInfoResponse,
     ListEntriesRequest,
-    ListEntriesResponse,
     ReadLacRequest,
-    ReadLacResponse,
     ReadRequest,
-    ReadResponse,
     Request,
     RequestBody,
     ResponseBody,
@@ -46,6 +46,7 @@ _LAC = struct.Struct(">q").unpack_from
 _LAC_OFFSET = 16
 _LAC_PACKET = struct.Struct(">qq")
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
+_ANYBODY = Unbounded()
 
 
 class Requests:
@@ -53,39 +54,51 @@ class Requests:
 
     def __init__(
         self,
-        storage: LedgerStorage,
+        storage: BookieStorage,
         *,
         long_polls_max: int,
         space: Callable[[], Awaitable[tuple[int, int]]],
+        read_limits: ReadLimits | None = None,
     ) -> None:
-        """`space` gives total and free bytes of the disk."""
+        """`space` gives total and free bytes of the disk. `read_limits`: of requests that wait
+        for disks."""
         self._storage = storage
-        self._journal = storage.journal
         self._space = space
-        self._reads = Reads(storage, long_polls_max=long_polls_max)
+        self._reads = Reads(storage, long_polls_max=long_polls_max, limits=read_limits)
+        self.disk_reads = self._reads.disk_reads
 
     async def run(self) -> None:
         """Answers what outlives the chunk it came in; until cancelled."""
         await self._reads.run()
 
-    def answer_nowait(self, request: Request, reply: Reply, is_gone: IsGone) -> bool:
+    def answer_nowait(
+        self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner = _ANYBODY
+    ) -> bool:
         """Answers, or arranges that `reply` is called later; False if a disk must be asked
-        first: then the caller awaits `answer`. `is_gone` says that nobody wants it any more."""
+        first: then the caller awaits `answer`.
+
+        Args:
+            is_gone: says that nobody wants the answer any more.
+            owner: who must have room for an answer that comes late.
+        """
         try:
-            return self._answer_nowait(request.body, reply, is_gone)
+            return self._answer_nowait(request.body, Asker(reply, is_gone, owner))
         except BookieIoError as error:
             reply(_failed(request.body, error))
             return True
 
-    def _answer_nowait(self, body: RequestBody, reply: Reply, is_gone: IsGone) -> bool:
+    def _answer_nowait(self, body: RequestBody, asker: Asker) -> bool:
         if isinstance(body, ReadRequest):
-            return self._reads.read(body, reply, is_gone)
+            return self._reads.read(body, asker)
+        if isinstance(body, BatchReadRequest):
+            return self._reads.begin_batch(body, asker)
+        reply = asker.reply
         if isinstance(body, AddRequest):
             self._add(body, reply)
         elif isinstance(body, WriteLacRequest):
             reply(WriteLacResponse(self._write_lac(body), body.ledger_id))
         elif isinstance(body, ForceLedgerRequest):
-            self._journal.when_durable(
+            self._storage.journal_of(body.ledger_id).when_durable(
                 lambda: reply(ForceLedgerResponse(Status.OK, body.ledger_id))
             )
         elif isinstance(body, StartTlsRequest):
@@ -97,20 +110,29 @@ class Requests:
             return False
         return True
 
-    async def answer(self, request: Request, reply: Reply) -> None:
-        """Answers a request that needs a disk, or may."""
+    def submit(self, request: Request, owner: Owner, job: Job) -> bool:
+        """Runs `job`, which answers the request by `answer`, when it is its turn. False: too many
+        wait already. `owner`: whose requests take turns with the others'."""
         body = request.body
+        directory_no = None
+        if isinstance(body, ReadRequest | BatchReadRequest | ReadLacRequest):
+            directory_no = body.ledger_id % len(self._storage.directories)
+        return self.disk_reads.submit(directory_no, owner, job, goes_first=is_urgent(body))
+
+    async def answer(self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner) -> None:
+        """Answers a request that needs a disk, or may. See `answer_nowait`."""
+        body, asker = request.body, Asker(reply, is_gone, owner)
         try:
             if isinstance(body, ReadRequest):
-                reply(await self._reads.read_entry(body, body.entry_id))
+                await self._reads.read_entry(body, body.entry_id, asker)
             elif isinstance(body, BatchReadRequest):
-                reply(await self._reads.read_batch(body))
+                await self._reads.read_batch(body, asker)
             elif isinstance(body, ReadLacRequest):
                 reply(await self._reads.read_lac(body.ledger_id))
             elif isinstance(body, GetBookieInfoRequest):
                 reply(await self._info(body))
             elif isinstance(body, ListEntriesRequest):
-                reply(await self._reads.list_entries(body.ledger_id))
+                await self._reads.list_entries(body, asker)
         except BookieIoError as error:
             reply(_failed(body, error))
 
@@ -120,6 +142,8 @@ class Requests:
         """Whether this add may be stored; makes the ledger known if it is new."""
         if ledger_id < 0 or not 0 <= entry_id < ENTRY_ID_END:
             return Status.BAD_REQUEST
+        if self._storage.gate.refuses(is_recovery=is_recovery):
+            return Status.READ_ONLY
         try:
             state = self._storage.state(ledger_id)
         except BookieIoError as error:
@@ -141,21 +165,18 @@ class Requests:
             return
         header = v2.ADD_HEADER | (v2.RECOVERY_ADD if body.is_recovery else 0)
         frame = b"".join((_ADD_HEAD(24 + len(entry), header, body.master_key), entry))
-        storage = self._storage
-        storage.cache.put_frame(frame)
-        storage.states[body.ledger_id].advance_lac(lac)
-        group = storage.journal.open_group
+        directory = self._storage.directory_of(body.ledger_id)
+        directory.cache.put_frame(frame)
+        directory.states[body.ledger_id].advance_lac(lac)
+        journal = self._storage.journal_of(body.ledger_id)
+        group = journal.open_group
         group.views.append(frame)
         group.nbytes += len(frame)
         group.entries += 1
-        group.on_durable.append(
+        group.on_accepted.append(
             lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id))
         )
-        storage.journal.kick()
-
-    async def wait_durable(self) -> None:
-        """Returns when all that is queued for the journal now is durable."""
-        await self._reads.wait_durable()
+        journal.kick()
 
     # ---- LAC, info
 
@@ -164,6 +185,9 @@ class Requests:
             return Status.BAD_REQUEST
         if _LAC_PACKET.unpack_from(body.body) != (body.ledger_id, body.lac):
             return Status.BAD_REQUEST
+        # Where Apache refuses: tails of what was written before would not learn of its end.
+        if self._storage.gate.refuses(is_recovery=True):
+            return Status.READ_ONLY
         state = self._storage.state(body.ledger_id)
         if state is None:
             if len(body.master_key) != MASTER_KEY_BYTES:
@@ -190,16 +214,8 @@ class Requests:
 
 def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:
     """The answer to a request that met damage: an I/O error, whatever was asked."""
-    if isinstance(body, ReadRequest):
-        status = status_of(error, body.ledger_id, body.entry_id)
-        return ReadResponse(status, body.ledger_id, body.entry_id)
-    if isinstance(body, BatchReadRequest):
-        status = status_of(error, body.ledger_id, body.entry_id)
-        return BatchReadResponse(status, body.ledger_id, body.entry_id)
-    if isinstance(body, ReadLacRequest):
-        return ReadLacResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
-    if isinstance(body, WriteLacRequest):
-        return WriteLacResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
-    if isinstance(body, ListEntriesRequest):
-        return ListEntriesResponse(status_of(error, body.ledger_id, -1), body.ledger_id)
+    if isinstance(body, ReadRequest | BatchReadRequest | AddRequest):
+        return refusal(body, status_of(error, body.ledger_id, body.entry_id))
+    if isinstance(body, ReadLacRequest | WriteLacRequest | ListEntriesRequest):
+        return refusal(body, status_of(error, body.ledger_id, LAST_ENTRY))
     raise error

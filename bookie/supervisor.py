@@ -93,13 +93,19 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for the supervisor, who tells them in order
             )
         try:
-            self._pid_file.write_text(f"{process.pid}\n")
+            self._tell_pid(process.pid)
             await self._wait_ready(process)
             return await process.wait()
         finally:
             with trio.CancelScope(shield=True):
                 await _stop(process)
             self._pid_file.unlink(missing_ok=True)
+
+    def _tell_pid(self, pid: int) -> None:
+        """Whole or not at all: scripts read the file as soon as it is there."""
+        written = self._pid_file.with_suffix(".pid.tmp")
+        written.write_text(f"{pid}\n")
+        written.replace(self._pid_file)
 
     async def _wait_ready(self, process: trio.Process) -> None:
         assert process.stdout is not None

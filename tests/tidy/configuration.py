@@ -10,6 +10,7 @@ import ast
 from bookie.config import BookieConfig
 from ledger.runtime.config import settings_table
 from stream.core.entry_format import RECORD_BYTES_MAX
+from tests.tidy import apache_settings
 from tests.tidy.checkout import ROOT, tree_of
 
 DOCUMENT = ROOT / "docs" / "configuration.md"
@@ -26,6 +27,12 @@ given at creation and lives in metadata. See [the policy of a namespace](#a-name
 
 A TOML file given to `ledgerstream bookie run --config FILE`. Later sources win: defaults, the file,
 the environment (`LEDGERSTREAM_` and the name in capitals), flags. An unknown name is an error.
+
+"""
+_WITHOUT = """
+### Settings of Apache's bookie without a counterpart
+
+Those that tuning guides and operators name; the others above say which of Apache's they are.
 
 """
 _CLIENT = """
@@ -86,7 +93,7 @@ def _fields(path: str, class_name: str) -> list[tuple[str, str, str]]:
 
 def document() -> str:
     """The text of docs/configuration.md."""
-    lines = [_HEAD, settings_table(BookieConfig)]
+    lines = [_HEAD, settings_table(BookieConfig), _WITHOUT, apache_settings.table()]
     lines.append(_CLIENT)
     for name, default, meaning in _fields("ledger/options.py", "ClientOptions"):
         lines.append(f"| `{name}` | {_product(default)} | {meaning} |\n")

@@ -18,6 +18,8 @@ from tests.tidy.checkout import PRODUCT, name_of, python_files, tree_of
 # Path (or folder, with a trailing slash) -> why it may.
 REAL_SIDES = {
     "bookie/cli.py": "composition root",
+    "bookie/http.py": "real sockets, beside the bookie; loads libraries in a thread",
+    "bookie/http_client.py": "asked by commands, in a thread",
     "bookie/local.py": "composition root: starts processes",
     "bookie/process.py": "composition root of one bookie process",
     "bookie/supervisor.py": "starts processes",
@@ -26,6 +28,7 @@ REAL_SIDES = {
     "bookie/storage/real_disk.py": "the disk door's real side: files on threads",
     "bookie/storage/direct_read.py": "part of the same: reads around the page cache",
     "bookie/storage/rocks.py": "the index door's real side",
+    "bookie/storage/index_stores.py": "part of the same: whole stores, for commands",
     "connectors/spark/existence.py": "asked by Spark's driver: says how long it tried",
     "connectors/spark/kept_client.py": "the one client of a process that Spark's threads use",
     "connectors/spark/lag.py": "a listener that Spark calls from threads of its own",

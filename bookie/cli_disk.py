@@ -1,0 +1,172 @@
+"""What `ledgerstream bookie check` and its kin do: a stopped bookie's disks, for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterable, Iterable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import trio
+
+from bookie.config import BookieConfig, load_bookie_config
+from bookie.core.integrity import CheckReport
+from bookie.core.journal import file_id_of
+from bookie.inspect_disk import (
+    Line,
+    entry_log_lines,
+    index_lines,
+    journal_lines,
+    ledger_lines,
+)
+from bookie.offline import check_cookies, refuse_foreign, stopped_bookie
+from bookie.storage.check_bookie import check_bookie
+from bookie.storage.index_rebuild import IndexRebuild
+from bookie.storage.index_stores import RocksStores
+from bookie.storage.real_disk import RealDisk
+from ledger.cli.output import EXIT_ERROR, OutputOption, print_json, remark
+from ledger.errors import InvalidArgument
+
+_MIB = 1 << 20
+_PROGRESS_S = 2.0
+
+
+class Progress:
+    """A line on stderr now and then, for people only."""
+
+    def __init__(self, what: str, *, is_shown: bool) -> None:
+        self._what = what
+        self._is_shown = is_shown
+        self._nbytes = 0
+        self._told = trio.current_time()
+
+    def read(self, nbytes: int) -> None:
+        """So much more was read."""
+        self._nbytes += nbytes
+        now = trio.current_time()
+        if self._is_shown and now - self._told >= _PROGRESS_S:
+            self._told = now
+            remark(f"{self._what}: {self._nbytes // _MIB} MiB")
+
+
+def settings_of(config: Path) -> BookieConfig:
+    """Of the bookie. Raises InvalidArgument."""
+    return load_bookie_config(config, os.environ, {})
+
+
+async def check(config: Path, output: OutputOption) -> int:
+    """The exit code: 0 if all is well."""
+    settings = settings_of(config)
+    report = CheckReport()
+    disk = RealDisk()
+    async with stopped_bookie(settings, disk):
+        await check_cookies(settings, disk, report)
+        progress = Progress("read", is_shown=not output.json and sys.stderr.isatty())
+        await check_bookie(
+            disk,
+            settings.journal_directories,
+            settings.ledger_directories,
+            RocksStores(disk).open_to_read,
+            report,
+            on_bytes=progress.read,
+        )
+    if output.json:
+        print_json(report.as_dict())
+    else:
+        output.show(report.summary(), title=f"check of {config}")
+        for finding in report.findings:
+            sys.stdout.write(f"{finding}\n")
+        for severity, count in report.found.items():
+            shown = sum(finding.severity is severity for finding in report.findings)
+            if count > shown:
+                remark(f"{count - shown} more of severity {severity} are not shown")
+    return 0 if report.is_clean else EXIT_ERROR
+
+
+async def rebuild_index(config: Path, directory: str | None, output: OutputOption) -> int:
+    """The exit code: 0 if all that is in the entry logs is in the new index."""
+    settings = settings_of(config)
+    directories = settings.ledger_directories
+    if directory is not None:
+        if directory not in directories:
+            raise InvalidArgument(
+                f"{directory} is no ledger directory of this bookie; its own are "
+                f"{', '.join(directories)}"
+            )
+        directories = (directory,)
+    disk = RealDisk()
+    is_all = True
+    async with stopped_bookie(settings, disk):
+        await refuse_foreign(settings, disk)
+        for one in directories:
+            progress = Progress(f"{one}: read", is_shown=not output.json and sys.stderr.isatty())
+            rebuilt = await IndexRebuild(disk, one, RocksStores(disk), on_bytes=progress.read).run()
+            is_all = is_all and not rebuilt.left_out
+            found = asdict(rebuilt)
+            left_out = found.pop("left_out")
+            if output.json:
+                print_json({**found, "left_out": left_out})
+                continue
+            output.show(found, title=f"index of {one}")
+            for line in left_out:
+                sys.stdout.write(f"left out: {line}\n")
+    return 0 if is_all else EXIT_ERROR
+
+
+class _Shown:
+    """Lines on stdout, no more than a number of them; the rest is remarked on."""
+
+    def __init__(self, lines_max: int, output: OutputOption) -> None:
+        self._left = lines_max
+        self._output = output
+
+    def is_over(self, line: Line) -> bool:
+        """Shows the line, or says that there are more and ends it."""
+        if not self._left:
+            remark("there is more: give a larger --lines-max")
+            return True
+        self._left -= 1
+        if self._output.json:
+            print_json(line)
+        else:
+            fields = (f"{name}={value}" for name, value in line.items() if name != "kind")
+            sys.stdout.write(f"{line['kind']} {' '.join(fields)}\n")
+        return False
+
+    def show(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            if self.is_over(line):
+                return
+
+    async def show_all(self, lines: AsyncIterable[Line]) -> bool:
+        """Whether there is room for more."""
+        async for line in lines:
+            if self.is_over(line):
+                return False
+        return True
+
+
+async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> None:
+    """A file, or all of a directory in order."""
+    disk = RealDisk()
+    files = [str(path)]
+    if await trio.Path(path).is_dir():
+        names = await disk.list_directory(str(path))
+        files = [f"{path}/{name}" for name in names if file_id_of(name) is not None]
+    shown = _Shown(lines_max, output)
+    for file in files:
+        if not await shown.show_all(journal_lines(disk, file)):
+            return
+
+
+async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> None:
+    await _Shown(lines_max, output).show_all(entry_log_lines(RealDisk(), str(path)))
+
+
+def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: OutputOption) -> None:
+    """Of a ledger directory; all of it, or what it says of one ledger."""
+    with closing(RocksStores(RealDisk()).open_to_read(f"{path}/index")) as pairs:
+        lines = index_lines(pairs) if ledger_id is None else ledger_lines(pairs, ledger_id)
+        _Shown(lines_max, output).show(lines)

@@ -1,0 +1,63 @@
+"""Asks bookies over HTTP, for commands: where their registration says, with bounds.
+
+In a thread, with the standard library: a command asks once and ends.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import trio
+
+from ledger.errors import BookieUnavailable, InvalidArgument
+from ledger.metastore.bookies import BookieInfo
+
+_TIMEOUT_S = 10.0
+_ANSWER_BYTES_MAX = 4 << 20
+
+
+async def ask(
+    bookie_id: str, info: BookieInfo | None, path: str, *, method: str = "GET", body: bytes = b""
+) -> Any:
+    """The JSON of an answer.
+
+    `info`: the bookie's registration, None if it has none. Raises BookieUnavailable if nobody
+    answers, InvalidArgument if the bookie has no HTTP server or refuses the request.
+    """
+    if info is None:
+        raise BookieUnavailable(f"bookie {bookie_id} is not registered: it is down, or no such one")
+    if info.http is None:
+        raise InvalidArgument(
+            f"bookie {bookie_id} has no HTTP server. Cure: set http_port in its settings"
+        )
+    host, port = info.http
+    try:
+        status, data = await trio.to_thread.run_sync(
+            _request, host, port, method, path, body, abandon_on_cancel=True
+        )
+    except (OSError, http.client.HTTPException) as error:
+        raise BookieUnavailable(
+            f"bookie {bookie_id} does not answer over HTTP at {host}:{port}: {error!r}"
+        ) from error
+    try:
+        answer = json.loads(data)
+    except ValueError as error:
+        raise BookieUnavailable(
+            f"what answers at {host}:{port} is no bookie of this software: {data[:100]!r}"
+        ) from error
+    if status != 200:
+        cause = answer.get("error", answer) if isinstance(answer, dict) else answer
+        raise InvalidArgument(f"bookie {bookie_id} answers {status}: {cause}")
+    return answer
+
+
+def _request(host: str, port: int, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read(_ANSWER_BYTES_MAX)
+    finally:
+        connection.close()

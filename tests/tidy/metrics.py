@@ -1,0 +1,83 @@
+"""Writes docs/metrics.md from the tables of metrics: `python -m tests.tidy.metrics`.
+
+The test beside it compares; whoever adds a metric runs this.
+"""
+
+from __future__ import annotations
+
+from bookie.core.metric import Metric, S
+from bookie.directory_metrics import DIRECTORY
+from bookie.metric_table import BOOKIE, JOURNAL, PREFIX
+from tests.tidy.checkout import ROOT
+
+DOCUMENT = ROOT / "docs" / "metrics.md"
+
+_HEAD = f"""\
+# Metrics
+
+Generated from the code by `make docs`; a test keeps it true.
+
+A bookie with an `http_port` exposes them at `/metrics`, in the text format of Prometheus or, for
+who asks for it, of OpenMetrics. `standalone` gives each bookie a port: see `http_ports` in its
+`standalone.toml`. All names begin with `{PREFIX}`, which is left out below. Sizes are
+bytes, times are seconds. Histograms have `_bucket`, `_count` and `_sum`.
+
+Nothing is counted per entry for the sake of metrics: they are read from the bookie's own plain
+numbers when somebody asks. So the latency of adds is that of groups, and there is no latency for
+reads that memory answered.
+
+Apache BookKeeper's names are given as its Prometheus provider shows them, with hyphens as `_`; its
+times are summaries, ours are histograms.
+
+Also there: `{PREFIX}about` (labels `bookie` and `software`), which is always 1, and the
+standard `process_*` (memory, CPU, open files). Before the bookie serves there is only
+`server_status`.
+
+## What to look at first
+
+| Question | Look at |
+|---|---|
+| is the journal's disk slow? | `journal_sync_seconds`, beside `journal_add_seconds` |
+| do clients batch? | `journal_group_entries`, `adds_total` divided by `chunks_total` |
+| who holds back the writers? | `waits_total` by `reason`, `throttled_seconds` |
+| can the ledger disk keep up? | `checkpoint_seconds`, `checkpoint_entry_log_seconds` |
+| do readers hit the caches? | `write_cache_hits_total`, `read_cache_hits_total`, `_misses_total` |
+| are reads slow because of the disk? | `disk_read_seconds`, `reads_waiting` |
+| does space come back? | `entry_log_bytes` beside `entry_log_live_bytes`, `reclaimed_by_*` |
+| is something damaged? | `entry_logs_missing`, `entry_logs_set_aside`, `io_error` refused |
+| may something be forgotten? | `ledgers_in_limbo` |
+| what would losing power lose? | `journal_unsynced_bytes` where `journal_sync_data` is 0 |
+"""
+_JOURNAL = """
+## Each journal
+
+Label `journal`: from 0, in the order of `journal_directories`.
+
+"""
+_DIRECTORY = """
+## Each ledger directory
+
+Label `directory`: from 0, in the order of `ledger_directories`.
+
+"""
+
+
+def _rows(metrics: tuple[Metric[S], ...]) -> str:
+    lines = ["| Metric | Kind | What it is | In Apache BookKeeper |\n|---|---|---|---|\n"]
+    for one in metrics:
+        labels = f" by `{'`, `'.join(one.labels)}`" if one.labels else ""
+        apache = ", ".join(f"`{name}`" for name in one.apache.split(", ")) if one.apache else "-"
+        lines.append(f"| `{one.name}` | {one.kind.value}{labels} | {one.help} | {apache} |\n")
+    return "".join(lines)
+
+
+def document() -> str:
+    """The text of docs/metrics.md."""
+    return (
+        f"{_HEAD}\n## The bookie\n\n{_rows(BOOKIE)}"
+        f"{_JOURNAL}{_rows(JOURNAL)}{_DIRECTORY}{_rows(DIRECTORY)}"
+    )
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")
