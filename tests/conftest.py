@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from bookie import local
 from bookie.zookeeper_server import ZooKeeperMissing, require_zookeeper
 from tests.zookeeper import RunningZooKeeper, running_zookeeper
+
+# How long an example takes says how busy the machine is, and nothing about the example.
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any-machine")
 
 
 def pytest_configure() -> None:
@@ -19,6 +27,10 @@ def pytest_configure() -> None:
     it does is tested."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    share = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if share:
+        # A port that one process found free, another would find free, too, until it is bound.
+        local.PORTS = local.PORTS[int(share) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
 
 
 def skip_here(reason: str) -> NoReturn:

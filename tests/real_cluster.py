@@ -14,8 +14,9 @@ import trio
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from bookie.storage.real_disk import RealDisk
-from bookie.storage.rocks import RocksKeyValue
+from bookie.storage.rocks import index_opener
 from ledger.client import LedgerClient
+from ledger.metastore.base import MetadataStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.options import ClientOptions
 from ledger.runtime.network import TcpNetwork
@@ -37,11 +38,30 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def bookie_of(
+    config: BookieConfig, disk: RealDisk, store: MetadataStore, number: int = 0, boot_id: str = ""
+) -> Bookie:
+    """A bookie with everything real but its metadata; not begun."""
+    return Bookie(
+        config,
+        network=TcpNetwork(),
+        disk=disk,
+        key_value=index_opener(config.index_cache_bytes, len(config.ledger_directories)),
+        store=store,
+        now_ms=now_ms,
+        rng=random.Random(number),
+        boot_id=boot_id,
+    )
+
+
 class RealCluster:
     def __init__(self, directory: Path, nursery: trio.Nursery, settings: dict[str, Any]) -> None:
         self.directory = directory
         self.tree = MemoryTree()
+        self.boot_id = ""
+        """Of the machine, for bookies that start from now on."""
         self.bookies: dict[int, Bookie] = {}
+        self.disks: dict[int, RealDisk] = {}
         self._nursery = nursery
         self._settings = settings
         self._scopes: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
@@ -54,27 +74,19 @@ class RealCluster:
 
     async def _run(self, number: int, task_status: trio.TaskStatus[str]) -> None:
         at = f"{self.directory}/{number}"
-        config = BookieConfig(
-            metadata_uri="memory:",
-            journal_directories=(f"{at}/journal",),
-            ledger_directories=(f"{at}/ledgers",),
-            port=self._ports.get(number, 0),
-            **self._settings,
-        )
-        disk = RealDisk()
+        settings: dict[str, Any] = {
+            "metadata_uri": "memory:",
+            "journal_directories": (f"{at}/journal",),
+            "ledger_directories": (f"{at}/ledgers",),
+            "port": self._ports.get(number, 0),
+        }
+        config = BookieConfig(**settings | self._settings)
+        disk = self.disks[number] = RealDisk()
         ended = trio.Event()
         with trio.CancelScope() as scope:
             try:
                 async with MemoryStore(self.tree, now_ms) as store:
-                    bookie = Bookie(
-                        config,
-                        network=TcpNetwork(),
-                        disk=disk,
-                        key_value=RocksKeyValue,
-                        store=store,
-                        now_ms=now_ms,
-                        rng=random.Random(number),
-                    )
+                    bookie = bookie_of(config, disk, store, number, self.boot_id)
                     self._scopes[number] = (scope, ended)
                     self.bookies[number] = bookie
                     await bookie.run(task_status)

@@ -6,12 +6,14 @@ with PowerLost, before the step or half way through it. `after_crash` is what is
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Sequence
 
 import trio
 
 from bookie.storage.disk import Buffer
+from tests.crash_counts import crashed
 
 SECTOR_BYTES = 512
 
@@ -44,21 +46,32 @@ class MemoryDisk:
         self.synced_writes_begun = 0
         self.errors: dict[str, OSError] = {}
         """Operation name -> what it raises from now on."""
+        self.full_after: dict[str, int] = {}
+        """Operation name -> after so many it fails, because the disk is full."""
+        self.free_bytes = 1 << 39
         self.is_off = False
         self.names: dict[str, _Inode] = {}
         self.synced_names: dict[str, _Inode] = {}
-        self._name_changes: list[dict[str, _Inode]] = []
+        self._name_changes: dict[str, list[dict[str, _Inode]]] = {}
+        """Per directory, what was in it after each change that is not synced."""
         self.gate: trio.Event | None = None
-        """Syncs of files with a thread wait for it, if set."""
+        """Synced writes wait for it, if set."""
+        self.sync_gate: trio.Event | None = None
+        """Syncs wait for it, if set."""
 
-    def step(self, operation: str) -> bool:
+    def step(self, operation: str, path: str) -> bool:
         """Counts; raises what is due. True: do half of it, then call `lose_power`."""
         if self.is_off:
             raise PowerLost
         if operation in self.errors:
             raise self.errors[operation]
+        if operation in self.full_after:
+            self.full_after[operation] -= 1
+            if self.full_after[operation] < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
         self.steps += 1
         if self.crash_at is not None and self.steps >= self.crash_at:
+            crashed(path, operation)
             if self.rng.random() < 0.5:
                 return True
             self.lose_power()
@@ -69,9 +82,12 @@ class MemoryDisk:
         raise PowerLost
 
     def after_crash(self) -> MemoryDisk:
-        """A new disk with what survived: any sectors, and a first part of the name changes."""
-        states = [self.synced_names, *self._name_changes]
-        names = self.rng.choice(states)
+        """A new disk with what survived: any sectors, and a first part of the name changes of
+        each directory."""
+        names = dict(self.synced_names)
+        for directory, changes in sorted(self._name_changes.items()):
+            kept = self.rng.choice([_within(directory, self.synced_names), *changes])
+            names = {**_outside(directory, names), **kept}
         found = MemoryDisk(rng=self.rng)
         found.names = {
             name: _Inode(inode.after_crash(self.rng)) for name, inode in sorted(names.items())
@@ -79,8 +95,10 @@ class MemoryDisk:
         found.synced_names = dict(found.names)
         return found
 
-    def changed_names(self) -> None:
-        self._name_changes.append(dict(self.names))
+    def changed_names(self, path: str) -> None:
+        directory = path.rpartition("/")[0]
+        changes = self._name_changes.setdefault(directory, [])
+        changes.append(_within(directory, self.names))
 
     async def open(
         self, path: str, *, is_new: bool = False, has_own_thread: bool = False
@@ -89,14 +107,14 @@ class MemoryDisk:
         if is_new:
             if path in self.names:
                 raise FileExistsError(path)
-            is_half = self.step("open")
+            is_half = self.step("open", path)
             self.names[path] = _Inode()
-            self.changed_names()
+            self.changed_names(path)
             if is_half:
                 self.lose_power()
         elif path not in self.names:
             raise FileNotFoundError(path)
-        return MemoryFile(self, self.names[path])
+        return MemoryFile(self, self.names[path], path)
 
     async def read_file(self, path: str) -> bytes:
         await trio.lowlevel.checkpoint()
@@ -105,12 +123,14 @@ class MemoryDisk:
         return bytes(self.names[path].data)
 
     async def replace_file(self, path: str, data: bytes) -> None:
-        await trio.lowlevel.checkpoint()
-        if self.step("replace_file"):
-            self.lose_power()
-        self.names[path] = _Inode(data)
-        self.synced_names = dict(self.names)
-        self._name_changes.clear()
+        """In the steps of the real one, each a place to crash at."""
+        temporary = f"{path}.tmp"
+        self.names.pop(temporary, None)  # what an earlier crash left is overwritten
+        file = await self.open(temporary, is_new=True)
+        await file.write_at(0, [data])
+        await file.sync()
+        await self.rename(temporary, path)
+        await self.sync_directory(path.rpartition("/")[0])
 
     async def list_directory(self, path: str) -> list[str]:
         await trio.lowlevel.checkpoint()
@@ -121,30 +141,38 @@ class MemoryDisk:
 
     async def rename(self, old: str, new: str) -> None:
         await trio.lowlevel.checkpoint()
-        is_half = self.step("rename")
+        is_half = self.step("rename", old)
+        assert old.rpartition("/")[0] == new.rpartition("/")[0], f"{old} to another directory"
         self.names[new] = self.names.pop(old)
-        self.changed_names()
+        self.changed_names(new)
         if is_half:
             self.lose_power()
 
     async def remove(self, path: str) -> None:
         await trio.lowlevel.checkpoint()
-        is_half = self.step("remove")
+        if path not in self.names:
+            raise FileNotFoundError(path)
+        is_half = self.step("remove", path)
         del self.names[path]
-        self.changed_names()
+        self.changed_names(path)
         if is_half:
             self.lose_power()
 
     async def sync_directory(self, path: str) -> None:
         await trio.lowlevel.checkpoint()
-        if self.step("sync_directory"):
+        if self.step("sync_directory", path):
             self.lose_power()
-        self.synced_names = dict(self.names)
-        self._name_changes.clear()
+        kept = _outside(path, self.synced_names)
+        self.synced_names = {**kept, **_within(path, self.names)}
+        self._name_changes.pop(path, None)
 
     async def space(self, path: str) -> tuple[int, int]:
         await trio.lowlevel.checkpoint()
-        return 1 << 40, 1 << 39
+        return 1 << 40, self.free_bytes
+
+    async def device(self, path: str) -> int:
+        await trio.lowlevel.checkpoint()
+        return 1  # one file system, whatever the path
 
     async def lock(self, path: str) -> None:
         await trio.lowlevel.checkpoint()
@@ -153,10 +181,19 @@ class MemoryDisk:
         pass
 
 
+def _within(directory: str, names: dict[str, _Inode]) -> dict[str, _Inode]:
+    return {name: one for name, one in names.items() if name.rpartition("/")[0] == directory}
+
+
+def _outside(directory: str, names: dict[str, _Inode]) -> dict[str, _Inode]:
+    return {name: one for name, one in names.items() if name.rpartition("/")[0] != directory}
+
+
 class MemoryFile:
-    def __init__(self, disk: MemoryDisk, inode: _Inode) -> None:
+    def __init__(self, disk: MemoryDisk, inode: _Inode, path: str = "") -> None:
         self.disk = disk
         self.inode = inode
+        self.path = path
 
     @property
     def size(self) -> int:
@@ -172,7 +209,7 @@ class MemoryFile:
         self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
     ) -> None:
         await trio.lowlevel.checkpoint()
-        is_half = self.disk.step("write_at")
+        is_half = self.disk.step("write_at", self.path)
         self._put(offset, views)
         if is_half:
             self.disk.lose_power()
@@ -183,7 +220,7 @@ class MemoryFile:
             await trio.lowlevel.checkpoint()
             if self.disk.gate is not None:
                 await self.disk.gate.wait()
-            is_half = self.disk.step("write_at_synced")
+            is_half = self.disk.step("write_at_synced", self.path)
             self._put(offset, views)
             if is_half:
                 self.disk.lose_power()
@@ -191,11 +228,15 @@ class MemoryFile:
             self.inode.synced = bytes(self.inode.data)
 
     async def sync(self, *, drops_cache: bool = False) -> None:
-        await trio.lowlevel.checkpoint()
-        if self.disk.step("sync"):
-            self.disk.lose_power()
-        self.disk.syncs += 1
-        self.inode.synced = bytes(self.inode.data)
+        data = bytes(self.inode.data)  # what is written from now on, this sync does not promise
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
+            if self.disk.sync_gate is not None:
+                await self.disk.sync_gate.wait()
+            if self.disk.step("sync", self.path):
+                self.disk.lose_power()
+            self.disk.syncs += 1
+            self.inode.synced = data
 
     def read_nowait(
         self, offset: int, size: int, *, drops_cache: bool = False
@@ -208,14 +249,14 @@ class MemoryFile:
 
     async def allocate(self, size: int) -> None:
         await trio.lowlevel.checkpoint()
-        if self.disk.step("allocate"):
+        if self.disk.step("allocate", self.path):
             self.disk.lose_power()
         if size > self.size:
             self.inode.data.extend(bytes(size - self.size))
 
     async def truncate(self, size: int) -> None:
         await trio.lowlevel.checkpoint()
-        if self.disk.step("truncate"):
+        if self.disk.step("truncate", self.path):
             self.disk.lose_power()
         del self.inode.data[size:]
 

@@ -1,19 +1,20 @@
-"""One ledger storage on a disk in memory, driven as the add path drives it."""
+"""A bookie's storage on a disk in memory, driven as the add path drives it."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
+from bookie.core.journal_flush import FlushPolicy
+from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.index import MemoryKeyValue
 from bookie.storage.journal import Journal
-from bookie.storage.ledger_storage import LedgerStorage
-from bookie.storage.settings import StorageOptions
+from bookie.storage.settings import StorageFailed, StorageOptions
 from ledger.errors import Status
-from tests.bookie.memory_disk import MemoryDisk
+from tests.bookie.memory_disk import MemoryDisk, PowerLost
 from tests.bookie.test_caches import KEY, make_entry, make_frame
 
 
@@ -23,16 +24,21 @@ class CrashingKeyValue(MemoryKeyValue):
     disk: MemoryDisk
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
-        is_after = self.disk.step("index_write")
+        is_after = self.disk.step("write", "index")
         super().write(puts, deletes)
         if is_after:
             self.disk.lose_power()
 
     async def flush(self) -> None:
-        is_after = self.disk.step("index_flush")
+        is_after = self.disk.step("flush", "index")
         await super().flush()
         if is_after:
             self.disk.lose_power()
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """Paths of so many directories; a single one has just the name."""
+    return [name, *(f"{name}{number}" for number in range(1, count))]
 
 
 class Bottle:
@@ -41,15 +47,19 @@ class Bottle:
     def __init__(
         self,
         disk: MemoryDisk | None = None,
-        pairs: MemoryKeyValue | None = None,
+        pairs: Mapping[str, MemoryKeyValue] | None = None,
         *,
         options: StorageOptions | None = None,
+        journals: int = 1,
+        directories: int = 1,
+        flush: FlushPolicy | None = None,
     ) -> None:
+        """`pairs`: the index stores, by path. Options are of all directories together. `flush`:
+        for journals that acknowledge before they sync."""
         self.disk = disk or MemoryDisk()
-        self.pairs = pairs or MemoryKeyValue()
-        journal = Journal(
-            self.disk, "journal", rng=random.Random(5), file_bytes_max=32 * 1024, files_recycled=1
-        )
+        paths = numbered("ledgers", directories)
+        self.pairs = dict(pairs or {f"{path}/index": MemoryKeyValue() for path in paths})
+        self.counts = journals, directories
         self.options = options or StorageOptions(
             write_cache_bytes=8000,
             read_cache_bytes=20_000,
@@ -58,8 +68,23 @@ class Bottle:
             checkpoint_interval_s=1000,
             states_max=3,
         )
-        self.storage = LedgerStorage(
-            self.disk, "ledgers", self.pairs, journal, now_ms=lambda: 1000, options=self.options
+        self.storage = BookieStorage(
+            self.disk,
+            paths,
+            self.pairs.__getitem__,
+            [
+                Journal(
+                    self.disk,
+                    path,
+                    rng=random.Random(5),
+                    file_bytes_max=32 * 1024,
+                    files_recycled=1,
+                    flush=flush,
+                )
+                for path in numbered("journal", journals)
+            ],
+            now_ms=lambda: 1000,
+            options=self.options,
         )
         self.acked: dict[tuple[int, int], bytes] = {}
         self.attempted: dict[tuple[int, int], list[bytes]] = {}
@@ -88,7 +113,7 @@ class Bottle:
             return status
         entry = make_entry(ledger_id, entry_id, payload, lac)
         frame = make_frame(ledger_id, entry_id, payload, lac)
-        storage.cache.put_frame(frame)
+        storage.directory_of(ledger_id).cache.put_frame(frame)
         state.advance_lac(lac)
         attempts = self.attempted.setdefault((ledger_id, entry_id), [])
         attempts.append(entry)
@@ -97,8 +122,9 @@ class Bottle:
             self.acked[ledger_id, entry_id] = entry
             del attempts[: attempts.index(entry) + 1]
 
-        storage.journal.open_group.add(frame, durable)
-        storage.journal.kick()
+        journal = storage.journal_of(ledger_id)
+        journal.open_group.add(frame, durable)
+        journal.kick()
         return Status.OK
 
     def fence(self, ledger_id: int) -> None:
@@ -114,10 +140,11 @@ class Bottle:
 
     async def settle(self) -> None:
         """Waits until all that was queued is durable."""
-        done = trio.Event()
-        self.storage.journal.open_group.on_durable.append(done.set)
-        self.storage.journal.kick()
-        await done.wait()
+        for journal in self.storage.journals:
+            done = trio.Event()
+            journal.open_group.on_durable.append(done.set)
+            journal.kick()
+            await done.wait()
 
     async def check(self) -> None:
         """All that was promised holds."""
@@ -137,7 +164,16 @@ class Bottle:
 
     def reopened(self) -> Bottle:
         """A new process on the same disk, after an orderly or a sudden end."""
-        return self.promised_by(Bottle(self.disk, self.pairs, options=self.options))
+        journals, directories = self.counts
+        return self.promised_by(
+            Bottle(
+                self.disk,
+                self.pairs,
+                options=self.options,
+                journals=journals,
+                directories=directories,
+            )
+        )
 
     def promised_by(self, successor: Bottle) -> Bottle:
         """`successor` must now keep the promises of this process."""
@@ -154,3 +190,15 @@ class Bottle:
             nursery.start_soon(self.storage.run)
             yield
             nursery.cancel_scope.cancel()
+
+
+async def is_crashing(run: Callable[[Bottle], Awaitable[None]], bottle: Bottle) -> bool:
+    """False if `run` came to its end before the crash was due."""
+    was_crash = False
+    try:
+        await run(bottle)
+    except* PowerLost:
+        was_crash = True
+    except* StorageFailed:  # what others see of a checkpoint that the crash broke off
+        assert was_crash
+    return was_crash

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bookie.core.caches import Block, ReadCache, WriteCache
+from bookie.core.caches import Block, ReadCache, SharedSegment, WriteCache
 from bookie.core.ledger_state import LedgerState, decode_ledger_state, encode_ledger_state
+from bookie.core.segments import SegmentPool
 from ledger.errors import InvalidArgument, Status
 
 KEY = b"k" * 20
@@ -228,14 +229,89 @@ def test_stored_state_of_garbage_is_refused_or_read_whole(data: bytes) -> None:
     assert len(state.master_key) <= len(data)
 
 
+def test_what_was_read_while_other_ledgers_changed_is_kept() -> None:
+    cache = ReadCache(bytes_max=4000)
+    generation = cache.generation
+    cache.drop_ledger(7)
+    cache.drop_ledger(8)
+    cache.put(Block(7, 0, [10], bytes(10)), generation)
+    assert cache.find(7, 0) is None
+    cache.put(Block(7, 0, [10], bytes(10)), generation + 1)
+    cache.put(Block(9, 0, [10], bytes(10)), generation)
+    assert cache.find(7, 0) is not None
+    assert cache.find(9, 0) is not None
+    # Only so many changes are remembered: older reads may be of any ledger.
+    for ledger in range(100, 100 + ReadCache.DROPS_MAX):
+        cache.drop_ledger(ledger)
+    assert not cache.is_current(9, generation)
+    assert not cache.is_current(7, generation)
+    assert cache.is_current(7, cache.generation)
+    assert not cache.is_current(100 + ReadCache.DROPS_MAX - 1, cache.generation - 1)
+
+
 @pytest.mark.parametrize("first", [1, 4])
 def test_freed_segments_are_used_again_whatever_else_was_freed(first: int) -> None:
     """Connections begin with small segments: one of them must not bar the way to the others."""
-    cache = WriteCache(bytes_max=1 << 30)
+    pool = SegmentPool()
     sizes = [first, *[4] * 8, 1, *[4] * 8]
     freed = [bytearray(size << 20) for size in sizes]
     for buffer in freed:
-        cache.give_back(memoryview(buffer))
-    taken = [cache.take_segment(4 << 20) for _ in range(9)]
+        pool.give_back(memoryview(buffer))
+    taken = [pool.take_segment(4 << 20) for _ in range(9)]
     assert [any(segment is buffer for buffer in freed) for segment in taken] == [True] * 8 + [False]
     assert len({id(segment) for segment in taken}) == 9
+
+
+def test_a_segment_of_several_caches_is_charged_to_one_after_the_other() -> None:
+    """Otherwise each would flush too early, or the last of them hold memory without a bound."""
+    buffer = bytearray(1000)
+    caches = [WriteCache(bytes_max=900) for _ in range(3)]
+    numbers = [cache.add_segment(memoryview(buffer)) for cache in caches]
+    shared = SharedSegment(len(buffer))
+    for cache, number in zip(caches, numbers, strict=True):
+        cache.active[7] = {0: number << 32}
+        cache.release_segment(number, shared=shared)
+    for left in (1000, 1000, 0):
+        charged = next(cache for cache in caches if cache.released_bytes)
+        assert [cache.is_active_full for cache in caches].count(True) == 1
+        charged.swap()
+        assert charged.segments, "its frames are not flushed yet"
+        charged.flushed()
+        assert not charged.segments
+        assert sum(cache.released_bytes for cache in caches) == left
+    assert not any(cache.segments for cache in caches)
+
+
+def test_caches_that_flush_at_once_leave_no_charge_behind() -> None:
+    """A charge without a segment would count as memory until the next swap, which nobody asks for
+    where nothing is added any more."""
+    buffer = bytearray(1000)
+    first, second = (WriteCache(bytes_max=900) for _ in range(2))
+    shared = SharedSegment(len(buffer))
+    for cache in (first, second):
+        cache.release_segment(cache.add_segment(memoryview(buffer)), shared=shared)
+    first.swap()
+    assert (first.released_bytes, second.released_bytes) == (0, 1000)
+    second.swap()
+    first.flushed()
+    second.flushed()
+    for cache in (first, second):
+        assert cache.released_bytes == 0
+        assert not cache.has_released
+        assert not cache.segments
+
+
+def test_a_cache_that_flushes_out_of_turn_leaves_the_charge_where_it_is() -> None:
+    buffer = bytearray(1000)
+    first, second = (WriteCache(bytes_max=900) for _ in range(2))
+    shared = SharedSegment(len(buffer))
+    for cache in (first, second):
+        cache.release_segment(cache.add_segment(memoryview(buffer)), shared=shared)
+    second.swap()
+    second.flushed()
+    assert (first.released_bytes, second.released_bytes) == (1000, 0)
+    assert not second.segments
+    first.swap()
+    first.flushed()
+    assert (first.released_bytes, second.released_bytes) == (0, 0)
+    assert not first.segments

@@ -12,11 +12,13 @@ from bookie.core.journal import (
     BLOCK_BYTES,
     COMMIT_NOW,
     GROUP_HEADER_BYTES,
+    Buffer,
     CommitPolicy,
     FileHeader,
     GroupHeader,
     JournalCorrupt,
     decode_file_header,
+    decode_group_header,
     encode_file_header,
     encode_group_header,
     file_id_of,
@@ -73,9 +75,24 @@ def test_golden_bytes_of_file_and_group_header() -> None:
         "0000000000000003"
         "0000000000000000"
     )
-    assert encode_group_header(GroupHeader(5, 1, 2, 3, 4, 6)).hex() == (
+    assert encode_group_header(GroupHeader(5, 1, 2, 3, 4, 6, synced_sequence=2)).hex() == (
         "4c534752000000050000000000000001000000000000000200000000000000030000000400000006119cbda7"
     )
+
+
+def test_golden_bytes_of_a_late_group_header() -> None:
+    """One that was written when the group before it was not durable yet."""
+    head = GroupHeader(5, 1, 2, 3, 4, 6, synced_sequence=1)
+    packed = encode_group_header(head)
+    assert packed.hex() == (
+        "4c534755000000050000000000000001000000000000000200000000000000030000000400000006"
+        "0000000000000001"
+        "df638bcc"
+    )
+    assert len(packed) == head.header_bytes == 52
+    assert decode_group_header(packed, 0) == head
+    for bit in range(8 * len(packed)):
+        assert decode_group_header(flipped(packed, bit), 0) is None
 
 
 def test_group_fills_whole_blocks() -> None:
@@ -199,6 +216,37 @@ def test_group_missing_within_a_file_is_refused() -> None:
     with pytest.raises(JournalCorrupt, match="found group 3 in its place") as caught:
         payloads_of(data[: ends[1]] + data[ends[2] :])
     assert caught.value.sequence == 2
+
+
+def late_journal(synced: list[int], file_id: int = 7) -> bytearray:
+    """Groups 1, 2, ... of a block each; `synced[i]` was the last durable one when group i + 1
+    was written."""
+    header = FileHeader(file_id, SALT, 1)
+    parts = [encode_file_header(header)]
+    for sequence, synced_sequence in enumerate(synced, 1):
+        payload: list[Buffer] = [b"%d" % sequence]
+        views = group_views(header, sequence, 1, payload, synced_sequence)
+        parts += [bytes(view) for view in views]
+    return bytearray(b"".join(parts))
+
+
+@pytest.mark.parametrize("kept", range(1 << 6))
+@pytest.mark.parametrize("synced", [[0] * 6, [0, 1, 1, 1, 4, 4], [0, 1, 2, 3, 4, 5]])
+def test_lost_groups_are_a_torn_tail_unless_one_that_is_kept_says_they_were_durable(
+    synced: list[int], kept: int
+) -> None:
+    """All of what power loss, or damage, may leave of six groups."""
+    data = late_journal(synced)
+    for number in range(1, 7):
+        if not kept >> (number - 1) & 1:
+            data[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES] = bytes(BLOCK_BYTES)
+    whole = next((n for n in range(6) if not kept >> n & 1), 6)
+    durable = max((synced[n] for n in range(6) if kept >> n & 1), default=0)
+    if durable > whole:
+        with pytest.raises(JournalCorrupt, match="Cure"):
+            payloads_of(bytes(data))
+    else:
+        assert payloads_of(bytes(data)) == [b"%d" % (n + 1) for n in range(whole)]
 
 
 def test_scan_from_a_mark_skips_what_lies_before_it() -> None:

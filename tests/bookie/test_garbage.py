@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.garbage import (
-    GarbageOptions,
-    is_droppable,
-    should_seal,
-    tombstones_to_forget,
-)
+from bookie.core.garbage import GarbageOptions, TombstoneSweep, is_droppable, should_seal
 from bookie.storage.settings import StorageOptions
 from ledger.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, Status
 from tests.bookie.storage_bottle import Bottle
@@ -38,7 +35,7 @@ class Metadata:
         return ledger_id in self.deleted
 
 
-def _logs(bottle: Bottle) -> list[str]:
+def logs(bottle: Bottle) -> list[str]:
     return [name for name in bottle.disk.names if name.endswith(".log")]
 
 
@@ -50,11 +47,11 @@ async def test_a_deleted_ledger_gives_its_space_back() -> None:
                 bottle.add(ledger, i, b"x" * 100)
             await bottle.settle()
             await bottle.storage.checkpoint()
-        before = len(_logs(bottle))
+        before = len(logs(bottle))
         bottle.deleted[1] = None
-        collected = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+        [collected] = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
         assert (collected.ledgers_asked, collected.ledgers_deleted) == (2, 1)
-        assert collected.logs_removed == before - len(_logs(bottle)) == 1
+        assert collected.logs_removed == before - len(logs(bottle)) == 1
         await bottle.check()
         with pytest.raises(NoSuchLedger):
             await bottle.storage.read(1, 0)
@@ -70,14 +67,14 @@ async def test_the_current_log_is_sealed_when_it_holds_deleted_entries() -> None
     async with bottle.running():
         bottle.add(1, 0, b"only")
         await bottle.storage.checkpoint()
-        assert len(_logs(bottle)) == 1
-        collected = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+        assert len(logs(bottle)) == 1
+        [collected] = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
         assert collected.logs_removed == 1
-        assert _logs(bottle) == []
+        assert logs(bottle) == []
         bottle.add(2, 0, b"next")
         await bottle.settle()
         await bottle.storage.checkpoint()
-        assert len(_logs(bottle)) == 1
+        assert len(logs(bottle)) == 1
     successor = bottle.reopened()
     successor.deleted[1] = None
     async with successor.running():
@@ -95,9 +92,28 @@ async def test_an_error_is_not_an_answer() -> None:
         bottle.add(1, 0)
         await bottle.settle()
         await bottle.storage.checkpoint()
-        collected = await bottle.storage.collect_garbage(unavailable)
+        [collected] = await bottle.storage.collect_garbage(unavailable)
         assert (collected.asks_failed, collected.ledgers_deleted) == (1, 0)
         await bottle.check()
+
+
+async def test_nobody_is_asked_for_long_who_does_not_answer() -> None:
+    asked: list[int] = []
+
+    async def unavailable(ledger_id: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        asked.append(ledger_id)
+        raise MetadataUnavailable("no connection")
+
+    garbage = GarbageOptions(asks_per_s_max=1e6, failures_max=2)
+    bottle = Bottle(options=replace(OPTIONS, garbage=garbage))
+    async with bottle.running():
+        for ledger in range(5):
+            bottle.add(ledger, 0)
+        await bottle.storage.checkpoint()
+        for is_forced in (False, False, True):
+            await bottle.storage.collect_garbage(unavailable, is_forced=is_forced)
+    assert asked == [0, 1, 2, 3, 0, 1]
 
 
 async def test_rounds_go_on_where_the_last_one_ended() -> None:
@@ -139,7 +155,7 @@ async def test_replay_does_not_bring_a_deleted_ledger_back() -> None:
         state = successor.storage.state(1)
         assert state is not None
         assert state.is_deleted
-        assert not successor.storage.cache.active
+        assert not successor.storage.directories[0].cache.active
 
 
 async def test_waiting_long_polls_learn_that_the_ledger_is_gone() -> None:
@@ -176,20 +192,103 @@ def test_a_log_with_a_living_ledger_is_never_dropped(held: list[int], alive: set
 
 @given(st.lists(st.integers(0, 100)), st.integers(0, 100), st.integers(0, 20), st.integers(0, 120))
 def test_tombstones_kept_are_young_and_few(
-    times: list[int], age_max: int, count_max: int, now: int
+    minutes: list[int], age_max: int, count_max: int, now: int
 ) -> None:
-    tombstones = [(at, ledger) for ledger, at in enumerate(sorted(times))]
-    forgotten = tombstones_to_forget(tombstones, now, age_max, count_max)
-    kept = [at for at, ledger in tombstones if ledger not in forgotten]
-    assert len(kept) <= count_max
-    assert all(now - at <= age_max for at in kept)
-    young = [at for at, _ in tombstones if now - at <= age_max]
-    assert len(kept) == min(len(young), count_max)
+    sweep = TombstoneSweep(age_max * 60_000, count_max)
+    tombstones = list(enumerate(minutes))
+    forgotten: list[int] = []
+    is_more = True
+    while is_more:
+        kept = [
+            (ledger, minute)
+            for ledger, minute in tombstones
+            if not sweep.forgets(minute * 60_000, now * 60_000)
+        ]
+        forgotten += [minute for ledger, minute in tombstones if (ledger, minute) not in kept]
+        tombstones = kept
+        is_more = sweep.end_pass()
+    young = [minute for minute in minutes if now - minute <= age_max]
+    assert all(now - minute <= age_max for _, minute in tombstones)
+    assert len(tombstones) == min(len(young), count_max)
+    if tombstones:
+        assert max(forgotten, default=0) <= min(minute for _, minute in tombstones)
+
+
+async def test_a_damaged_record_of_a_deleted_ledger_stops_no_collection() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        for ledger in (1, 2):
+            bottle.add(ledger, 0)
+            await bottle.settle()
+            await bottle.storage.checkpoint()
+    bottle.deleted.update({1: None, 2: None})
+    successor = bottle.reopened()
+    async with successor.running():
+        await successor.storage.checkpoint()
+        pairs = successor.pairs["ledgers/index"]
+        storage = successor.storage.directories[0]
+        for ledger in (1, 2):
+            storage._states.forget(ledger)
+        [(key, value), _] = pairs.items(b"L", b"M")
+        pairs.write([(key, value[:3])])
+        [collected] = await successor.storage.collect_garbage(Metadata(1, 2).is_deleted)
+        assert (collected.ledgers_deleted, logs(successor)) == (2, [])
+        for ledger in (1, 2):
+            state = successor.storage.state(ledger)
+            assert state is not None
+            assert state.is_deleted
+            assert successor.add(ledger, 1) is not Status.OK
+
+
+async def test_a_file_that_cannot_be_removed_stops_neither_collection_nor_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        for ledger in (1, 2, 3):
+            for i in range(20):
+                bottle.add(ledger, i, b"x" * 100)
+            await bottle.settle()
+            await bottle.storage.checkpoint()
+        [stubborn, *others] = sorted(logs(bottle))
+        really_remove = bottle.disk.remove
+
+        async def remove(path: str) -> None:
+            if path == stubborn:
+                raise OSError(5, "Input/output error", path)
+            await really_remove(path)
+
+        bottle.disk.remove = remove  # type: ignore[method-assign]
+        bottle.deleted.update({1: None, 2: None})
+        [collected] = await bottle.storage.collect_garbage(Metadata(1, 2).is_deleted)
+        assert collected.logs_removed >= 2
+        assert len(others) - len(logs(bottle)) == collected.logs_removed - 2
+        bottle.add(3, 20)
+        await bottle.settle()
+        await bottle.storage.checkpoint()
+        await bottle.check()
+    assert stubborn in caplog.text
+    successor = bottle.reopened()
+    async with successor.running():  # the disk refuses once more
+        await successor.check()
+        assert stubborn in logs(successor)
+    successor.disk.remove = really_remove  # type: ignore[method-assign]
+    last = successor.reopened()
+    async with last.running():
+        await last.check()
+        assert stubborn not in logs(last)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ledgers_per_round_max": 0}, {"asks_per_s_max": 0}, {"seal_age_s": -1}]
+    "wrong",
+    [
+        {"ledgers_per_round_max": 0},
+        {"tombstones_per_round_max": 0},
+        {"asks_per_s_max": 0},
+        {"seal_age_s": -1},
+        {"failures_max": 0},
+    ],
 )
 def test_settings_of_garbage_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidArgument):
-        GarbageOptions(**wrong)
+        GarbageOptions(**wrong)  # type: ignore[arg-type]

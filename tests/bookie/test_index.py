@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,22 @@ async def test_rocks_finds_what_was_flushed(tmp_path: Path) -> None:
     again = RocksKeyValue(str(tmp_path), SMALL)
     assert again.get(b"a") == b"1"
     again.close()
+
+
+async def test_rocks_has_the_sizes_it_was_given_also_when_opened_again(tmp_path: Path) -> None:
+    for factor in (1, 2, 4):
+        store = RocksKeyValue(
+            str(tmp_path),
+            RocksOptions(block_cache_bytes=factor << 20, write_buffer_bytes=factor << 16),
+        )
+        store.write([(b"a", b"1")])
+        await store.flush()
+        store.close()
+        said = (tmp_path / "LOG").read_text(errors="replace")
+        capacities = set(re.findall(r"^ +capacity : (\d+)$", said, re.MULTILINE))
+        buffers = set(re.findall(r" Options\.write_buffer_size: (\d+)$", said, re.MULTILINE))
+        assert capacities == {str(factor << 20)}
+        assert buffers == {str(factor << 16)}
 
 
 def test_a_rocks_directory_in_use_is_named_in_the_error(tmp_path: Path) -> None:
@@ -181,13 +198,18 @@ def test_ledgers_are_listed_in_pages() -> None:
 
 
 def test_entry_logs_and_their_ledgers() -> None:
-    index = Index(MemoryKeyValue())
+    index = Index(store := MemoryKeyValue())
     index.put_log_ledgers(2, {5: 100, 6: 1})
     index.put_log_ledgers(1, {})
-    assert index.log_ids() == [1, 2]
+    assert index.log_ids() == Index(store).log_ids() == [1, 2]
+    index.put_log_ledgers(9, {})
+    index.put_log_ledgers(3, {})
+    assert index.log_ids() == Index(store).log_ids() == [1, 2, 3, 9]
+    index.delete_log(3)
+    index.delete_log(9)
     assert index.log_ledgers(2) == {5: 100, 6: 1}
     index.delete_log(2)
-    assert index.log_ids() == [1]
+    assert index.log_ids() == Index(store).log_ids() == [1]
     assert index.log_ledgers(2) == {}
 
 

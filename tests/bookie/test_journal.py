@@ -17,7 +17,9 @@ from bookie.core.journal import (
     CommitPolicy,
     JournalFailed,
     Mark,
+    Trigger,
 )
+from bookie.core.journal_flush import FlushPolicy
 from bookie.storage.journal import CommitGroup, Journal
 from tests.bookie.memory_disk import MemoryDisk
 
@@ -31,6 +33,8 @@ def journal_on(
     policy: CommitPolicy | None = None,
     file_bytes_max: int = FILE_BYTES,
     files_recycled: int = 2,
+    backups_max: int = 0,
+    flush: FlushPolicy | None = None,
 ) -> Journal:
     return Journal(
         disk,
@@ -39,6 +43,8 @@ def journal_on(
         policy=policy,
         file_bytes_max=file_bytes_max,
         files_recycled=files_recycled,
+        backups_max=backups_max,
+        flush=flush,
     )
 
 
@@ -101,6 +107,33 @@ async def test_all_that_gathers_in_one_tick_costs_one_sync() -> None:
         assert (after.groups - before.groups, after.entries - before.entries) == (1, 1000)
         assert durable == list(range(1000))
         assert journal.queued_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "trigger"),
+    [
+        (CommitPolicy(), Trigger.QUEUE_EMPTY),
+        (CommitPolicy(group_bytes_max=40), Trigger.BYTES),
+        (CommitPolicy(group_entries_max=1), Trigger.ENTRIES),
+        (CommitPolicy(flush_when_queue_empty=False), Trigger.MAX_WAIT),
+        (CommitPolicy(flush_when_queue_empty=False, group_bytes_max=40), Trigger.BYTES),
+    ],
+)
+async def test_operators_are_told_why_groups_went_and_how_long_they_took(
+    autojump_clock: trio.testing.MockClock, policy: CommitPolicy, trigger: Trigger
+) -> None:
+    journal = journal_on(MemoryDisk(), policy=policy)
+    await replayed(journal)
+    async with running(journal):
+        await commit(journal, frame(0))
+        await commit(journal, frame(1))
+    found = journal.statistics()
+    assert found.flushes == {**dict.fromkeys(Trigger, 0), trigger: 2}
+    assert (found.group_entries.count, found.group_entries.total) == (2, 2)
+    assert found.group_bytes.total == found.bytes == 2 * BLOCK_BYTES
+    assert (found.sync_seconds.count, found.file_creation_seconds.count) == (2, 1)
+    waited_s = 0.002 if trigger is Trigger.MAX_WAIT else 0
+    assert found.add_seconds.total == pytest.approx(2 * waited_s, abs=1e-9)
 
 
 async def test_a_frame_that_nobody_waits_for_costs_no_sync() -> None:
@@ -257,8 +290,17 @@ async def test_group_is_committed_at_once_when_nothing_waits(
         assert await durable_after(journal, mock_clock, [frame(1)]) == [0.0]
 
 
-@pytest.mark.parametrize("operation", ["write_at_synced", "rename", "open", "allocate"])
-async def test_failed_write_poisons_the_journal(operation: str) -> None:
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        ("write_at_synced", errno.ENOSPC),  # of a group: what is on the disk is unknown
+        ("write_at_synced", errno.EIO),
+        ("rename", errno.EIO),
+        ("open", errno.EIO),
+        ("allocate", errno.EIO),
+    ],
+)
+async def test_failed_write_poisons_the_journal(operation: str, code: int) -> None:
     disk = MemoryDisk()
     journal = journal_on(disk)
     await replayed(journal)
@@ -268,11 +310,11 @@ async def test_failed_write_poisons_the_journal(operation: str) -> None:
         journal.open_group.add(frame(number), lambda: durable.append(number))
         journal.kick()
 
-    with pytest.RaisesGroup(pytest.RaisesExc(JournalFailed, match="No space left")):
+    with pytest.RaisesGroup(pytest.RaisesExc(JournalFailed, match="the disk says no")):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal.run)
             await commit(journal, frame(0))
-            disk.errors[operation] = OSError(errno.ENOSPC, "No space left")
+            disk.errors[operation] = OSError(code, "the disk says no")
             for number in range(1, 9):
                 add(number)
                 await trio.testing.wait_all_tasks_blocked()

@@ -17,6 +17,7 @@ from bookie.core.journal import BEGINNING, BLOCK_BYTES, JournalCorrupt, Mark
 from bookie.core.journal_frames import iterate_frames
 from bookie.storage.journal import Journal
 from bookie.storage.real_disk import RealDisk
+from tests.bookie.crash_disk import CrashDisk
 from tests.bookie.memory_disk import MemoryDisk, PowerLost
 from tests.bookie.test_journal import (
     FILE_BYTES,
@@ -26,6 +27,7 @@ from tests.bookie.test_journal import (
     replayed,
     running,
 )
+from tests.crash_counts import Aftermath
 
 
 def numbers_in(payloads: list[bytes]) -> list[int]:
@@ -172,11 +174,13 @@ async def test_power_loss_at_every_step_loses_nothing_acknowledged() -> None:
     steps = MemoryDisk()
     await write_until_power_is_lost(steps, BEGINNING, 1, range(30))
     assert steps.steps > 50
-    for seed in range(5 * steps.steps):
+    aftermaths = [*Aftermath, Aftermath.TORN, Aftermath.TORN]
+    for seed in range(len(aftermaths) * steps.steps):
         crash_at = 1 + seed % steps.steps
-        disk = MemoryDisk(rng=random.Random(seed), crash_at=crash_at)
+        disk = CrashDisk(rng=random.Random(seed), crash_at=crash_at)
         _, queued, durable, mark = await write_until_power_is_lost(disk, BEGINNING, 1, range(30))
-        await check_survivors(disk.after_crash(), queued, durable, mark, seed)
+        aftermath = aftermaths[seed // steps.steps]
+        await check_survivors(disk.after_crash(aftermath), queued, durable, mark, seed)
 
 
 async def check_survivors(

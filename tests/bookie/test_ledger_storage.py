@@ -11,7 +11,6 @@ import trio.testing
 from bookie.core.journal import JournalFailed
 from bookie.core.ledger_state import LedgerState
 from bookie.storage.entry_log import log_name
-from bookie.storage.index import MemoryKeyValue
 from bookie.storage.settings import StorageFailed, StorageOptions
 from ledger.errors import (
     BookieIoError,
@@ -37,7 +36,7 @@ async def test_entries_read_back_from_cache_and_from_the_entry_log() -> None:
         await bottle.settle()
         await bottle.check()
         await bottle.storage.checkpoint()
-        assert not bottle.storage.cache.segments
+        assert not bottle.storage.directories[0].cache.segments
         assert bottle.storage.read_cached(1, 49) is None
         await bottle.check()
         assert bottle.storage.last_entry_id(1) == 49
@@ -193,8 +192,8 @@ async def test_states_in_memory_are_bounded_and_there_is_one_per_ledger() -> Non
         await bottle.storage.checkpoint()
         for ledger in range(20):
             assert bottle.storage.state(ledger) is not None
-        assert len(bottle.storage.states) <= 3
-        assert 7 not in bottle.storage.states
+        assert len(bottle.storage.directories[0].states) <= 3
+        assert 7 not in bottle.storage.directories[0].states
         assert bottle.storage.state(7) is kept
 
 
@@ -206,7 +205,7 @@ async def test_the_state_just_asked_for_is_held() -> None:
         await bottle.storage.checkpoint()
         for ledger in (0, 1, 2):  # busy ones, which may not be let go instead
             bottle.add(ledger, 1)
-        assert bottle.storage.state(4) is bottle.storage.states[4]
+        assert bottle.storage.state(4) is bottle.storage.directories[0].states[4]
 
 
 async def test_a_watched_state_is_not_let_go() -> None:
@@ -220,7 +219,7 @@ async def test_a_watched_state_is_not_let_go() -> None:
         await bottle.storage.checkpoint()
         for ledger in range(1, 10):
             bottle.storage.state(ledger)
-        assert bottle.storage.states[0] is state
+        assert bottle.storage.directories[0].states[0] is state
 
 
 async def test_fence_calls_back_only_when_durable_and_for_everyone() -> None:
@@ -252,11 +251,11 @@ async def test_an_explicit_lac_that_nobody_waits_for_costs_no_sync() -> None:
     bottle = Bottle()
     async with bottle.running():
         state = bottle.storage.create(1, KEY)
-        syncs = bottle.storage.journal.statistics().syncs
+        syncs = bottle.storage.journals[0].statistics().syncs
         packet = (1).to_bytes(8, "big") + (5).to_bytes(8, "big") + b"crc!"
         bottle.storage.set_explicit_lac(state, 5, packet, None)
         await trio.testing.wait_all_tasks_blocked()
-        assert (state.lac, bottle.storage.journal.statistics().syncs) == (5, syncs)
+        assert (state.lac, bottle.storage.journals[0].statistics().syncs) == (5, syncs)
 
 
 async def test_a_lower_explicit_lac_changes_nothing() -> None:
@@ -271,7 +270,7 @@ async def test_a_lower_explicit_lac_changes_nothing() -> None:
         assert state.explicit_lac[8:16] == (7).to_bytes(8, "big")
 
 
-@pytest.mark.parametrize("operation", ["write_at", "sync", "sync_directory", "replace_file"])
+@pytest.mark.parametrize("operation", ["write_at", "sync", "sync_directory", "rename"])
 async def test_a_failed_checkpoint_poisons_the_storage(operation: str) -> None:
     bottle = Bottle()
     with pytest.RaisesGroup(StorageFailed):
@@ -284,7 +283,7 @@ async def test_a_failed_checkpoint_poisons_the_storage(operation: str) -> None:
             assert isinstance(bottle.storage.failure, StorageFailed)
             with pytest.raises(StorageFailed):
                 await bottle.storage.checkpoint()
-            bottle.storage._task.poison(StorageFailed("again"))
+            bottle.storage.directories[0].task.poison(StorageFailed("again"))
             raise bottle.storage.failure
     del bottle.disk.errors[operation]
     successor = bottle.reopened()
@@ -300,7 +299,7 @@ async def test_a_failed_journal_ends_the_run_and_wakes_who_waits_for_room() -> N
     with pytest.raises(JournalFailed):
         await bottle.storage.run()
     assert isinstance(bottle.storage.failure, JournalFailed)
-    bottle.storage.cache.nbytes = 1 << 30
+    bottle.storage.directories[0].cache.nbytes = 1 << 30
     with pytest.raises(JournalFailed):
         await bottle.storage.wait_room()
     with pytest.raises(JournalFailed):
@@ -314,7 +313,7 @@ async def test_an_index_older_than_the_mark_is_refused() -> None:
         await bottle.settle()
         await bottle.storage.checkpoint()
     with pytest.raises(BookieIoError, match="index directory"):
-        await Bottle(bottle.disk, MemoryKeyValue()).storage.start()
+        await Bottle(bottle.disk).storage.start()
     assert f"ledgers/{log_name(1)}" in bottle.disk.names
 
 

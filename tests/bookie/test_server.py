@@ -376,7 +376,7 @@ async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
         server = cluster.bookies[0].server
         assert storage is not None
         assert server is not None
-        syncs = storage.journal.statistics().syncs
+        syncs = storage.journals[0].statistics().syncs
         chunks = server.statistics().chunks
         sends = client.pool.statistics()[cluster.bookies[0].bookie_id, 2].sends
         spawned = TaskCount()
@@ -386,6 +386,6 @@ async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
         await writer.flush()
         trio.lowlevel.remove_instrument(spawned)
         assert spawned.count <= 4  # none per entry; the tasks of timers that came due meanwhile
-        assert storage.journal.statistics().syncs - syncs <= 4
+        assert storage.journals[0].statistics().syncs - syncs <= 4
         assert server.statistics().chunks - chunks <= 8
         assert client.pool.statistics()[cluster.bookies[0].bookie_id, 2].sends - sends <= 4

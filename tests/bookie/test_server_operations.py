@@ -377,7 +377,7 @@ async def test_a_ledger_in_limbo_has_no_list_of_entries(tmp_path: Path) -> None:
         await peer.ask(AddResponse, add(7, 0), 2)
         storage = cluster.bookies[0].storage
         assert storage is not None
-        storage.states[7].is_limbo = True
+        storage.directories[0].states[7].is_limbo = True
         answer = await peer.ask(ListEntriesResponse, ListEntriesRequest(7))
         assert answer == ListEntriesResponse(Status.UNKNOWN_LEDGER_STATE, 7)
 

@@ -291,3 +291,32 @@ def test_the_same_seed_tears_the_same_way() -> None:
     first = run_simulated(main, 5)
     assert run_simulated(main, 5) == first
     assert run_simulated(main, 6) != first
+
+
+def test_disks_apart_are_full_slow_and_failing_each_by_itself() -> None:
+    async def body(disk: SimDisk) -> None:
+        disk.separate(("/a", "/b"))
+        assert disk.volumes.with_files == ["/a", "/b"]
+        mounted = disk.mount()
+        for directory in ("/a", "/b", "/bb"):
+            await mounted.make_directory(directory)
+        a, b, beside = [await mounted.open(f"{at}/f", is_new=True) for at in ("/a", "/b", "/bb")]
+        assert [await mounted.device(path) for path in ("/a", "/b/f", "/bb/f")] == [2, 3, 1]
+        disk.volumes.options["/b"].capacity_bytes = 100
+        await b.write_at(0, [bytes(60)])
+        await a.write_at(0, [bytes(600)])
+        assert await mounted.space("/b") == (100, 40)
+        with pytest.raises(OSError, match="/b is full"):
+            await b.write_at(60, [bytes(41)])
+        disk.volumes.options["/b"].capacity_bytes = 1000
+        disk.volumes.options["/b"].sync_error_probability = 1.0
+        disk.volumes.options["/a"].slow_factor = 1e4
+        with pytest.raises(OSError, match="sync error"):
+            await b.sync()
+        started_s = trio.current_time()
+        await beside.sync()
+        assert trio.current_time() - started_s < 1
+        await a.sync()
+        assert trio.current_time() - started_s > 1
+
+    _on_disk(body)

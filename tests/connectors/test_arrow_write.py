@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.spark.arrow_input import input_rows
-from connectors.spark.arrow_write import RowSizes, encode_rows
+from connectors.spark.arrow_write import RowSizes, encode_frame, encode_rows
 from ledger.errors import InvalidArgument
+from ledger.payload import FRAME_ROOM_BYTES
 from stream.core.compression import Compression
 from stream.core.entry_encoder import encode
 from stream.core.entry_format import BODY_BYTES_MAX, RECORDS_PER_ENTRY_MAX
@@ -167,6 +168,8 @@ def test_entries_are_what_the_ordinary_encoder_makes(
     about: dict[str, Any] = {"first_sequence": 5, "append_time_ms": 99, "compression": compression}
     made = encode_rows(rows.slice(first, stop - first), **about)
     assert made == twin.encoded(first, stop, **about)
+    frame = encode_frame(rows.slice(first, stop - first), **about)
+    assert frame[FRAME_ROOM_BYTES:] == made
     decoded = decode(made)
     assert decoded.values() == twin.values[first:stop]
     assert decoded.first_sequence == 5
@@ -219,6 +222,12 @@ def test_the_first_record_that_is_too_large_is_found(batch: pa.RecordBatch, limi
     large = [row for row in range(batch.num_rows) if size(row) > limit]
     sizes = RowSizes(input_rows(batch))
     assert sizes.first_over(0, batch.num_rows, limit) == (large[0] if large else None)
+
+
+def test_an_ordinary_batch_of_spark_is_one_entry() -> None:
+    # 10,000 rows (spark.sql.execution.arrow.maxRecordsPerBatch), the default of entryBytes.
+    rows = input_rows(pa.record_batch({"value": pa.array([bytes(100)] * 10_000)}))
+    assert list(RowSizes(rows).cuts(1 << 20)) == [(0, 10_000)]
 
 
 def test_more_rows_than_an_entry_holds_become_several() -> None:

@@ -58,6 +58,18 @@ def test_where_nothing_is_reported_there_is_no_lag() -> None:
     assert found.records_by_stream == {"demo/a": 100, "demo/b#1": 7, "demo/new": 5}
 
 
+def test_another_stream_of_the_same_name_counts_from_where_it_begins() -> None:
+    made_anew = {**offset(30, 28), "created_ms": 6}
+    latest = {
+        "version": 1, "streams": {"demo/a": made_anew},
+        "lag": {"records": 2, "bytes": 20, "seconds": 0},
+    }  # fmt: skip
+    end = {"version": 1, "streams": {"demo/a": offset(10)}}
+    found = lag_of(progress({"endOffset": end, "latestOffset": latest}))
+    assert found is not None
+    assert found.records_by_stream == {"demo/a": 2}
+
+
 QUERY = uuid.UUID(int=7)
 
 

@@ -37,12 +37,20 @@ def test_groups_are_in_order_and_as_small_as_can_be(ranges: list[tuple[int, int]
         TaskLedger(None, ((1, low),), ((1, low + more),))  # type: ignore[arg-type]
         for low, more in ranges
     ]
-    groups = overlapping(ledgers)
-    assert sorted(map(id, ledgers)) == sorted(id(each) for group in groups for each in group)
-    lows = [[low for low, _ in map(range_of, group)] for group in groups]
-    highs = [[high for _, high in map(range_of, group)] for group in groups]
-    for before, following in zip(highs[:-1], lows[1:], strict=True):
-        assert max(before) <= min(following)
-    for low, high in zip(lows, highs, strict=True):
-        for index in range(1, len(low)):
-            assert max(high[:index]) > low[index]
+    numbers = {id(each): number for number, each in enumerate(ledgers)}
+    groups = [[numbers[id(each)] for each in group] for group in overlapping(ledgers)]
+    assert sorted(number for group in groups for number in group) == list(range(len(ledgers)))
+    assert all(group == sorted(group) for group in groups)
+
+    def is_before(one: int, other: int) -> bool:
+        """Whether no row of the one may come behind a row of the other."""
+        (_, high), (low, _) = range_of(ledgers[one]), range_of(ledgers[other])
+        return high < low or (high == low and one < other)
+
+    for index, group in enumerate(groups):
+        later = [number for following in groups[index + 1 :] for number in following]
+        assert all(is_before(one, other) for one in group for other in later)
+        # Wherever it is cut, along the order of the lows, somebody is on the wrong side.
+        by_low = sorted(group, key=lambda number: range_of(ledgers[number])[0])
+        for cut in range(1, len(group)):
+            assert not all(is_before(one, other) for one in by_low[:cut] for other in by_low[cut:])

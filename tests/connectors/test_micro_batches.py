@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 
 import pytest
 import trio
@@ -10,6 +11,9 @@ import trio
 from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
 from connectors.spark.core.offsets import Offsets
+from connectors.spark.lag import lag_of
+from ledger.metastore.base import Node
+from stream.core.position import Position
 from tests.connectors.query_world import Query, Seen, by_stream
 from tests.connectors.small_worlds import a_world, all_of, append, told
 
@@ -220,6 +224,70 @@ def test_new_streams_and_new_partitions_begin_at_their_first_record() -> None:
             async with again.running():
                 await again.drain()
             assert by_stream(again.seen) == await all_of(namespace, "c")
+
+    told(story)
+
+
+def test_the_lag_of_a_stream_that_was_not_begun_is_what_it_has() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a", "b") as namespace:
+            await append(namespace, "a", 5)
+            query = Query(namespace.client, [], streamPattern="n/*")
+            async with query.running():
+                await query.drain()
+                position = query.position
+                await append(namespace, "a", 2)
+                await namespace.create_stream("new")
+                await append(namespace, "new", 30)
+                await append(namespace, "new", 7)
+                await namespace.truncate("new", Position(2, 0, 0))
+                await trio.sleep(2)
+                newest, lag = await query.batches.reported(position)
+            assert (newest["n/new"].begin, newest["n/new"].sequence) == (30, 37)
+            assert newest["n/a"].begin == position["n/a"].begin
+            assert lag.records == 2 + 7
+            reported = {**newest.to_json(), "lag": {"records": 9, "bytes": 1, "seconds": 0}}
+            source = {"endOffset": position.to_json(), "latestOffset": reported}
+            found = lag_of({"sources": [source]})
+            assert found is not None
+            assert found.records_by_stream == {"n/a": 2, "n/new": 7}
+
+    told(story)
+
+
+def test_a_name_that_became_partitioned_is_not_asked_for_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a") as namespace:
+            await append(namespace, "a", 5)
+            client = namespace.client
+            query = Query(client, [], stream="n/a")
+            async with query.running():
+                await query.drain()
+                await namespace.delete_stream("a")
+                await namespace.create_stream("a", partitions=2)
+                await append(namespace, "a#1", 3)
+                await trio.sleep(5)
+                await query.drain()
+                asked: list[str] = []
+                watch = client.store.watch
+
+                def counted(path: str) -> AsyncGenerator[Node | None, None]:
+                    asked.append(path)
+                    return watch(path)
+
+                monkeypatch.setattr(client.store, "watch", counted)
+                await trio.sleep(60)
+                assert asked == []
+                # It is still noticed if the name is a plain stream's again.
+                await namespace.delete_stream("a")
+                await namespace.create_stream("a")
+                await append(namespace, "a", 4, "again")
+                await trio.sleep(5)
+                await query.drain()
+            found = by_stream(query.seen)
+            assert [len(rows) for rows in found.values()] == [5, 3, 4]
 
     told(story)
 

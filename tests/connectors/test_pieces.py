@@ -19,9 +19,10 @@ from connectors.spark.pieces import Piece, PieceRange, read_piece
 from connectors.spark.schema import arrow_schema, spark_schema
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
-from ledger.errors import NoSuchEntry, NoSuchLedger
+from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.blocking import Namespace, Position
 from stream.errors import RecordFormatError, Truncated
+from stream.store import StreamStore
 from tests.system.cluster import StandaloneCluster
 
 RECORDS = 3000
@@ -161,6 +162,21 @@ def test_what_is_gone_is_an_error_or_left_out(
         both = replace(lost, ranges=lost.ranges + piece.ranges, is_loss_error=False)
         assert [row["value"] for row in rows_of([both])] == [b"x"]
     assert "were not read" in caplog.text
+
+
+def test_what_is_gone_is_told_though_the_metadata_store_is_away(
+    cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: Any) -> Any:
+        raise MetadataUnavailable("the store is away")
+
+    with Namespace.connect(cluster.uri, "demo") as namespace:
+        with namespace.writer("unexplained", create=True) as writer:
+            writer.append(b"x")
+        (piece,) = pieces_of(cluster, stream="demo/unexplained")
+        monkeypatch.setattr(StreamStore, "read_stream", unavailable)
+        with pytest.raises((NoSuchEntry, NoSuchLedger)):
+            rows_of([without_ledger(piece)])
 
 
 def test_an_entry_that_is_none_is_a_clear_error(cluster: StandaloneCluster) -> None:

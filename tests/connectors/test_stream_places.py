@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.backlog import Discovered, batch_ranges, discover, open_streams, place_of
+from connectors.spark.backlog import Discovered, discover, open_streams, place_of
+from connectors.spark.batch_reader import batch_ranges
 from connectors.spark.core.planner import ranges_between
 from connectors.spark.losses import DataLoss, Loss, LossLog
 from connectors.spark.options import ReadOptions, Selection

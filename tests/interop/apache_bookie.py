@@ -15,14 +15,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bookie import local
 from tests.interop.build import build
-from tests.interop.java_client import java_uri
+from tests.interop.java_client import TIMEOUTS, java_uri
+from tests.interop.patience import PATIENCE_S
+from tests.interop.znodes import forget_registration
 
 DB_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 SORTED_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
 _SERVER = "org.apache.bookkeeper.server.Main"
 _AUTO_RECOVERY = "org.apache.bookkeeper.replication.AutoRecoveryMain"
-_START_TIMEOUT_S = 120.0
 # A v2 read (opcode 2) of entry 0 of a ledger nobody has: answered once the bookie serves.
 _PROBE = struct.pack(">iiqq", 20, 2 << 24 | 2 << 16, (1 << 62) + 1, 0)
 
@@ -51,22 +53,28 @@ SMALL: dict[str, object] = {
     "numHighPriorityWorkerThreads": 1,
     "numJournalCallbackThreads": 1,
     "flushInterval": 2000,
-    "zkTimeout": 5_000,
+    **TIMEOUTS,
 }
+
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """Below the range of outgoing connections: a client that tries a dead bookie's port must
-    not be given that port as its own, and so connect to itself."""
-    for _ in range(1000):
-        port = random.SystemRandom().randrange(20_000, 32_000)
+    """Never given before, as it may be that of a bookie which is down just now; of this test
+    process's share; and below the range of outgoing connections: a client that tries a dead
+    bookie's port must not be given that port as its own, and so connect to itself."""
+    shuffled = random.SystemRandom().sample(local.PORTS, len(local.PORTS))
+    for port in shuffled:
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
-    raise AssertionError("no free port between 20000 and 32000")
+        _given.add(port)
+        return port
+    raise AssertionError(f"no free port between {local.PORTS[0]} and {local.PORTS[-1]}")
 
 
 def write_settings(file: Path, settings: dict[str, object]) -> None:
@@ -171,6 +179,7 @@ class ApacheBookie(JavaProgram):
         **settings: Any,
     ) -> None:
         self.port = free_port() if port is None else port
+        self._uri = zookeeper_uri
         super().__init__(
             version,
             directory,
@@ -187,8 +196,14 @@ class ApacheBookie(JavaProgram):
         self.begin()
         self.wait_ready()
 
+    def begin(self) -> None:
+        """As of any program; one that ran before would wait for the end of its last session."""
+        if self.log.exists():
+            forget_registration(self._uri, self.bookie_id)
+        super().begin()
+
     def wait_ready(self) -> None:
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not self.is_answering():
             if not self.is_running or time.monotonic() > deadline_s:
                 self.kill()
@@ -198,8 +213,8 @@ class ApacheBookie(JavaProgram):
     def is_answering(self) -> bool:
         """Whether it answers a read; it accepts connections before that, and closes them."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                connection.settimeout(1)
+            with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
+                connection.settimeout(10)
                 connection.sendall(_PROBE)
                 return len(connection.recv(4)) == 4
         except OSError:

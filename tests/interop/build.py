@@ -1,7 +1,8 @@
 """The Java side of the interop suite: fetched and compiled once per Apache version.
 
 Maven resolves the classpath and compiles our driver into `.interop/<version>/`, which is reused
-until pom or sources change. Several test processes may ask at once: one builds, the others wait.
+until pom or sources change. Several test processes may ask at once: one builds, the others wait,
+also those that want another version, for Maven's repository is not made for several at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["VERSIONS", "Build", "build", "missing_tools", "require_tools"]
 
 OUTPUT = ROOT / ".interop"
 _SOURCES = Path(__file__).resolve().parent / "java"
-_BUILD_TIMEOUT_S = 600.0
+_BUILD_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,23 @@ def build_project(version: str, sources: Path, *properties: str) -> Build:
     require_tools()
     directory = OUTPUT / version
     wanted = _fingerprint(version, sources)
-    with _lock(version):
-        stamp = directory / "built"
-        if not stamp.exists() or stamp.read_text() != wanted:
-            stamp.unlink(missing_ok=True)
-            _compile(version, directory, sources, properties)
-            stamp.write_text(wanted)
+    stamp = directory / "built"
+    if not _says(stamp, wanted):
+        with _lock():
+            if not _says(stamp, wanted):
+                stamp.unlink(missing_ok=True)
+                _compile(version, directory, sources, properties)
+                stamp.write_text(wanted)
     resolved = (directory / "classpath").read_text().strip()
     return Build(version, os.pathsep.join([str(directory / "classes"), resolved]))
+
+
+def _says(stamp: Path, wanted: str) -> bool:
+    """Without the lock: what somebody is writing just now is not yet what is wanted."""
+    try:
+        return stamp.read_text() == wanted
+    except FileNotFoundError:
+        return False
 
 
 def _fingerprint(version: str, sources: Path) -> str:
@@ -144,8 +154,8 @@ def _compile(version: str, directory: Path, sources: Path, properties: tuple[str
 
 
 @contextmanager
-def _lock(version: str) -> Iterator[None]:
+def _lock() -> Iterator[None]:
     OUTPUT.mkdir(exist_ok=True)
-    with (OUTPUT / f"{version}.lock").open("w") as file:
+    with (OUTPUT / "maven.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -16,6 +16,7 @@ from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import from_base64, payload
 from tests.interop.java_side import PLACEMENT, JavaSide, java_digest
 from tests.interop.mixed import read_replicas, replica_faults
+from tests.interop.patience import PATIENCE_S
 from tests.interop.sides import PLACEMENT_KEY, PacedWriter, PythonSide, Side
 from tests.interop.stage import BookieProcess, Stage, open_stage
 from tests.interop.story import End, WriterSaw
@@ -26,7 +27,6 @@ Cluster = tuple[str, Mapping[str, BookieProcess]]
 SIZES = (0, 1, 17, 300, 4096, 70_000)
 WINDOW = 8
 ENTRIES = 30
-TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ async def company(
 ) -> AsyncIterator[Company]:
     uri, bookies = cluster
     client = java(version, uri, v2=v2, **PLACEMENT, **settings)
-    with trio.fail_after(TIMEOUT_S):
+    with trio.fail_after(PATIENCE_S):
         async with open_store(uri) as store, open_stage(bookies) as stage:
             await stage.wait_serving(names)
             ids = stage.ids(names)

@@ -22,6 +22,12 @@ from typing import Any
 import trio
 
 from tests.interop.build import build
+from tests.interop.patience import (
+    CONNECT_TIMEOUT_S,
+    PATIENCE_S,
+    REQUEST_TIMEOUT_S,
+    SESSION_TIMEOUT_MS,
+)
 
 _DRIVER = "ledgerstream.interop.Driver"
 _QUIT_TIMEOUT_S = 10.0
@@ -108,25 +114,13 @@ class JavaVm:
                 pass  # the reading thread notices the end and tells all who wait
         return future
 
-    def call_sync(self, op: str, timeout_s: float = 120.0, **arguments: Any) -> Answer:
+    def call_sync(self, op: str, timeout_s: float = PATIENCE_S, **arguments: Any) -> Answer:
         """As `call`, for fixtures outside of trio."""
         return self.request(op, **arguments).result(timeout_s)
 
     async def call(self, op: str, **arguments: Any) -> Answer:
         """The answer to a request. Raises JavaError, JavaGone. Cancelling forgets the answer."""
-        future = self.request(op, **arguments)
-        done = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-
-        def wake(_: Future[Answer]) -> None:
-            try:
-                token.run_sync_soon(done.set)
-            except trio.RunFinishedError:
-                pass  # the test was over first
-
-        future.add_done_callback(wake)
-        await done.wait()
-        return future.result()
+        return await _answer_of(self.request(op, **arguments))
 
     def kill(self) -> None:
         """kill -9."""
@@ -185,6 +179,21 @@ class JavaVm:
         return JavaGone(f"the Java process ended; it said:\n{self.log.read_text()[-2000:]}")
 
 
+async def _answer_of(future: Future[Answer]) -> Answer:
+    done = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def wake(_: Future[Answer]) -> None:
+        try:
+            token.run_sync_soon(done.set)
+        except trio.RunFinishedError:
+            pass  # the test was over first
+
+    future.add_done_callback(wake)
+    await done.wait()
+    return future.result()
+
+
 def _plain(value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return to_base64(bytes(value))
@@ -200,17 +209,22 @@ def java_uri(uri: str) -> str:
     return f"{scheme}://{hosts.replace(',', ';')}{slash}{path}"
 
 
+TIMEOUTS: dict[str, object] = {
+    "zkTimeout": SESSION_TIMEOUT_MS,
+    "addEntryTimeoutSec": REQUEST_TIMEOUT_S,
+    "readEntryTimeoutSec": REQUEST_TIMEOUT_S,
+    "clientConnectTimeoutMillis": 1000 * CONNECT_TIMEOUT_S,
+}
+"""Of every client of Apache's, also those inside its servers and its shell."""
+
 CLIENT_SETTINGS: dict[str, object] = {
     "throttle": 0,  # of requests a second, by ledger
     "numIOThreads": 1,
     "numWorkerThreads": 2,
-    "zkTimeout": 10_000,
-    "addEntryTimeoutSec": 10,
-    "readEntryTimeoutSec": 10,
-    "clientConnectTimeoutMillis": 5_000,
+    **TIMEOUTS,
     "enforceMinNumRacksPerWriteQuorum": False,
 }
-"""Small, and patient enough for a machine that does much else."""
+"""Small and patient."""
 
 
 class JavaClient:
@@ -242,19 +256,31 @@ class JavaClient:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, vm: JavaVm, zookeeper_uri: str, *, v2: bool = False, **client_settings: Any
+        cls,
+        vm: JavaVm,
+        zookeeper_uri: str,
+        *,
+        v2: bool = False,
+        waits_closed: bool = True,
+        **client_settings: Any,
     ) -> AsyncIterator[JavaClient]:
-        """A client in a running process. Settings are those of Apache's ClientConfiguration."""
+        """A client in a running process. Settings are those of Apache's ClientConfiguration.
+
+        It takes Apache's client two seconds to close, which who does not care need not wait.
+        """
         settings = client_settings_of(zookeeper_uri, v2=v2, **client_settings)
         number = (await vm.call("client", settings=settings))["client"]
+        client = cls(vm, number, v2=v2)
         try:
-            yield cls(vm, number, v2=v2)
+            yield client
         finally:
-            with trio.move_on_after(30, shield=True):
-                try:
-                    await vm.call("close_client", client=number)
-                except JavaGone:
-                    pass
+            closed = client.forget()
+            if waits_closed:
+                with trio.move_on_after(PATIENCE_S, shield=True):
+                    try:
+                        await _answer_of(closed)
+                    except JavaGone:
+                        pass
 
     @classmethod
     def open_sync(
@@ -264,9 +290,9 @@ class JavaClient:
         settings = client_settings_of(zookeeper_uri, v2=v2, **client_settings)
         return cls(vm, vm.call_sync("client", settings=settings)["client"], v2=v2)
 
-    def forget(self) -> None:
+    def forget(self) -> Future[Answer]:
         """Closes the client in the background."""
-        self.vm.request("close_client", client=self._number)
+        return self.vm.request("close_client", client=self._number)
 
     async def call(self, op: str, **arguments: Any) -> Answer:
         """The answer; raises JavaError, or JavaGone if the process died."""

@@ -10,8 +10,7 @@ import trio
 
 from tests.interop.apache_bookie import bookie_settings, write_settings
 from tests.interop.build import build
-
-_TIMEOUT_S = 180.0
+from tests.interop.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Ended:
 async def run_java(version: str, main_class: str, *arguments: str, heap_mb: int = 256) -> Ended:
     """Runs a main class of a version's classpath. Raises trio.TooSlowError."""
     command = build(version).command(main_class, *arguments, heap_mb=heap_mb)
-    with trio.fail_after(_TIMEOUT_S):
+    with trio.fail_after(PATIENCE_S):
         done = await trio.run_process(
             command, capture_stdout=True, capture_stderr=True, check=False
         )
@@ -52,6 +51,6 @@ def run_shell(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=_TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )

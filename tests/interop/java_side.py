@@ -14,10 +14,7 @@ from tests.interop.sides import PLACEMENT_KEY, RecoveryFailed
 from tests.interop.story import End, WriterSaw
 from tests.interop.takeover import Pace, Shape
 
-PLACEMENT = {
-    "ensemblePlacementPolicy": "ledgerstream.interop.ChosenBookies",
-    "clientConnectTimeoutMillis": 3_000,
-}
+PLACEMENT = {"ensemblePlacementPolicy": "ledgerstream.interop.ChosenBookies"}
 _READ_BATCH = 100
 
 
@@ -191,7 +188,9 @@ async def open_java_cast(vms: Sequence[JavaVm], zookeeper_uri: str) -> AsyncIter
             for is_v2 in (True, False):
                 clients = [
                     await stack.enter_async_context(
-                        JavaClient.open(vm, zookeeper_uri, v2=is_v2, **PLACEMENT)
+                        JavaClient.open(
+                            vm, zookeeper_uri, v2=is_v2, waits_closed=False, **PLACEMENT
+                        )
                     )
                     for _ in range(2)
                 ]

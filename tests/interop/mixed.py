@@ -19,11 +19,10 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
 from ledger.errors import DigestMismatch, Status
 from ledger.wire.messages import ReadRequest, ReadResponse
+from tests.interop.patience import PATIENCE_S, REQUEST_TIMEOUT_S
 
 _LAC_FIELD = slice(16, 24)
-_TIMEOUT_S = 20.0
 _AT_ONCE = 16
-_TRIES = 50
 _PAUSE_S = 0.05
 
 
@@ -71,12 +70,15 @@ def _holders(metadata: LedgerMetadata, entry_id: int) -> list[str]:
 
 async def read_raw(pool: BookiePool, ledger_id: int, entry_id: int, bookie: str) -> bytes | None:
     """One entry as a bookie sends it, over v2 and v3; None if it says that it has none."""
-    for _ in range(_TRIES):
+    deadline_s = trio.current_time() + PATIENCE_S
+    while True:
         in_v2, in_v3 = [
             await _read_raw(pool, ledger_id, entry_id, bookie, version) for version in (2, 3)
         ]
         if in_v2 == in_v3:
             return in_v2
+        if trio.current_time() > deadline_s:
+            break
         # The last bookie of a write set may still get what a recovery adds again.
         await trio.sleep(_PAUSE_S)
     raise AssertionError(f"{bookie} entry {entry_id}: v2 gives {in_v2!r}, v3 {in_v3!r}")
@@ -87,7 +89,7 @@ async def _read_raw(
 ) -> bytes | None:
     connection = pool.connection(bookie, version)
     await connection.wait_connected()
-    response = await connection.call(ReadRequest(ledger_id, entry_id), _TIMEOUT_S)
+    response = await connection.call(ReadRequest(ledger_id, entry_id), REQUEST_TIMEOUT_S)
     assert isinstance(response, ReadResponse), response
     if response.status in (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER):
         return None

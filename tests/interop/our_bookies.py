@@ -15,12 +15,11 @@ from typing import Any
 import trio
 
 from tests.interop.apache_bookie import free_port
+from tests.interop.patience import PATIENCE_S, SESSION_TIMEOUT_MS
 from tests.system.cluster import environment
 
-_START_TIMEOUT_S = 90.0
-
 SETTINGS: dict[str, object] = {
-    "session_timeout_ms": 4000,
+    "session_timeout_ms": SESSION_TIMEOUT_MS,
     "checkpoint_interval_ms": 1000,
     "garbage_interval_ms": 1000,
     "entry_log_bytes_max": 32 << 20,
@@ -118,7 +117,7 @@ class OurBookies:
 
     @staticmethod
     def _reap(process: subprocess.Popen[str]) -> int:
-        code = process.wait(_START_TIMEOUT_S)
+        code = process.wait(PATIENCE_S)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -141,7 +140,7 @@ def bytes_on_disk(directory: Path, pattern: str) -> int:
 
 
 async def wait_until_async(
-    holds: Callable[[], bool], *, what: str, timeout_s: float = 60.0
+    holds: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S
 ) -> None:
     """Returns once `holds()`; for states of other processes, which tell no one."""
     with trio.move_on_after(timeout_s):

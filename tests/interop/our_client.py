@@ -14,6 +14,7 @@ from ledger.options import ClientOptions
 from ledger.reader import LedgerReader
 from ledger.writer import LedgerWriter
 from tests.interop.java_client import JavaClient, payload
+from tests.interop.patience import CONNECT_TIMEOUT_S, PATIENCE_S, REQUEST_TIMEOUT_S
 
 AREA = "our client, Apache bookies"
 PASSWORD = b"open sesame"
@@ -24,6 +25,14 @@ JAVA_DIGEST = {
     DigestType.DUMMY: "DUMMY",
 }
 
+PATIENT: dict[str, Any] = {
+    "add_timeout_s": REQUEST_TIMEOUT_S,
+    "read_timeout_s": REQUEST_TIMEOUT_S,
+    "connect_timeout_s": CONNECT_TIMEOUT_S,
+    "ensemble_change_timeout_s": REQUEST_TIMEOUT_S,
+}
+"""Options of our client for a machine that does much else."""
+
 
 def result(feature: str, wire: str | None = None) -> pytest.MarkDecorator:
     """The test's row in the table of docs/interoperability.md."""
@@ -32,9 +41,7 @@ def result(feature: str, wire: str | None = None) -> pytest.MarkDecorator:
 
 def options_of(wire: str, **more: Any) -> ClientOptions:
     """Patient enough for a machine that does much else."""
-    return ClientOptions(
-        wire_version=int(wire[1]), **{"add_timeout_s": 15, "read_timeout_s": 15, **more}
-    )
+    return ClientOptions(wire_version=int(wire[1]), **{**PATIENT, **more})
 
 
 def payloads(seed: int, sizes: Sequence[int]) -> list[bytes]:
@@ -89,14 +96,14 @@ async def java_ledger(java: JavaClient, count: int, size: int, **created: Any) -
 
 async def until(holds: Callable[[], bool]) -> None:
     """Returns once `holds()`: what another task or process does."""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.002)
 
 
 async def until_lac(java: JavaClient, op: str, handle: int, lac: int) -> None:
     """Returns once Java knows that `lac` is confirmed."""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while (await java.call(op, handle=handle))["lac"] < lac:  # noqa: ASYNC110
             await trio.sleep(0.01)
 

@@ -20,6 +20,7 @@ import trio
 
 from tests.interop.apache_bookie import free_port, write_settings
 from tests.interop.build import Build, build_project
+from tests.interop.patience import PATIENCE_S, REQUEST_TIMEOUT_S
 
 VERSION = "4.0.7"
 BOOKKEEPER = "4.17.2"
@@ -27,8 +28,6 @@ BOOKKEEPER = "4.17.2"
 PROGRAM = f"Pulsar {VERSION}"
 
 _SOURCES = Path(__file__).resolve().parent / "java-pulsar"
-_START_TIMEOUT_S = 240.0
-_HTTP_TIMEOUT_S = 60.0
 _PORT_ATTEMPTS = 3
 _PORT_TAKEN = "Address already in use"
 
@@ -163,7 +162,7 @@ class Broker:
         words = [word for pair in arguments.items() for word in pair]
         command = pulsar().command("org.apache.pulsar.PulsarClusterMetadataSetup", *words)
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_START_TIMEOUT_S, check=False
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
@@ -201,7 +200,7 @@ class Broker:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 self.kill()
@@ -231,6 +230,9 @@ class Broker:
             "numHttpServerThreads": 4,
             "numExecutorThreadPoolSize": 2,
             "bookkeeperNumberOfChannelsPerBookie": 2,
+            "bookkeeperClientTimeoutInSeconds": REQUEST_TIMEOUT_S,
+            # It would do without a bookie that was late five times, for half an hour.
+            "bookkeeperClientHealthCheckEnabled": False,
         }
 
     def _is_ready(self) -> bool:
@@ -255,7 +257,7 @@ class Broker:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._web_port}/admin/v2/{path}", method=method
         )
-        with urllib.request.urlopen(request, timeout=_HTTP_TIMEOUT_S) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             text: str = response.read().decode()
             return text
 

@@ -1,11 +1,12 @@
 """What the interop suite found out, as a table: `python -m tests.interop.results --write`.
 
-A pytest plugin (its hooks are imported by the suite's conftest) which gathers the outcome of each
-test marked `interop_result(area=..., feature=..., wire=...)`, and a program which puts them into
-docs/interoperability.md or checks that they are there. A "yes" must never come from anywhere but
-a test that ran and passed.
+A pytest plugin (its hooks are imported by the suite's conftest, which calls `expect_results`)
+gathers the outcome of each test marked `interop_result(area=..., feature=..., wire=...)`, and a
+program puts them into docs/interoperability.md or checks that they are there. A "yes" must never
+come from anywhere but a test that ran and passed.
 
-Runs are merged: a test that did not run this time keeps what it gave last time.
+Runs are merged, also those of processes that share one run: a test that did not run in one keeps
+what it gave in another.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash.setdefault(_gatherer, _Gatherer())
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:  # before -m and -k take some away
+def expect_results(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """To be told of all tests that were collected, before -m and -k take some away."""
+    for item in items:
         config.stash[_gatherer].expect(item)
 
 
@@ -205,7 +206,8 @@ def _cell(results: list[Result]) -> Cell:
 
 
 def differences(found: Table, written: Table) -> list[str]:
-    """What the document says otherwise than the results, one line each."""
+    """What the document says otherwise than the results, one line each; of what was left out the
+    results say nothing that could bear it out."""
     lines = []
     for row in sorted({*found, *written}):
         name = " / ".join((row.area, row.feature, row.wire))
@@ -214,8 +216,7 @@ def differences(found: Table, written: Table) -> list[str]:
             continue
         for column in sorted({*found[row], *written[row]}):
             is_so, says = found[row].get(column), written[row].get(column)
-            # What was left out on purpose (slow tests) leaves what is written alone.
-            if is_so != says and not (says and is_so == Cell("not run", _LEFT_OUT)):
+            if is_so != says:
                 lines.append(f"{name} / {column}: document {_say(says)}, results {_say(is_so)}")
     return lines
 

@@ -9,8 +9,7 @@ import trio
 
 from tests.interop.apache_bookie import bookie_settings
 from tests.interop.java_client import CLIENT_SETTINGS, JavaVm
-
-_COMMAND_TIMEOUT_S = 120.0
+from tests.interop.patience import PATIENCE_S
 
 
 class Shell:
@@ -24,7 +23,7 @@ class Shell:
 
     async def run(self, *arguments: object) -> str:
         """What the command printed. Raises AssertionError unless its exit code is 0."""
-        with trio.fail_after(_COMMAND_TIMEOUT_S):
+        with trio.fail_after(PATIENCE_S):
             answer = await self._vm.call(
                 "shell", settings=self._settings, arguments=[str(a) for a in arguments]
             )

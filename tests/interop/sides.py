@@ -21,6 +21,7 @@ from ledger.options import ClientOptions
 from ledger.runtime.network import TcpNetwork
 from ledger.writer import LedgerWriter
 from tests.interop.java_client import payload
+from tests.interop.our_client import PATIENT
 from tests.interop.story import End, WriterSaw
 from tests.interop.takeover import Pace, Shape
 
@@ -139,7 +140,7 @@ class PythonSide:
             TcpNetwork(),
             rng=random.Random(self._rng.getrandbits(64)),
             now_ms=wall_ms,
-            options=ClientOptions(),
+            options=ClientOptions(**PATIENT),
         ) as client:
             yield client
 

@@ -17,9 +17,6 @@ from tests.interop.apache_bookie import ApacheBookie
 from tests.interop.our_bookies import OurBookies
 from tests.interop.versions import VERSIONS
 
-SESSION_TIMEOUT_MS = 3000
-"""A bookie of Apache's that is started again first waits for the end of its last session."""
-
 
 class BookieProcess(Protocol):
     """One bookie, of either kind, on its own directory and port."""
@@ -93,16 +90,14 @@ def running_bookies(
     directory: Path, uri: str, *, ours: int, apaches: int
 ) -> Iterator[dict[str, BookieProcess]]:
     """So many of each kind, by name; Apache's are of all versions in turn."""
-    our = OurBookies(directory, uri, session_timeout_ms=SESSION_TIMEOUT_MS)
+    our = OurBookies(directory, uri)
     bookies: dict[str, BookieProcess] = {
         name_of_ours(number): OurProcess(our, number) for number in range(ours)
     }
     for number in range(apaches):
         name = name_of_apache(number)
         version = VERSIONS[number % len(VERSIONS)]
-        bookies[name] = ApacheBookie(
-            version, directory / name, uri, zkTimeout=SESSION_TIMEOUT_MS, gcWaitTime=1000
-        )
+        bookies[name] = ApacheBookie(version, directory / name, uri, gcWaitTime=1000)
     try:
         for bookie in bookies.values():
             bookie.begin()
@@ -154,8 +149,8 @@ class Stage:
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
-        """A bookie that serves stands still inside the block, which must be shorter than
-        SESSION_TIMEOUT_MS if it is to stay registered."""
+        """A bookie that serves stands still inside the block, which must be shorter than its
+        session if it is to stay registered."""
         assert self.is_serving(name), f"{name} is down"
         self._bookies[name].pause()
         try:

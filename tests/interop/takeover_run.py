@@ -14,12 +14,12 @@ import trio
 from ledger.metastore.base import MetadataStore
 from tests.interop.java_client import payload
 from tests.interop.mixed import read_replicas, replica_faults
+from tests.interop.patience import PATIENCE_S
 from tests.interop.sides import PacedWriter, PythonSide, RecoveryFailed, Side
 from tests.interop.stage import Stage
 from tests.interop.story import End, Story, faults, misjudged_lengths
 from tests.interop.takeover import Kill, KillMoment, Language, Moment, Plan, Recovery
 
-PLAY_TIMEOUT_S = 90.0
 _RETRY_PAUSE_S = 0.25
 
 MakeSide = Callable[[Plan, tuple[str, ...]], AbstractAsyncContextManager[Side]]
@@ -52,7 +52,7 @@ class Play:
         await stage.wait_serving(plan.bookies)
         story: Story | None = None
         try:
-            with trio.fail_after(PLAY_TIMEOUT_S):
+            with trio.fail_after(PATIENCE_S):
                 async with self._cast() as python:
                     story = await self._act(python)
         except Exception as error:

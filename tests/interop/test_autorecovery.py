@@ -23,8 +23,9 @@ from tests.interop.conftest import OUR_BOOKIES, GetVm
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
 from tests.interop.mixed import read_replicas
 from tests.interop.our_bookies import OurBookies, wait_until_async
+from tests.interop.patience import PATIENCE_S
 from tests.interop.shell import Shell
-from tests.interop.znodes import root_of, znodes, zookeeper_client
+from tests.interop.znodes import forget_registration, root_of, znodes, zookeeper_client
 
 pytestmark = pytest.mark.interop
 
@@ -32,7 +33,6 @@ ENTRIES = 30
 SIZE = 700
 PAUSE_S = 0.01
 HOLLOW_ENTRIES = 5
-PATIENCE_S = 120.0
 REPLICAS_CHECK = "underreplication/replicascheckctime"
 
 
@@ -117,7 +117,6 @@ async def tell(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecovery) -> 
         await wait_until_async(
             lambda: REPLICAS_CHECK in znodes(bookies.uri),
             what="the auditor has compared what the bookies hold",
-            timeout_s=PATIENCE_S,
         )
         story.log_before = auto_recovery.log.read_text()
         await ours.delete_ledger(story.hollow)
@@ -127,10 +126,7 @@ async def tell(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecovery) -> 
         nursery.start_soon(keep_writing, busy, story, stop)
         await trio.sleep(20 * PAUSE_S)
         bookies.kill(bookies.number_of(story.dead))
-        await wait_until_async(
-            lambda: f"available/{story.dead}" not in znodes(bookies.uri),
-            what="the dead bookie's registration is gone",
-        )
+        await trio.to_thread.run_sync(forget_registration, bookies.uri, story.dead)
         # Returns when no ledger needs the bookie any more; 30 s at the least.
         with trio.fail_after(PATIENCE_S):
             story.said_by_decommission = await shell.run(

@@ -8,6 +8,7 @@ from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import Answer, JavaClient, JavaError, payload, to_base64
 from tests.interop.java_ledgers import KIB, MIB, PASSWORD, closed_ledger, opened, result
 from tests.interop.our_bookies import OurBookies, bytes_on_disk, wait_until_async
+from tests.interop.patience import PATIENCE_S
 from tests.interop.results import not_supported
 
 pytestmark = pytest.mark.interop
@@ -117,7 +118,7 @@ async def test_entries_under_ids_of_the_writers_choice(client: JavaClient) -> No
         client.vm.request("write", handle=ledger["handle"], entry=i, data=payload(2, i, 50))
         for i in (2, 0, 3, 1, 5, 4)
     ]
-    assert [r.result(60)["last"] for r in requests] == [2, 0, 3, 1, 5, 4]
+    assert [r.result(PATIENCE_S)["last"] for r in requests] == [2, 0, 3, 1, 5, 4]
     with pytest.raises(JavaError, match="DuplicateEntryId"):
         await client.call("write", handle=ledger["handle"], entry=3, data=b"again")
     await client.call("close", handle=ledger["handle"])

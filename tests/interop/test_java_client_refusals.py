@@ -17,10 +17,9 @@ from tests.interop.conftest import OUR_BOOKIES, GetSharedJava
 from tests.interop.java_client import JavaClient, JavaError
 from tests.interop.java_ledgers import MIB, closed_ledger, created, opened, result, verify
 from tests.interop.our_bookies import OurBookies
+from tests.interop.patience import PATIENCE_S
 
 pytestmark = pytest.mark.interop
-
-PATIENCE_S = 120.0
 
 
 # The client would change ensembles for ever, with any bookies.

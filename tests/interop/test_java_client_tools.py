@@ -13,6 +13,7 @@ from tests.interop.java_client import Answer, JavaClient, JavaError
 from tests.interop.java_ledgers import closed_ledger, created, opened, result, verify
 from tests.interop.java_main import run_java
 from tests.interop.our_bookies import OurBookies
+from tests.interop.patience import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -61,7 +62,10 @@ async def test_a_handshake_that_fails_is_an_error(
         java_shared, version, our_bookies.uri, wire, "refusing", addEntryTimeoutSec=2
     )
     ledger = await created(java)
-    with trio.fail_after(120), pytest.raises(JavaError, match=r"NotEnoughBookies|Unauthorized"):
+    with (
+        trio.fail_after(PATIENCE_S),
+        pytest.raises(JavaError, match=r"NotEnoughBookies|Unauthorized"),
+    ):
         await java.call("append", handle=ledger["handle"], data=b"x")
     await java.call("abandon", handle=ledger["handle"])
 

@@ -9,6 +9,7 @@ from tests.interop.conftest import OUR_BOOKIES, GetSharedJava
 from tests.interop.java_client import Answer, JavaClient, JavaError
 from tests.interop.java_ledgers import created, lac_of, opened, result, verify
 from tests.interop.our_bookies import OurBookies
+from tests.interop.patience import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -22,33 +23,51 @@ def all_run(our_bookies: OurBookies) -> None:
 
 
 class Load:
-    """Appends on their way: `count` entries, slowly enough for something to happen meanwhile."""
+    """Appends on their way, until it is told to `end`; all of them must be acknowledged."""
 
-    def __init__(self, java: JavaClient, ledger: Answer, count: int = 3000) -> None:
+    def __init__(self, java: JavaClient, ledger: Answer) -> None:
         self._java = java
-        self._handle = ledger["handle"]
-        self.count = count
-        self.is_done = False
+        self._ledger: int = ledger["ledger"]
+        self._handle: int = ledger["handle"]
+        self._ends = False
+        self.count = 0
 
     async def run(self) -> None:
-        written = await self._java.call(
-            "append_many",
-            handle=self._handle,
-            seed=1,
-            count=self.count,
-            size=SIZE,
-            window=50,
-            pause_us=500,
-        )
-        assert written["acked"] == self.count
-        self.is_done = True
+        while not self._ends:
+            written = await self._java.call(
+                "append_many",
+                handle=self._handle,
+                seed=1,
+                first=self.count,
+                count=500,
+                size=SIZE,
+                window=50,
+                pause_us=500,
+            )
+            assert written["acked"] == 500
+            self.count += 500
 
-    async def wait_confirmed(self, entry: int) -> None:
-        """Returns when the writer knows that `entry` is confirmed, long before its end."""
-        with trio.fail_after(120):
+    def end(self) -> None:
+        """After what is on its way now."""
+        self._ends = True
+
+    async def wait_more(self, count: int = 300) -> None:
+        """Returns when the writer knows that so many more entries are confirmed."""
+        entry = await lac_of(self._java, self._handle) + count
+        with trio.fail_after(PATIENCE_S):
             while await lac_of(self._java, self._handle) < entry:  # noqa: ASYNC110
                 await trio.sleep(0.01)
-        assert not self.is_done
+
+    async def wait_fragments(self, count: int) -> None:
+        """Returns when the metadata says that the writer has changed its ensemble so often."""
+        with trio.fail_after(PATIENCE_S):
+            while len(await self._fragments()) < count:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+
+    async def _fragments(self) -> list[Answer]:
+        metadata = await self._java.call("metadata", ledger=self._ledger)
+        fragments: list[Answer] = metadata["fragments"]
+        return fragments
 
 
 async def in_ensemble(java: JavaClient, ledger: int, our_bookies: OurBookies) -> list[int]:
@@ -79,9 +98,12 @@ async def test_a_killed_bookie_is_replaced(client: JavaClient, our_bookies: OurB
     load = Load(client, ledger)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(load.run)
-        await load.wait_confirmed(300)
+        await load.wait_more()
         dead = (await in_ensemble(client, ledger["ledger"], our_bookies))[1]
         await kill(our_bookies, dead)
+        await load.wait_fragments(2)
+        await load.wait_more()
+        load.end()
     await client.call("close", handle=ledger["handle"])
     metadata = await client.call("metadata", ledger=ledger["ledger"])
     assert len(metadata["fragments"]) == 2
@@ -97,17 +119,20 @@ async def test_a_bookie_that_comes_back_is_used_again(
     client: JavaClient, our_bookies: OurBookies
 ) -> None:
     ledger = await created(client)
-    load = Load(client, ledger, 4000)
+    load = Load(client, ledger)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(load.run)
-        await load.wait_confirmed(200)
+        await load.wait_more()
         first = (await in_ensemble(client, ledger["ledger"], our_bookies))[0]
         await kill(our_bookies, first)
-        await load.wait_confirmed(600)
+        await load.wait_fragments(2)
         await start(our_bookies, first)
         second = (await in_ensemble(client, ledger["ledger"], our_bookies))[2]
         assert second != first
         await kill(our_bookies, second)
+        await load.wait_fragments(3)
+        await load.wait_more()
+        load.end()
     await client.call("close", handle=ledger["handle"])
     # Of four bookies one is dead: the one that came back must take its place.
     assert first in await in_ensemble(client, ledger["ledger"], our_bookies)
@@ -124,10 +149,12 @@ async def test_without_a_spare_the_writer_goes_on(
     load = Load(java, ledger)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(load.run)
-        await load.wait_confirmed(300)
+        await load.wait_more()
         await kill(our_bookies, 2)
-        await load.wait_confirmed(900)
+        await load.wait_more(600)
         await start(our_bookies, 2)
+        await load.wait_more()
+        load.end()
     await java.call("close", handle=ledger["handle"])
     metadata = await java.call("metadata", ledger=ledger["ledger"])
     assert len(metadata["fragments"]) == 1

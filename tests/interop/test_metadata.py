@@ -20,6 +20,7 @@ from ledger.errors import MetadataCorrupt
 from tests.interop.conftest import GetVm
 from tests.interop.java_client import Answer, JavaError, JavaVm, from_base64
 from tests.interop.java_side import java_digest
+from tests.interop.patience import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -151,9 +152,9 @@ def test_random_metadata_means_the_same_to_both(
     ]
     same_bytes = 0
     for metadata, theirs, ours in zip(cases, encoded, decoded, strict=True):
-        data = from_base64(theirs.result(60)["data"])
+        data = from_base64(theirs.result(PATIENCE_S)["data"])
         assert decode(metadata.ledger_id, data) == metadata
-        assert told(ours.result(60)) == as_java_says(metadata)
+        assert told(ours.result(PATIENCE_S)) == as_java_says(metadata)
         if is_canonical(metadata):
             assert encode(metadata) == data
             same_bytes += 1
@@ -216,7 +217,7 @@ def test_what_we_accept_of_damaged_metadata_java_reads_alike(java_vm: GetVm, ver
     assert len(accepted) > 50
     for ours, request in accepted:
         try:
-            theirs = told(request.result(60))
+            theirs = told(request.result(PATIENCE_S))
         except JavaError:
             continue
         assert theirs == as_java_says(ours), f"{ours} and {theirs}"

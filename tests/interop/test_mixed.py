@@ -26,6 +26,7 @@ from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import JavaError, from_base64
 from tests.interop.java_side import PLACEMENT, JavaSide
 from tests.interop.mixed import read_raw
+from tests.interop.patience import PATIENCE_S
 from tests.interop.sides import Side
 from tests.interop.story import WriterSaw, lengths_by_java
 from tests.interop.takeover import Language, Shape
@@ -280,6 +281,6 @@ async def test_a_deleted_ledger_is_gone_for_both_clients_and_from_all_bookies(
 
 async def _wait_forgotten(client: LedgerClient, ledger_id: int, bookie: str) -> None:
     """Its garbage collection runs every second."""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while await read_raw(client.pool, ledger_id, 0, bookie) is not None:  # noqa: ASYNC110
             await trio.sleep(0.2)

@@ -34,6 +34,7 @@ from tests.interop.our_client import (
     until,
     until_lac,
 )
+from tests.interop.patience import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -187,7 +188,9 @@ async def test_a_living_java_writer_is_fenced(client: LedgerClient, java: JavaCl
     achieved: dict[str, Any] = {}
 
     async def write() -> None:
-        with pytest.raises(JavaError, match="LedgerFenced") as caught:
+        # A bookie's "fenced" for an entry that others have confirmed already is to Apache's writer
+        # a bookie that failed: it looks for a fifth one. Which error is first, chance decides.
+        with pytest.raises(JavaError, match=r"LedgerFenced|NotEnoughBookies") as caught:
             await java.call(
                 "append_many", handle=ledger["handle"], seed=6, count=10**6, size=100, pause_us=300
             )
@@ -259,8 +262,8 @@ async def test_an_idle_writer_tells_its_last_entry(
     ledger = await java.call("create", password=PASSWORD)
     await java.call("append", handle=ledger["handle"], data=b"theirs")
     async with client.open_ledger(ledger["ledger"], password=PASSWORD, recover=False) as reader:
-        with trio.fail_after(30):
-            assert await reader.wait_lac_after(-1, 30) == 0
+        with trio.fail_after(PATIENCE_S):
+            assert await reader.wait_lac_after(-1, PATIENCE_S) == 0
         assert await all_entries(reader) == [b"theirs"]
 
 
@@ -290,7 +293,7 @@ async def test_deferred_adds_are_confirmed_by_force(
         assert await reader.read_last_confirmed() == -1
         assert (await java.call("force", handle=ledger["handle"]))["lac"] == 99
         await java.call("append", handle=ledger["handle"], data=entries[100])  # tells it
-        assert await reader.wait_lac_after(-1, 30) == 99
+        assert await reader.wait_lac_after(-1, PATIENCE_S) == 99
         assert await all_entries(reader) == entries[:100]
 
 
@@ -319,7 +322,7 @@ async def test_a_killed_bookie_is_replaced(
         await append(500)
         victim = writer.metadata.last_fragment.bookies[1]
         await trio.to_thread.run_sync(cluster.bookie(victim).kill)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while writer.statistics().ensemble_changes == 0:
                 await append(100)
         await append(500)

@@ -17,6 +17,7 @@ import trio
 
 from ledger.client import LedgerClient
 from tests.interop.our_bookies import OurBookies
+from tests.interop.patience import PATIENCE_S
 from tests.interop.pulsar import PROGRAM, Driver, PulsarGone, digest_of, payload
 from tests.zookeeper import RunningZooKeeper
 
@@ -84,7 +85,7 @@ async def ledgers_of(driver: Driver, name: str) -> list[dict[str, int]]:
 
 async def until(client: LedgerClient, holds: Callable[[set[int]], bool]) -> None:
     """Waits for what Pulsar does to the ledgers there are in the background, and tells nobody."""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while True:
             if holds(set(await client.list_ledgers())):
                 return

@@ -16,6 +16,7 @@ import trio
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from tests.interop.our_bookies import OurBookies
+from tests.interop.patience import PATIENCE_S
 from tests.interop.pulsar import PROGRAM, Broker, Driver, digest_of, payload
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
@@ -141,7 +142,7 @@ async def test_what_a_broker_does_with_topics(cluster: Cluster) -> None:
 
     path = "persistent/public/default/keys/compaction"
     await cluster.broker.admin("PUT", path)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while True:
             compaction = await cluster.broker.admin("GET", path)
             if compaction["status"] != "RUNNING":
@@ -164,7 +165,7 @@ async def test_what_a_broker_does_with_topics(cluster: Cluster) -> None:
         assert digests == {DigestType.CRC32C}
         await cluster.call("close", topic=topic)
         await cluster.broker.admin("DELETE", "persistent/public/default/keys?force=true")
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 if not set(ledgers) & set(await client.list_ledgers()):
                     break

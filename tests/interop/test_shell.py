@@ -18,10 +18,10 @@ from ledger.metastore import open_store
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from tests.interop.conftest import OUR_BOOKIES, GetJava, GetVm
 from tests.interop.java_client import JavaClient, JavaError
-from tests.interop.our_bookies import OurBookies, wait_until_async
+from tests.interop.our_bookies import OurBookies
 from tests.interop.results import not_supported
 from tests.interop.shell import Shell, numbers
-from tests.interop.znodes import root_of, znodes, zookeeper_client
+from tests.interop.znodes import forget_registration, root_of, znodes, zookeeper_client
 
 pytestmark = pytest.mark.interop
 
@@ -263,10 +263,8 @@ async def test_a_bookie_is_renamed_in_all_ledgers(
 async def kill(our_bookies: OurBookies, number: int) -> None:
     """kill -9; returns when its registration is gone."""
     our_bookies.kill(number)
-    path = f"available/{our_bookies.bookie_id(number)}"
-    await wait_until_async(
-        lambda: path not in znodes(our_bookies.uri), what="its registration is gone"
-    )
+    bookie_id = our_bookies.bookie_id(number)
+    await trio.to_thread.run_sync(forget_registration, our_bookies.uri, bookie_id)
 
 
 @result("recover -q, -dr, -d: a dead bookie's ledgers go to others, and its cookie goes")

@@ -14,6 +14,7 @@ import trio
 from tests.golden.conversation import described, normalised
 from tests.interop.apache_bookie import DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from tests.interop.conftest import GetApacheBookies
+from tests.interop.patience import PATIENCE_S
 from tests.interop.wire_requests import (
     BATCH_FROM_THE_LAST,
     STRICTER,
@@ -73,7 +74,7 @@ class Bookie:
             yield cls({2: Peer(first), 3: Peer(second)})
 
     async def ask(self, asked: Asked) -> bytes:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             answer = await self._peers[asked.wire].ask(asked.frame)
         return normalised(answer, is_request=False, keeps_ids=True)
 

@@ -10,6 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from ledger.metastore.zookeeper_address import parse_address
+from tests.interop.patience import PATIENCE_S, SESSION_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class Znode:
 @contextmanager
 def zookeeper_client(uri: str) -> Iterator[KazooClient]:
     """A client whose paths begin at the root of ZooKeeper."""
-    client = KazooClient(parse_address(uri).hosts)
-    client.start(30)
+    client = KazooClient(parse_address(uri).hosts, timeout=SESSION_TIMEOUT_MS / 1000)
+    client.start(PATIENCE_S)
     try:
         yield client
     finally:
@@ -34,6 +35,16 @@ def root_of(uri: str) -> str:
     """Path of the ledgers root from the root of ZooKeeper."""
     address = parse_address(uri)
     return address.chroot + address.root
+
+
+def forget_registration(uri: str, bookie_id: str) -> None:
+    """Ends the registration of a bookie that was killed, as the end of its session would."""
+    with zookeeper_client(uri) as client:
+        for path in (f"available/{bookie_id}", f"available/readonly/{bookie_id}"):
+            try:
+                client.delete(f"{root_of(uri)}/{path}")
+            except NoNodeError:
+                continue
 
 
 def znodes(uri: str) -> dict[str, Znode]:

@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+import trio
+
+from bookie.core.directories import MarkTable
+from bookie.core.journal import Mark
 from bookie.core.ledger_state import LedgerState
+from bookie.storage.compaction_log import CompactionLog
 from bookie.storage.journal import CommitGroup, Journal
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.testing.disk import MountedDisk, SimFile
@@ -25,9 +30,10 @@ def _ack_before_fsync(stack: ExitStack) -> None:
     write = Journal._write
 
     async def eager(self: Journal, group: CommitGroup) -> None:
-        callbacks, group.on_durable = group.on_durable, []
-        for on_durable in callbacks:
-            on_durable()
+        callbacks = [*group.on_accepted, *group.on_durable]
+        group.on_accepted, group.on_durable = [], []
+        for on_done in callbacks:
+            on_done()
         await write(self, group)
 
     _replace(stack, Journal, "_write", eager)
@@ -89,13 +95,52 @@ def _directory_not_synced(stack: ExitStack) -> None:
     _replace(stack, MountedDisk, "sync_directory", lazy)
 
 
+def _failed_sync_retried(stack: ExitStack) -> None:
+    """A sync that failed is done again, and then it succeeds: the pages count as clean."""
+    sync = SimFile.sync
+
+    async def stubborn(self: SimFile, *, drops_cache: bool = False) -> None:
+        for _ in range(5):
+            try:
+                await sync(self)
+            except OSError:
+                if self._mounted.is_frozen:
+                    raise
+            else:
+                return
+        await sync(self)
+
+    _replace(stack, SimFile, "sync", stubborn)
+
+
+def _mark_ahead_of_slow_directory(stack: ExitStack) -> None:
+    """A journal lets files go that the slowest directory has not made a checkpoint of."""
+
+    def hasty(self: MarkTable, journal: int) -> Mark:
+        return max(self.of(journal).values())
+
+    _replace(stack, MarkTable, "needed_from", hasty)
+
+
+def _compaction_not_synced(stack: ExitStack) -> None:
+    """The index points to copies, and the old log goes, before the copies are on the disk."""
+
+    async def lazy(self: CompactionLog) -> None:
+        await trio.lowlevel.checkpoint()
+
+    _replace(stack, CompactionLog, "sync", lazy)
+
+
 BUGS: dict[str, Plant] = {
     "ack-before-fsync": _ack_before_fsync,
+    "compaction-not-synced": _compaction_not_synced,
     "confirm-out-of-order": _confirm_out_of_order,
     "directory-not-synced": _directory_not_synced,
     "entry-log-not-synced": _entry_log_not_synced,
+    "failed-sync-retried": _failed_sync_retried,
     "fence-not-journaled": _fence_not_journaled,
     "io-error-is-absence": _io_error_is_absence,
+    "mark-ahead-of-slow-directory": _mark_ahead_of_slow_directory,
 }
 
 

@@ -6,10 +6,12 @@ The checks of every single step are in `model`; here are those that need a calm 
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
+from contextlib import aclosing
 
 import trio
 
-from bookie.testing.cluster import SimCluster
+from bookie.testing.cluster import BOOKIE_PORT, SimCluster
 from bookie.testing.scheduler import waiting_at
 from ledger.client import LedgerClient
 from ledger.core.entry import master_key
@@ -48,6 +50,8 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
         # One more round: actors may have met the last of the dying bookies.
         await _start_bookies(cluster)
         async with cluster.client("checker") as client, cluster.client("rival") as rival:
+            step = "bookies take entries"
+            await _wait_writable(cluster, client)
             step = "every ledger is closed and read"
             for history in model.ledgers.values():
                 if not history.is_being_deleted:
@@ -60,13 +64,22 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
             step = "every entry has its copies, and every fence holds"
             for history in model.ledgers.values():
                 if not history.is_being_deleted:
-                    await _check_copies(model, history, client, workload.chance)
-                    await _check_fence(model, history, client, workload)
+                    await _check_copies(cluster, model, history, client, workload.chance)
+                    await _check_fence(cluster, model, history, client, workload)
     if scope.cancelled_caught:
         raise Violation(
             f"[I12] not converged within {CONVERGENCE_S:g} virtual seconds: {step}, waiting at "
             + " > ".join(stack)
         )
+
+
+async def _wait_writable(cluster: SimCluster, client: LedgerClient) -> None:
+    """A bookie whose disk was full believes only after some looks that there is room again."""
+    wanted = {f"{name}:{BOOKIE_PORT}" for name in cluster.bookies}
+    async with aclosing(client.bookies.watch_available()) as changes:
+        async for available in changes:
+            if wanted <= available.keys():
+                return
 
 
 async def _start_bookies(cluster: SimCluster) -> None:
@@ -137,15 +150,21 @@ async def _write_and_tail(
 
 
 async def _check_copies(
-    model: Model, history: LedgerHistory, client: LedgerClient, chance: random.Random
+    cluster: SimCluster,
+    model: Model,
+    history: LedgerHistory,
+    client: LedgerClient,
+    chance: random.Random,
 ) -> None:
-    """Asks the bookies themselves: each entry lies on its ack quorum at least."""
+    """Asks the bookies themselves: each entry lies on its ack quorum at least. A bookie whose
+    disk was lost may have been one of those."""
+    lost = _lost(cluster)
     metadata = await client.ledger_metadata(history.ledger_id)
     last = metadata.last_entry_id
     if last < 0:
         return
     for entry_id in (0, last, *(chance.randint(0, last) for _ in range(_COPIES_CHECKED))):
-        copies = await _copies(client, metadata, entry_id)
+        copies = await _copies(client, metadata, entry_id, lost)
         if copies < metadata.ack_quorum:
             model.violated(
                 f"[I1] ledger {history.ledger_id} {history.quorums}: entry {entry_id} lies on "
@@ -154,10 +173,19 @@ async def _check_copies(
         model.count("copies checked")
 
 
-async def _copies(client: LedgerClient, metadata: LedgerMetadata, entry_id: int) -> int:
+def _lost(cluster: SimCluster) -> list[str]:
+    return [f"{name}:{BOOKIE_PORT}" for name in cluster.lost_bookies]
+
+
+async def _copies(
+    client: LedgerClient, metadata: LedgerMetadata, entry_id: int, lost: Collection[str]
+) -> int:
     bookies = metadata.fragment_of(entry_id).bookies
     copies = 0
     for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
+        if bookies[index] in lost:
+            copies += 1
+            continue
         answer = await _ask(client, bookies[index], ReadRequest(metadata.ledger_id, entry_id))
         assert isinstance(answer, ReadResponse)
         copies += answer.status is Status.OK
@@ -165,7 +193,11 @@ async def _copies(client: LedgerClient, metadata: LedgerMetadata, entry_id: int)
 
 
 async def _check_fence(
-    model: Model, history: LedgerHistory, client: LedgerClient, workload: Workload
+    cluster: SimCluster,
+    model: Model,
+    history: LedgerHistory,
+    client: LedgerClient,
+    workload: Workload,
 ) -> None:
     """[I5] Were the old writer still there, it could get no entry to an ack quorum."""
     writer = workload.writers.get(history.ledger_id)
@@ -173,6 +205,7 @@ async def _check_fence(
         return
     if writer.core.is_held:
         return  # it may not know the ensemble that was fenced; but it can confirm nothing
+    lost = _lost(cluster)
     ensemble = writer.metadata.last_fragment.bookies
     digest, (size, write_quorum, ack_quorum) = writer.digest, history.quorums
     first = history.end[0] + 1
@@ -183,6 +216,8 @@ async def _check_fence(
         )
         takers = 0
         for index in write_set(entry_id, size, write_quorum):
+            if ensemble[index] in lost:
+                continue
             answer = await _ask(client, ensemble[index], request)
             assert isinstance(answer, AddResponse)
             takers += answer.status is Status.OK

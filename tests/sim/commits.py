@@ -9,11 +9,9 @@ metadata store fail. commits_model.py says what must be there in the end.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import random
 import sys
-import time
 
 import trio
 
@@ -30,6 +28,7 @@ from stream.janitor import Janitor
 from stream.namespace import Namespace
 from stream.sink_store import find_sink
 from stream.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
+from tests.sim.command import run_worlds
 from tests.sim.commits_model import Attempt
 from tests.sim.commits_writers import Body, Writers
 from tests.sim.model import Violation
@@ -356,28 +355,7 @@ def run_world(seed: int, commits: int) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.commits")
-    parser.add_argument("--commits", type=int, default=200, help="batches (default 200)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first world (default 0)")
-    options = parser.parse_args()
-    begun, totals, left, seed = time.perf_counter(), dict[str, int](), options.commits, options.seed
-    while left > 0:
-        commits = min(left, COMMITS_PER_WORLD)
-        try:
-            counts = run_world(seed, commits)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what this seed found
-            for leaf in leaves_of(error):
-                print(f"seed {seed} FAILED: {type(leaf).__name__}: {leaf}")
-            print(f"again: python -m tests.sim.commits --seed {seed} --commits {commits}")
-            return 1
-        for what, number in counts.items():
-            totals[what] = totals.get(what, 0) + number
-        left, seed = left - commits, seed + 1
-    seconds = time.perf_counter() - begun
-    for what, number in sorted(totals.items()):
-        print(f"{number:10} {what}")
-    print(f"{options.commits} commits in {seconds:.1f} s")
-    return 0
+    return run_worlds("tests.sim.commits", "commits", "batches", COMMITS_PER_WORLD, run_world)
 
 
 if __name__ == "__main__":

@@ -27,12 +27,24 @@ class Faults:
     Each seed uses its own part of the atlas: rare kinds must not drown in frequent ones.
     """
 
-    def __init__(self, cluster: SimCluster, workload: Workload, *, pause_mean_s: float) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        workload: Workload,
+        *,
+        pause_mean_s: float,
+        loses_disk: bool = False,
+        loses_power: bool = True,
+    ) -> None:
+        """`loses_disk`: one bookie's disk goes and never comes back. Then every ack quorum must
+        be 2 or more. `loses_power`: machines stop, too, and not only processes."""
         self.cluster = cluster
         self.workload = workload
         self.chance: random.Random = cluster.simulation.chance("faults")
         self.counts: dict[str, int] = {}
         self._pause_mean_s = pause_mean_s
+        self._loses_disk = loses_disk
+        self._crash_kinds = list(CrashKind) if loses_power else [CrashKind.PROCESS_KILLED]
         self._network_options = replace(cluster.network.options)
         self._metadata_options = replace(cluster.metadata.options)
         self._disk_options = {name: replace(cluster.disk(name).options) for name in cluster.bookies}
@@ -52,6 +64,8 @@ class Faults:
             self._read_errors,
             self._failing_writes,
             self._full_disk,
+            self._disks_at_once,
+            self._disks_of_one,
             self._metadata_errors,
             self._metadata_cut_off,
             self._session_lost,
@@ -64,6 +78,8 @@ class Faults:
         """Torments for `seconds` of virtual time, then ends all faults."""
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
+                if self._loses_disk:
+                    nursery.start_soon(self._lose_disk, seconds)
                 while True:
                     await trio.sleep(self.chance.expovariate(1 / self._pause_mean_s))
                     fault = self.chance.choice(self.kinds)
@@ -195,9 +211,11 @@ class Faults:
 
     # Disks.
 
-    async def _slow_disk(self) -> None:
+    async def _slow_disk(self, name: str | None = None) -> None:
         await self._with_disk(
-            slow_factor=self.chance.choice((10.0, 100.0)), seconds=self.chance.expovariate(0.5)
+            name,
+            slow_factor=self.chance.choice((10.0, 100.0)),
+            seconds=self.chance.expovariate(0.5),
         )
 
     async def _read_errors(self) -> None:
@@ -207,31 +225,69 @@ class Faults:
             seconds=self.chance.expovariate(0.5),
         )
 
-    async def _failing_writes(self) -> None:
+    async def _failing_writes(self, name: str | None = None) -> None:
         which = self.chance.choice(("write_error_probability", "sync_error_probability"))
-        await self._with_disk(**{which: 0.2}, seconds=self.chance.uniform(0, 0.5))
+        await self._with_disk(name, **{which: 0.2}, seconds=self.chance.uniform(0, 0.5))
 
-    async def _full_disk(self) -> None:
+    async def _disks_at_once(self) -> None:
+        """One is slow, one fails its syncs, one is full, for a while: nobody is spared."""
+        async with trio.open_nursery() as nursery:
+            for fault in (self._slow_disk, self._failing_writes, self._full_disk):
+                nursery.start_soon(fault)
+
+    async def _disks_of_one(self) -> None:
+        """The same to one bookie, whose directories may be disks of their own."""
         name = self._bookie()
-        used = self.cluster.disk(name).used_bytes
-        options = self.cluster.disk(name).options
-        options.capacity_bytes = used + self.chance.randint(0, 50_000)
+        async with trio.open_nursery() as nursery:
+            for fault in (self._slow_disk, self._failing_writes, self._full_disk):
+                nursery.start_soon(fault, name)
+
+    async def _full_disk(self, name: str | None = None) -> None:
+        """For a while; then there is room again, and who died of it is started."""
+        name, volume = self._disk_of(name)
+        disk = self.cluster.disk(name)
+        used = disk.used_bytes_of(volume)
+        disk.volumes.options[volume].capacity_bytes = used + self.chance.randint(0, 50_000)
         await trio.sleep(self.chance.expovariate(0.7))
-        self._restore_disk(name)
+        self._restore_disk(name, volume)
+        await self._restart_after(name, self.chance.expovariate(2))
 
-    async def _with_disk(self, *, seconds: float, **changes: float) -> None:
-        name = self._bookie()
-        for field, value in changes.items():
-            setattr(self.cluster.disk(name).options, field, value)
+    async def _with_disk(self, name: str | None = None, *, seconds: float, **how: float) -> None:
+        name, volume = self._disk_of(name)
+        for field, value in how.items():
+            setattr(self.cluster.disk(name).volumes.options[volume], field, value)
         await trio.sleep(seconds)
-        self._restore_disk(name)
+        self._restore_disk(name, volume)
         # A bookie whose disk failed is dead; its operator starts it again.
         await self._restart_after(name, self.chance.expovariate(2))
 
-    def _restore_disk(self, name: str) -> None:
-        options = self.cluster.disk(name).options
-        for field in DiskOptions.__dataclass_fields__:
-            setattr(options, field, getattr(self._disk_options[name], field))
+    def _disk_of(self, name: str | None) -> tuple[str, str]:
+        """A bookie, and one of its disks if it has several."""
+        name = name or self._bookie()
+        return name, self.chance.choice(self.cluster.disk(name).volumes.with_files)
+
+    async def _lose_disk(self, seconds: float) -> None:
+        """Some time within `seconds`, all of it or one directory; its operator adds a new bookie
+        for the lost one."""
+        chance = self.cluster.simulation.chance("lost disk")
+        await trio.sleep(chance.uniform(0, 0.8 * seconds))
+        name = chance.choice(self.cluster.bookies)
+        config = self.cluster.config(name)
+        directories = (*config.journal_directories, *config.ledger_directories)
+        self.counts["lose_disk"] = 1
+        self._restore_disk(name)
+        with trio.CancelScope(shield=True):  # calm would come between, and it stay half lost
+            await self.cluster.lose_disk(name, chance.choice(("", *directories)))
+            new = self.cluster.add_bookie()
+            self._disk_options[new] = replace(self.cluster.disk(new).options)
+            await self.cluster.start_bookie(new)
+
+    def _restore_disk(self, name: str, volume: str | None = None) -> None:
+        """All of them, or one of several: the others keep their faults."""
+        for mounted, options in self.cluster.disk(name).volumes.options.items():
+            if volume in (None, mounted):
+                for field in DiskOptions.__dataclass_fields__:
+                    setattr(options, field, getattr(self._disk_options[name], field))
 
     # Metadata.
 
@@ -289,4 +345,4 @@ class Faults:
         return [*self.cluster.bookies, *self.workload.processes]
 
     def _crash_kind(self) -> CrashKind:
-        return self.chance.choice(list(CrashKind))
+        return self.chance.choice(self._crash_kinds)

@@ -8,11 +8,9 @@ connections. In the end each record of each producer must be there, once, in its
 
 from __future__ import annotations
 
-import argparse
 import logging
 import random
 import sys
-import time
 from dataclasses import dataclass, field
 
 import trio
@@ -30,6 +28,7 @@ from stream.namespace import Namespace
 from stream.open_segment import WriterOptions
 from stream.producer import Producer
 from stream.writer import StreamWriter
+from tests.sim.command import run_worlds
 from tests.sim.model import Violation
 from tests.sim.workload import client_options
 
@@ -356,28 +355,9 @@ def run_world(seed: int, kills: int) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.producers")
-    parser.add_argument("--kills", type=int, default=200, help="processes killed (default 200)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first world (default 0)")
-    options = parser.parse_args()
-    begun, totals, left, seed = time.perf_counter(), dict[str, int](), options.kills, options.seed
-    while left > 0:
-        kills = min(left, KILLS_PER_WORLD)
-        try:
-            counts = run_world(seed, kills)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what this seed found
-            for leaf in leaves_of(error):
-                print(f"seed {seed} FAILED: {type(leaf).__name__}: {leaf}")
-            print(f"again: python -m tests.sim.producers --seed {seed} --kills {kills}")
-            return 1
-        for what, number in counts.items():
-            totals[what] = totals.get(what, 0) + number
-        left, seed = left - kills, seed + 1
-    seconds = time.perf_counter() - begun
-    for what, number in sorted(totals.items()):
-        print(f"{number:10} {what}")
-    print(f"{options.kills} kills in {seconds:.1f} s, {1000 * seconds / options.kills:.1f} ms each")
-    return 0
+    return run_worlds(
+        "tests.sim.producers", "kills", "processes killed", KILLS_PER_WORLD, run_world
+    )
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TextIO
 
 import trio
 
+from bookie.config import BookieConfig
 from bookie.testing.cluster import SimCluster, random_config, small_config
 from bookie.testing.network import NetworkOptions
 from bookie.testing.scheduler import Simulation, run_simulated
@@ -43,29 +45,45 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
     async def main(simulation: Simulation) -> Outcome:
         chance = simulation.chance("run")
         is_varied = chance.random() < 0.8
+        # What is acknowledged before its sync outlives processes, but not machines.
+        syncs_late = simulation.chance("late sync").random() < 0.15
         cluster = SimCluster(
             simulation,
             bookies=chance.choice((3, 3, 4, 5)),
-            config=random_config if is_varied else small_config,
-            network=NetworkOptions(
-                latency_max_s=chance.choice((0.0005, 0.002, 0.02)),
-                split_probability=chance.choice((0.0, 0.05, 0.3)),
-                buffer_bytes=chance.choice((2000, 64 * 1024, 256 * 1024)),
-            ),
+            config=partial(_config, is_varied, syncs_late),
+            network=_network_options(chance),
         )
+        _separate_disks(cluster, simulation.chance("separate disks"))
+        # One disk may go for good where every ack quorum is 2 at least.
+        loses_disk = simulation.chance("lost disk").random() < 0.3
+        ack_quorum_min = 2 if loses_disk else 1
         async with cluster:
             model = Model(simulation.fail)
             streams: StreamWorkload | None = None
             if chance.random() < 0.6:
                 stream_model = StreamModel("stream", simulation.fail)
-                streams = StreamWorkload(cluster, stream_model, simulation.chance("streams"))
+                streams = StreamWorkload(
+                    cluster,
+                    stream_model,
+                    simulation.chance("streams"),
+                    ack_quorum_min=ack_quorum_min,
+                )
                 await streams.prepare()
-            workload = Workload(cluster, model, _workload_options(chance, streams), streams)
+            options = _workload_options(chance, streams)
+            options.ack_quorum_min = ack_quorum_min
+            workload = Workload(cluster, model, options, streams)
             workload.start()
-            faults = Faults(cluster, workload, pause_mean_s=chance.choice((0.15, 0.5, 2.0)))
+            faults = Faults(
+                cluster,
+                workload,
+                pause_mean_s=chance.choice((0.15, 0.5, 2.0)),
+                loses_disk=loses_disk,
+                loses_power=not syncs_late,
+            )
             await faults.run(chance.uniform(2, 10))
             await check_convergence(cluster, workload, model)
             counts = model.counts | (streams.model.counts if streams else {})
+            counts["runs with late syncs"] = syncs_late
             counts |= {f"fault {name}": n for name, n in faults.counts.items()}
             return Outcome(
                 seed,
@@ -81,6 +99,27 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             return run_simulated(main, seed, time_limit_s=TIME_LIMIT_S, trace_file=trace_file)
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _network_options(chance: random.Random) -> NetworkOptions:
+    return NetworkOptions(
+        latency_max_s=chance.choice((0.0005, 0.002, 0.02)),
+        split_probability=chance.choice((0.0, 0.05, 0.3)),
+        buffer_bytes=chance.choice((2000, 64 * 1024, 256 * 1024)),
+    )
+
+
+def _config(is_varied: bool, syncs_late: bool, name: str, chance: random.Random) -> BookieConfig:
+    made = (random_config if is_varied else small_config)(name, chance)
+    return replace(made, journal_sync_data=False) if syncs_late else made
+
+
+def _separate_disks(cluster: SimCluster, chance: random.Random) -> None:
+    """Half of the bookies have a disk for each of their directories."""
+    for name in cluster.bookies:
+        config = cluster.config(name)
+        if chance.random() < 0.5:
+            cluster.disk(name).separate((*config.journal_directories, *config.ledger_directories))
 
 
 def _workload_options(chance: random.Random, streams: StreamWorkload | None) -> WorkloadOptions:

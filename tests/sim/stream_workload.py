@@ -31,13 +31,20 @@ Actor = Callable[[LedgerClient, random.Random], Awaitable[None]]
 class StreamWorkload:
     """Actors on one stream; `Workload` runs them."""
 
-    def __init__(self, cluster: SimCluster, model: StreamModel, chance: random.Random) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        model: StreamModel,
+        chance: random.Random,
+        *,
+        ack_quorum_min: int = 1,
+    ) -> None:
         self.cluster = cluster
         self.model = model
         self.chance = chance
         self.is_stopping = False
         self._writers = 0
-        quorum = chance.randint(1, 3)
+        quorum = chance.randint(ack_quorum_min, 3)
         self._settings: NamespaceSettings = {
             "ensemble_size": 3,
             "write_quorum": chance.randint(quorum, 3),

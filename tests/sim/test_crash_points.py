@@ -1,7 +1,7 @@
 """A bookie that dies in the middle of its n-th disk operation, for every n, and comes back.
 
-First the process alone dies, which leaves names and bytes that are there but not durable; what it
-does when it comes back may not rely on them, because then the power fails.
+Power fails at once; or first the process alone dies, which leaves names and bytes that are there
+but not durable: what it does when it comes back may not rely on them, because then power fails.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bookie.testing import (
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.options import ClientOptions
+from tests.crash_counts import AFTERMATH_OF, crashed
 
 OPERATIONS = 260
 PATIENT = ClientOptions(add_timeout_s=60, ensemble_change_timeout_s=60)
@@ -39,6 +40,20 @@ def _busy_config(name: str, chance: random.Random) -> BookieConfig:
         entry_log_bytes_max=8 * KIB,
         checkpoint_interval_ms=chance.choice((40, 400)),
         garbage_interval_ms=100,
+        major_compaction_interval_ms=chance.choice((150, 400)),
+        major_compaction_ratio_max=1.0,
+    )
+
+
+def _busy_config_of_several(name: str, chance: random.Random) -> BookieConfig:
+    """Two journals and three ledger directories, as busy."""
+    config = _busy_config(name, chance)
+    return dataclasses.replace(
+        config,
+        journal_directories=("/journal", "/journal-1"),
+        ledger_directories=("/ledgers", "/ledgers-1", "/ledgers-2"),
+        write_cache_bytes=3 * config.write_cache_bytes,
+        read_cache_bytes=3 * config.read_cache_bytes,
     )
 
 
@@ -87,6 +102,7 @@ class _Story:
 
         def look(operation: str, path: str) -> None:
             if is_it(operation, path):
+                crashed(path, operation, AFTERMATH_OF[kind.name])
                 disk.on_operation = None
                 self.cluster.kill_bookie_now("bookie-0", kind)
                 killed.set()
@@ -110,15 +126,25 @@ class _Story:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [CrashKind.POWER_LOST_ALL, CrashKind.POWER_LOST_TORN])
+@pytest.mark.parametrize("is_killed_before", [False, True])
+@pytest.mark.parametrize("config", [_busy_config, _busy_config_of_several])
 @pytest.mark.parametrize("first", range(0, OPERATIONS, 20))
-def test_killed_in_any_operation_then_without_power(first: int, kind: CrashKind) -> None:
+def test_crashes_in_any_operation_lose_nothing_acknowledged(
+    first: int,
+    config: Callable[[str, random.Random], BookieConfig],
+    is_killed_before: bool,
+    kind: CrashKind,
+) -> None:
     async def main(simulation: Simulation) -> None:
-        async with SimCluster(simulation, bookies=1, config=_busy_config) as cluster:
+        async with SimCluster(simulation, bookies=1, config=config) as cluster:
             story = _Story(cluster)
-            await story.die_in_operation(number, CrashKind.PROCESS_KILLED)
-            await cluster.start_bookie("bookie-0")
-            await story.write(cluster.chance.uniform(0, 0.08))
-            await cluster.kill_bookie("bookie-0", kind)
+            if is_killed_before:
+                await story.die_in_operation(number, CrashKind.PROCESS_KILLED)
+                await cluster.start_bookie("bookie-0")
+                await story.write(cluster.chance.uniform(0, 0.08))
+                await cluster.kill_bookie("bookie-0", kind)
+            else:
+                await story.die_in_operation(number, kind)
             await cluster.start_bookie("bookie-0")
             assert cluster.is_up("bookie-0")
             await story.check()
@@ -127,7 +153,7 @@ def test_killed_in_any_operation_then_without_power(first: int, kind: CrashKind)
         try:
             run_simulated(main, number, time_limit_s=300)
         except Exception as error:
-            raise AssertionError(f"killed in operation {number}, then {kind.value}") from error
+            raise AssertionError(f"crash in operation {number}, {kind.value}") from error
 
 
 def test_a_mark_that_was_renamed_but_not_synced_is_not_relied_on() -> None:
@@ -136,11 +162,11 @@ def test_a_mark_that_was_renamed_but_not_synced_is_not_relied_on() -> None:
 
     def is_mark_unsynced(operation: str, path: str) -> bool:
         seen.append((operation, path))
-        return seen[-2:] == [("rename", "/ledgers/lastmark.new"), ("sync", "/ledgers")]
+        return seen[-2:] == [("rename", "/ledgers/lastmark.tmp"), ("sync", "/ledgers")]
 
     def is_journal_synced(operation: str, path: str) -> bool:
         seen.append((operation, path))
-        return seen[-2] == ("sync", "/journal") and ("rename", "/ledgers/lastmark.new") not in seen
+        return seen[-2] == ("sync", "/journal") and ("rename", "/ledgers/lastmark.tmp") not in seen
 
     async def main(simulation: Simulation) -> None:
         async with SimCluster(simulation, bookies=1, config=_busy_config) as cluster:

@@ -17,11 +17,14 @@ from tests.tidy.checkout import ROOT
 # A seed that is known to find the bug; any of the first 200 should do (`--bug NAME --seeds 200`).
 FINDING_SEEDS = {
     "ack-before-fsync": 2,
-    "confirm-out-of-order": 6,
+    "compaction-not-synced": 0,
+    "confirm-out-of-order": 0,
     "directory-not-synced": 0,
     "entry-log-not-synced": 0,
-    "fence-not-journaled": 0,
-    "io-error-is-absence": 16,
+    "failed-sync-retried": 48,
+    "fence-not-journaled": 19,
+    "io-error-is-absence": 133,
+    "mark-ahead-of-slow-directory": 137,
 }
 
 

@@ -9,7 +9,8 @@ from unittest import mock
 import pytest
 import trio
 
-from bookie.reads import IsGone, Reads, Reply
+from bookie.late_answers import Asker
+from bookie.reads import Reads
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.core.copies import CopyState, CopyVerdict
@@ -204,13 +205,13 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
     read = Reads.read
     forgetful: list[Reads] = []
 
-    def read_forgetfully(self: Reads, body: ReadRequest, reply: Reply, is_gone: IsGone) -> bool:
+    def read_forgetfully(self: Reads, body: ReadRequest, asker: Asker) -> bool:
         if self in forgetful and body.entry_id == 3:
-            reply(ReadResponse(Status.NO_SUCH_ENTRY, body.ledger_id, body.entry_id))
+            asker.reply(ReadResponse(Status.NO_SUCH_ENTRY, body.ledger_id, body.entry_id))
             return True
         if body.entry_id == 20 and not forgetful:
             forgetful.append(self)
-        return read(self, body, reply, is_gone)
+        return read(self, body, asker)
 
     async def story(cluster: SimCluster) -> None:
         rounds: list[CanaryRound] = []

@@ -39,6 +39,8 @@ class WorkloadOptions:
     payload_max: int = 2000
     pause_max_s: float = 0.3
     deletes: bool = True
+    ack_quorum_min: int = 1
+    """2: every entry outlives the loss of one disk."""
 
 
 class Workload:
@@ -123,9 +125,10 @@ class Workload:
             await self.recover(client, self.model.ledgers[max(self.model.ledgers)])
 
     async def _write_one(self, client: LedgerClient, chance: random.Random) -> None:
-        ensemble = chance.randint(1, len(self.cluster.bookies))
-        write_quorum = chance.randint(1, ensemble)
-        ack_quorum = chance.randint(1, write_quorum)
+        least = self.options.ack_quorum_min
+        ensemble = chance.randint(least, len(self.cluster.bookies))
+        write_quorum = chance.randint(least, ensemble)
+        ack_quorum = chance.randint(least, write_quorum)
         try:
             writer = await client.create_ledger(
                 ensemble_size=ensemble,

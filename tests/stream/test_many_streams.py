@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import trio
+import trio.testing
 
 from benchmarks.streams import CountedStore, for_each, open_writers, roll_all
 from ledger.client import LedgerClient
@@ -35,7 +36,9 @@ async def test_idle_streams_cost_no_task_and_no_watch_and_rolls_few_calls(tmp_pa
         names = [f"s{number:03d}" for number in range(300)]
         before = tasks()
         await for_each(names, namespace.create_stream)
-        assert tasks() == before
+        with trio.fail_after(10):  # a bookie may be in the middle of something of its own
+            while tasks() > before:
+                await trio.testing.wait_all_tasks_blocked(0.01)
         assert store.watches == 0
         asked = store.calls.copy()
         assert await namespace.list_streams() == names

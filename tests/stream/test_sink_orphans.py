@@ -8,10 +8,12 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import NoSuchLedger
 from stream import Janitor, Namespace
-from stream.janitor import SINK_ORPHAN_AGE_MS
 from stream.sinks import commit_batch
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
+
+AGE_MS = 3_600_000
+"""Of orphans that go; an hour of a simulated cluster takes seconds, a day takes a minute."""
 
 
 async def ledgers(namespace: Namespace) -> set[int]:
@@ -23,7 +25,7 @@ def test_what_a_batch_did_not_take_goes_when_it_is_committed() -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
-            janitor = Janitor(client, "n")
+            janitor = Janitor(client, "n", sink_orphan_age_ms=AGE_MS)
 
             async def made(batch_id: int, sink_id: str = "k") -> int:
                 ledger = await write_ledger(
@@ -40,7 +42,7 @@ def test_what_a_batch_did_not_take_goes_when_it_is_committed() -> None:
             await commit_batch(client, [taken], sink_id="k", batch_id=3)
             assert (await janitor.sweep()).orphans_deleted == 2
             assert await ledgers(namespace) == every - {before, same}
-            await trio.sleep(SINK_ORPHAN_AGE_MS / 1000 - 100)
+            await trio.sleep(AGE_MS / 1000 - 100)
             assert (await janitor.sweep()).orphans_deleted == 0
             await trio.sleep(200)
             assert (await janitor.sweep()).orphans_deleted == 3

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,11 +53,19 @@ def wait_gone(pids: list[int]) -> None:
 class StandaloneCluster:
     """`ledgerstream standalone` on one directory; may be started again after its end."""
 
-    def __init__(self, directory: Path, bookies: int | None, options: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bookies: int | None,
+        options: tuple[str, ...],
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """`variables`: of its environment."""
         self.directory = directory
         self._arguments = ["standalone", "--dir", str(directory), *options]
         if bookies is not None:
             self._arguments += ["--bookies", str(bookies)]
+        self._variables = dict(variables or {})
         self._process: subprocess.Popen[str] | None = None
         self.uri = ""
         self.said = directory.with_name(f"{directory.name}.stderr")
@@ -75,7 +83,7 @@ class StandaloneCluster:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env=environment(),
+                env=environment(**self._variables),
                 start_new_session=True,
             )
         assert self._process.stdout is not None

@@ -18,13 +18,13 @@ StartCluster = Callable[..., StandaloneCluster]
 
 @pytest.fixture
 def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
-    """Starts clusters: `start_cluster(bookies=3, directory=...)`."""
+    """Starts clusters: `start_cluster(bookies=3, name=..., LEDGERSTREAM_X="...")`."""
     started: list[StandaloneCluster] = []
 
     def start(
-        *options: str, bookies: int | None = None, name: str = "cluster"
+        *options: str, bookies: int | None = None, name: str = "cluster", **variables: str
     ) -> StandaloneCluster:
-        cluster = StandaloneCluster(tmp_path / name, bookies, options)
+        cluster = StandaloneCluster(tmp_path / name, bookies, options, variables)
         started.append(cluster)
         cluster.start()
         return cluster

@@ -174,7 +174,8 @@ class Neighbour:
 
 @pytest.fixture
 def bookie(start_cluster: StartCluster) -> StandaloneCluster:
-    return start_cluster("--no-restart", bookies=1)
+    # The neighbour's ledger is not in the metadata: a collection would delete it.
+    return start_cluster("--no-restart", bookies=1, LEDGERSTREAM_GARBAGE_INTERVAL_MS="3600000")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 import trio
@@ -273,7 +274,7 @@ def test_registrations_are_the_bytes_apache_reads() -> None:
 def test_the_endpoint_of_the_bookie_is_found_among_others() -> None:
     http = b"\x0a\x0ahttpserver\x10\x50\x1a\x01h\x22\x04http"
     data = b"\x32%c" % len(http) + http + encode_info(INFO)
-    assert decode_info("b1", data) == INFO
+    assert decode_info("b1", data) == replace(INFO, http=("h", 80))
     with pytest.raises(MetadataCorrupt, match="no bookie-rpc endpoint"):
         decode_info("b1", b"\x32%c" % len(http) + http)
 
@@ -289,6 +290,25 @@ def test_an_endpoint_is_known_by_its_protocol_and_may_have_more() -> None:
         auth=["sasl"],
         extensions=["tls"],
     )
+    found = decode_info("b1", message.SerializeToString())
+    assert found == replace(INFO, http=("10.0.0.7", 8080))
+
+
+def test_the_http_endpoint_has_apaches_name() -> None:
+    info = replace(INFO, http=("10.0.0.1", 8080))
+    endpoints = BookieServiceInfoFormat.FromString(encode_info(info)).endpoints
+    assert [(one.id, one.protocol, one.host, one.port) for one in endpoints] == [
+        ("bookie", "bookie-rpc", "10.0.0.1", 3181),
+        ("httpserver", "http", "10.0.0.1", 8080),
+    ]
+    assert decode_info("b1", encode_info(info)) == info
+    with pytest.raises(InvalidArgument):
+        replace(INFO, http=("h", 0))
+
+
+def test_a_bad_http_endpoint_hides_no_bookie() -> None:
+    message = BookieServiceInfoFormat.FromString(encode_info(INFO))
+    message.endpoints.add(id="httpserver", protocol="http", host="h", port=0)
     assert decode_info("b1", message.SerializeToString()) == INFO
 
 

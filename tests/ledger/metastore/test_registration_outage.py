@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
+import pytest
 import trio
 import trio.testing
 
-from ledger.errors import MetadataConflict
+from ledger.errors import MetadataConflict, MetadataUnavailable
 from ledger.metastore.base import Change, Delete
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from ledger.metastore.memory import MemoryStore, MemoryTree
@@ -71,3 +72,27 @@ async def test_a_node_of_ours_that_changes_meanwhile_is_not_anothers(
         BookieRegistry(ChangingStore(tree, now_ms)).register("b1", INFO),
     ):
         assert trio.current_time() < TAKEOVER_TIMEOUT_S
+
+
+class LeavingStore(MemoryStore):
+    """Goes away, once, just when a bookie that changed its state leaves the other one."""
+
+    outages = 1
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        is_leaving = len(changes) == 1 and isinstance(changes[0], Delete)
+        if is_leaving and self.outages:
+            self.outages -= 1
+            raise MetadataUnavailable("the store is out of reach")
+        await super().transaction(changes)
+
+
+async def test_a_change_that_is_broken_off_leaves_the_other_state_when_it_is_tried_again() -> None:
+    registry = BookieRegistry(LeavingStore(MemoryTree(), now_ms))
+    async with registry.register("b1", INFO) as registration:
+        with pytest.raises(MetadataUnavailable):
+            await registration.set_read_only(True)
+        assert list(await registry.available()) == ["b1"]
+        await registration.set_read_only(True)
+        assert list(await registry.available()) == []
+        assert list(await registry.read_only()) == ["b1"]

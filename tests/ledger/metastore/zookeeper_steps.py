@@ -14,7 +14,7 @@ from ledger.metastore.zookeeper import ZooKeeperStore
 from tests.zookeeper import RunningZooKeeper
 
 SHORT_MS = 2000
-LONG_MS = 20_000
+LONG_MS = 60_000  # the most a server grants: it may take long to start again
 PATIENCE_S = 60  # of the tests: a machine may be slow
 
 

@@ -93,10 +93,18 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"journal_directories": ["/a", "/b"]}, "names 2 directories: exactly one"),
+        ({"journal_directories": ["/a", "/b", "/a/"]}, "'/a/' in journal_directories is named in"),
+        (
+            {"journal_directories": [f"/{n}" for n in range(65)]},
+            "names 65 directories: give 1 to 64",
+        ),
         ({"ledger_directories": []}, "names 0 directories"),
         ({"ledger_directories": [" "]}, "empty path"),
-        ({"ledger_directories": ["/j"]}, "must not be the same"),
+        ({"ledger_directories": ["/j"]}, "is named in journal_directories already"),
+        (
+            {"ledger_directories": [f"/{n}" for n in range(7)]},
+            "at least 14 times frame_bytes_max.*7 ledger directories share it",
+        ),
         ({"host": "0.0.0.0"}, "set advertised_host"),
         ({"port": 65536}, "at most 65535"),
         ({"port": -1}, "port is -1"),

@@ -35,7 +35,9 @@ import org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver;
  */
 public final class ManagedLedgerDriver {
     private static final int PENDING_MAX = 1000;
-    private static final int TIMEOUT_S = 120;
+    private static final int TIMEOUT_S = 300;
+    /** A bookie of a busy machine is late, which is no failure. */
+    private static final int REQUEST_TIMEOUT_S = 90;
 
     private final ManagedLedgerFactoryImpl factory;
     private final Map<String, ManagedLedger> ledgers = new HashMap<>();
@@ -54,6 +56,9 @@ public final class ManagedLedgerDriver {
         bookkeeper.setUseV2WireProtocol(arguments[2].equals("v2"));
         bookkeeper.setNumIOThreads(2);
         bookkeeper.setNumWorkerThreads(2);
+        bookkeeper.setAddEntryTimeout(REQUEST_TIMEOUT_S);
+        bookkeeper.setReadEntryTimeout(REQUEST_TIMEOUT_S);
+        bookkeeper.setClientConnectTimeoutMillis(1000 * REQUEST_TIMEOUT_S);
         ManagedLedgerFactoryConfig settings = new ManagedLedgerFactoryConfig();
         settings.setMaxCacheSize(0);  // what is read comes from bookies
         settings.setNumManagedLedgerSchedulerThreads(2);

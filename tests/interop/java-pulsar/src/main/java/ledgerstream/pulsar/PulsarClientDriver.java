@@ -23,7 +23,7 @@ import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 
 /** A program that uses Pulsar: it produces and consumes. Argument: the broker's service URL. */
 public final class PulsarClientDriver {
-    private static final int TIMEOUT_S = 120;
+    private static final int TIMEOUT_S = 300;
 
     private final PulsarClient client;
     private final Map<String, Producer<byte[]>> producers = new HashMap<>();

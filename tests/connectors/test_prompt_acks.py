@@ -1,0 +1,85 @@
+"""What Spark sends to a task is acknowledged at once, and nobody's socket is changed otherwise."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from pyspark.sql.types import StructType
+
+from connectors.spark.batch_reader import LedgerstreamReader
+from connectors.spark.options import ReadOptions
+from connectors.spark.prompt_acks import acknowledge_at_once
+from connectors.spark.stream_reader import LedgerstreamStreamReader
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
+
+
+@pytest.fixture
+def late() -> Iterator[socket.socket]:
+    """A connected socket that puts its acknowledgements off."""
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as server,
+        closing(socket.create_connection(server.getsockname())) as ours,
+        closing(server.accept()[0]),
+    ):
+        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        assert not _is_prompt(ours)
+        yield ours
+
+
+def _is_prompt(connected: socket.socket) -> bool:
+    return bool(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+def _options(*, is_streaming: bool) -> ReadOptions:
+    options = {"cluster": "sqlite:///nowhere/cluster.db", "stream": "demo/clicks"}
+    return ReadOptions.parse(options, {}, is_streaming=is_streaming)
+
+
+def test_late_acknowledgements_become_prompt_ones(late: socket.socket) -> None:
+    acknowledge_at_once()
+    assert _is_prompt(late)
+
+
+def test_a_streaming_reader_that_comes_to_a_task_has_its_input_sent(late: socket.socket) -> None:
+    reader = LedgerstreamStreamReader(_options(is_streaming=True), StructType())
+    sent = pickle.dumps(reader)
+    assert not _is_prompt(late)
+    pickle.loads(sent)
+    assert _is_prompt(late)
+
+
+def test_a_batch_reader_that_comes_to_a_task_has_its_input_sent(late: socket.socket) -> None:
+    reader = LedgerstreamReader(_options(is_streaming=False), StructType())
+    sent = pickle.dumps(reader)
+    assert not _is_prompt(late)
+    assert vars(pickle.loads(sent)).keys() == vars(reader).keys()
+    assert _is_prompt(late)
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_sockets_stay_as_blocking_as_they_were(late: socket.socket, is_blocking: bool) -> None:
+    late.setblocking(is_blocking)
+    acknowledge_at_once()
+    assert os.get_blocking(late.fileno()) == is_blocking
+
+
+def test_nothing_is_touched_under_a_default_timeout(
+    late: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getdefaulttimeout", lambda: 5.0)
+    acknowledge_at_once()
+    assert not _is_prompt(late)
+
+
+def test_other_sockets_do_not_mind(late: socket.socket) -> None:
+    one, other = socket.socketpair()
+    with one, other, socket.socket(socket.AF_INET, socket.SOCK_DGRAM):
+        acknowledge_at_once()
+    assert _is_prompt(late)

@@ -1,0 +1,42 @@
+"""What others told of a bookie's address is believed for a while, and asked for again then."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from ledger.bookie_addresses import TOLD_S, BookieAddresses
+from ledger.metastore.bookies import BookieInfo, BookieRegistry
+from ledger.metastore.memory import MemoryStore, MemoryTree
+
+BOOKIE = "127.0.0.1:3181"
+
+
+def test_an_address_that_was_told_expires() -> None:
+    async def story() -> None:
+        registry = BookieRegistry(MemoryStore(MemoryTree(), lambda: 0))
+        addresses = BookieAddresses(registry)
+        async with registry.register(BOOKIE, BookieInfo("127.0.0.1", 4000)):
+            addresses.note_named_so(BOOKIE, True)
+            assert await addresses.resolve(BOOKIE) == ("127.0.0.1", 3181)
+            await trio.sleep(TOLD_S - 1)
+            assert await addresses.resolve(BOOKIE) == ("127.0.0.1", 3181)
+            addresses.note_named_so(BOOKIE, True)  # told anew
+            await trio.sleep(TOLD_S - 1)
+            assert await addresses.resolve(BOOKIE) == ("127.0.0.1", 3181)
+            await trio.sleep(1)
+            assert await addresses.resolve(BOOKIE) == ("127.0.0.1", 4000)
+
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_what_was_told_is_taken_back() -> None:
+    async def story() -> None:
+        registry = BookieRegistry(MemoryStore(MemoryTree(), lambda: 0))
+        addresses = BookieAddresses(registry)
+        async with registry.register(BOOKIE, BookieInfo("127.0.0.1", 4000)):
+            addresses.note_named_so(BOOKIE, True)
+            addresses.note_named_so(BOOKIE, False)
+            assert await addresses.resolve(BOOKIE) == ("127.0.0.1", 4000)
+
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -1,0 +1,115 @@
+"""A bookie's disks looked at and mended from the command line, with real files and RocksDB."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.cluster import StandaloneCluster
+from tests.system.conftest import StartCluster
+
+LINES = b"".join(b"record %d %s\n" % (i, b"x" * 300) for i in range(3000))
+
+
+@pytest.fixture
+def filled(start_cluster: StartCluster) -> StandaloneCluster:
+    """With records that are in entry logs."""
+    cluster = start_cluster(bookies=3)
+    cluster.run("append", "demo/checked", stdin=LINES)
+    cluster.end()
+    cluster.start()  # a start replays, and makes a checkpoint
+    return cluster
+
+
+def _config(cluster: StandaloneCluster) -> str:
+    return str(cluster.directory / "bookie-1" / "bookie.toml")
+
+
+def _ledgers(cluster: StandaloneCluster) -> Path:
+    return cluster.directory / "bookie-1" / "ledgers"
+
+
+def _checked(cluster: StandaloneCluster) -> tuple[int, dict[str, Any]]:
+    done = cluster.try_run("bookie", "check", _config(cluster), "--json")
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_bookie_that_runs_is_refused(filled: StandaloneCluster) -> None:
+    for command in ("check", "rebuild-index"):
+        done = filled.try_run("bookie", command, _config(filled))
+        assert done.returncode == 1
+        assert b"Cure: stop the bookie first" in done.stderr
+
+
+def test_damage_is_named_and_an_index_made_again(filled: StandaloneCluster) -> None:
+    filled.end()
+    code, report = _checked(filled)
+    assert (code, report["findings"]) == (0, [])
+    assert report["entries"] == report["digests_verified"] > 0
+    shown = filled.run("bookie", "check", _config(filled))
+    assert b"is clean" in shown
+    assert b"yes" in shown
+
+    ledgers = _ledgers(filled)
+    for part in (ledgers / "index").iterdir():
+        if part.suffix == ".sst":
+            part.write_bytes(part.read_bytes()[:100])
+    code, report = _checked(filled)
+    assert code == 1
+    assert "rebuild-index" in report["findings"][0]["cure"]
+
+    made = json.loads(filled.run("bookie", "rebuild-index", _config(filled), "--json"))
+    assert made["left_out"] == []
+    assert "cannot be opened" in made["old_index_unread"] or "failed" in made["old_index_unread"]
+    assert Path(made["old_index"]).name == "index.old-1"
+    code, report = _checked(filled)
+    assert (code, report["findings"]) == (0, [])
+    filled.start()
+    read = filled.run("read", "demo/checked", "--from", "earliest")
+    assert read.count(b"record ") == 3000
+
+
+def _inspected(cluster: StandaloneCluster, *arguments: str) -> list[dict[str, Any]]:
+    said = cluster.run("bookie", "inspect", *arguments, "--json", "--lines-max", "100000")
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def test_files_are_shown_while_the_bookie_runs_and_after(filled: StandaloneCluster) -> None:
+    ledgers, bookie = _ledgers(filled), _ledgers(filled).parent
+    filled.run("append", "demo/more", stdin=b"in the journal\n")
+    frames = _inspected(filled, "journal", str(bookie / "journal"))
+    adds = [line for line in frames if line["kind"] == "add"]
+    assert adds
+    filled.end()
+    index = _inspected(filled, "index", str(ledgers))
+    assert index[0]["kind"] == "index"
+    assert index[0]["doubt"] is None
+    known = {line["ledger"]: line for line in index if line["kind"] == "ledger"}
+    records = [
+        line
+        for log in sorted(ledgers.glob("*.log"))
+        for line in _inspected(filled, "entry-log", str(log))
+        if line["kind"] == "record"
+    ]
+    assert {line["ledger"] for line in records} <= known.keys()
+    assert all(line["problem"] == "" for line in records)
+    one = records[0]["ledger"]
+    runs = [
+        line
+        for line in _inspected(filled, "ledger", str(ledgers), str(one))
+        if line["kind"] == "run"
+    ]
+    assert runs[0]["first"] == 0
+    assert runs[-1]["last"] == known[one]["last"]
+
+    shown = filled.try_run("bookie", "inspect", "index", str(ledgers), "--lines-max", "1")
+    assert shown.stdout.count(b"\n") == 1
+    assert b"--lines-max" in shown.stderr
+    for kind in ("journal", "entry-log", "index"):
+        wrong = filled.try_run("bookie", "inspect", kind, str(bookie / "bookie.toml"))
+        assert wrong.returncode == 1
+        assert b"Traceback" not in wrong.stderr

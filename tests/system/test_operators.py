@@ -1,0 +1,93 @@
+"""What operators see of real bookie processes: metrics, `bookie show`, `bookie gc`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import urllib.request
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from bookie.local import Layout
+from tests.system.cluster import StandaloneCluster, wait_for
+from tests.system.conftest import StartCluster
+
+pytestmark = pytest.mark.system
+
+
+def totals(cluster: StandaloneCluster) -> dict[str, float]:
+    """Each sample, summed over all bookies and labels."""
+    layout = tomllib.loads((cluster.directory / "standalone.toml").read_text())
+    found: dict[str, float] = defaultdict(float)
+    for port in layout["http_ports"]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        for family in parse(text):
+            for sample in family.samples:
+                found[sample.name.removeprefix("ledgerstream_bookie_")] += sample.value
+    return found
+
+
+def test_numbers_of_all_bookies_move(cluster: StandaloneCluster) -> None:
+    before = totals(cluster)
+    assert (before["server_status"], before["adds_total"]) == (3, 0)
+    cluster.run("append", "demo/clicks", stdin=b"".join(b"%d\n" % i for i in range(1000)))
+    after = totals(cluster)
+    assert after["adds_total"] > 0
+    assert after["journal_add_seconds_count"] == after["journal_group_entries_count"] > 0
+    assert after["journal_sync_seconds_count"] > 0
+    assert after["write_cache_bytes"] > 0
+
+
+def test_bookies_are_shown_and_collect_when_told(cluster: StandaloneCluster) -> None:
+    shown = json.loads(cluster.run("bookie", "show", "--json"))
+    assert [one["bookie"] for one in shown] == sorted(f"127.0.0.1:{p}" for p in cluster.ports())
+    one = shown[0]["bookie"]
+    alone = json.loads(cluster.run("bookie", "show", one, "--json"))
+    assert alone["state"] == "writable"
+    assert alone["ledger_directories"][0]["ledgers"] == 0
+    said = cluster.run("bookie", "show", one)
+    assert b"writable" in said
+    assert b"sync ms p99" in said
+    told = json.loads(cluster.run("bookie", "gc", one, "--json"))
+    assert told == {"bookie": one, "is_collecting": True}
+
+    def rounds() -> int:
+        found = json.loads(cluster.run("bookie", "show", one, "--json"))
+        return int(found["ledger_directories"][0]["garbage_rounds"])
+
+    wait_for(lambda: rounds() == 1)
+
+
+def test_a_bookie_without_http_hides_no_other(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(bookies=2)
+    cluster.end()
+    config = cluster.directory / "bookie-1" / "bookie.toml"
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if not line.startswith("http_port")))
+    cluster.start()
+    shown = cluster.try_run("bookie", "show", "--json")
+    assert [one["bookie"] for one in json.loads(shown.stdout)] == [
+        f"127.0.0.1:{cluster.ports()[1]}"
+    ]
+    assert b"has no HTTP server. Cure: set http_port in its settings" in shown.stderr
+
+
+def test_a_directory_from_before_there_was_http_is_served_without(tmp_path: Path) -> None:
+    Layout.open(tmp_path, 2)
+    kept = tmp_path / "standalone.toml"
+    before = kept.read_text()
+    kept.write_text("".join(x for x in before.splitlines(True) if not x.startswith("http_ports")))
+    layout = Layout.open(tmp_path, None)
+    assert layout.http_ports == ()
+    assert "http_port = 0\n" in layout.bookie_config(1).read_text()
+
+
+def test_who_cannot_be_asked_is_told_in_a_line(cluster: StandaloneCluster) -> None:
+    absent = cluster.try_run("bookie", "show", "127.0.0.1:1")
+    assert absent.returncode == 1
+    assert b"127.0.0.1:1 is not registered" in absent.stderr
+    assert b"Traceback" not in absent.stderr
