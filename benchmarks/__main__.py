@@ -18,9 +18,9 @@ from benchmarks.settings import Settings
 
 Name = Literal[
     "ledger-add", "append", "latency", "tail", "fanout", "catchup", "streams", "start",
-    "spark-read", "spark-write", "spark-latency", "all",
+    "restart", "many-ledgers", "mixed", "spark-read", "spark-write", "spark-latency", "all",
 ]  # fmt: skip
-_RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000}
+_RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000, "mixed": 1000}
 
 # What `all` runs: the rows of the table in docs/performance.md.
 TABLE: list[tuple[Name, dict[str, Any]]] = [
@@ -45,9 +45,10 @@ def run_one(name: Name, settings: Settings) -> dict[str, Any]:
     if not settings.rate:
         settings = replace(settings, rate=_RATES.get(name, 0))
     module = importlib.import_module("benchmarks." + name.replace("-", "_"))
-    if name == "start":
+    if name in ("start", "restart", "many-ledgers"):  # these start processes themselves
         directory = settings.dir or Path.cwd()
-        return result_of(name, settings, module.start(settings), directory)
+        measured_by = getattr(module, name.replace("-", "_"))
+        return result_of(name, settings, measured_by(settings), directory)
     body: Callable[[Settings, RunningCluster], Awaitable[Measured]]
     body = getattr(module, name.replace("-", "_"))
     with running_cluster(settings.bookies, settings.dir) as cluster:
@@ -68,7 +69,9 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
     name
         ledger-add: entries to a ledger. append: records to a stream. latency: at a fixed rate.
         tail: from writer to reader. fanout: to a hundred of them. catchup: reading what is there.
-        start: until "ready".
+        start: until "ready". restart: a killed bookie with 1 GiB in its journal, until "ready".
+        many-ledgers: a bookie with a million ledgers beside one with a thousand. mixed: writes,
+        tails and two catch-up readers together, beside writes alone.
         streams: many streams, some of them written at once.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.

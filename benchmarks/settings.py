@@ -51,7 +51,7 @@ class Settings:
     """append --mode callers: how many."""
 
     rate: int = 0
-    """latency, tail, fanout: records per second; 0: 1,000, 500, and 20,000."""
+    """latency, tail, fanout, mixed: records per second; 0: 1,000, 500, 20,000 and 1,000."""
 
     readers: int = 100
     """fanout: how many follow the stream, in one process."""
@@ -64,6 +64,9 @@ class Settings:
 
     streams: int = 10_000
     """streams: how many there are."""
+
+    ledgers: int = 1_000_000
+    """many-ledgers: how many, of one entry each."""
 
     written: int = 500
     """streams: how many of them are written at once."""

@@ -1,0 +1,178 @@
+"""`mixed`: writes, a tail and two catch-up readers together, beside the same writes alone.
+
+Twice: at a fixed rate, where each append is timed from when it was due, and as fast as lists of
+records go. The readers are processes of their own; those that catch up read another stream, larger
+than the bookies' caches, from its beginning to its end, again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from benchmarks.append import NAMESPACE, STREAM, append_many
+from benchmarks.cluster import Phase, RunningCluster
+from benchmarks.disk import fdatasync_beside
+from benchmarks.latency import at_fixed_rate
+from benchmarks.report import Measured, percentiles
+from benchmarks.settings import Settings
+from benchmarks.tail import STAMP
+from stream import EARLIEST, Namespace, StreamWriter
+
+_OLD: Final = "old"
+_OLD_BYTES: Final = 300_000_000
+_MANY_BYTES: Final = 300_000_000
+_CATCH_UPS: Final = 2
+_DEFAULT_SECONDS: Final = 10
+
+
+class _CatchUps:
+    """The readers that catch up; `taken` is how many records they have had."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.pids: list[int] = []
+        self._last: dict[int, int] = {}
+
+    async def run(self, uri: str, number: int, task_status: trio.TaskStatus[None]) -> None:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "benchmarks.mixed", uri], stdout=subprocess.PIPE
+        )
+        self.pids.append(process.pid)
+        assert process.stdout is not None
+        buffer = b""
+        try:
+            while chunk := await process.stdout.receive_some(4096):
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                for line in lines:
+                    self.taken += int(line) - self._last.get(number, 0)
+                    self._last[number] = int(line)
+                    task_status.started()
+                    task_status = trio.TASK_STATUS_IGNORED
+        finally:
+            with trio.CancelScope(shield=True):
+                process.kill()
+                await process.wait()
+                await process.stdout.aclose()
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, uri: str) -> AsyncIterator[_CatchUps]:
+        readers = cls()
+        async with trio.open_nursery() as nursery:
+            for number in range(_CATCH_UPS):
+                await nursery.start(readers.run, uri, number)
+            yield readers
+            nursery.cancel_scope.cancel()
+
+
+async def _paced(writer: StreamWriter, settings: Settings, count: int) -> array[float]:
+    padding = os.urandom(max(0, settings.size - STAMP.size))
+
+    async def append(_: bytes) -> object:
+        return await writer.append(STAMP.pack(time.monotonic()) + padding)
+
+    return await at_fixed_rate(append, b"", count, settings.rate)
+
+
+async def _with_a_tail(
+    cluster: RunningCluster, writer: StreamWriter, settings: Settings, count: int
+) -> tuple[Phase, array[float], array[float]]:
+    """Latencies of appends at the fixed rate, and of the tail that follows them."""
+    command = [sys.executable, "-m", "benchmarks.tail", cluster.uri, "1", str(count)]
+    # The tail reads the stream from its beginning: what was appended before is its warm-up.
+    command[-2] = str(writer.next_sequence + 1)
+    tail = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+    assert tail.stdout is not None
+    try:
+        await _paced(writer, settings, 1)
+        await tail.stdout.receive_some(64)  # it has seen that one
+        cluster.client_pids.append(tail.pid)
+        with cluster.measured() as phase:
+            appended_ms = await _paced(writer, settings, count)
+        seen = b""
+        while not seen.endswith(b"\n"):
+            seen += await tail.stdout.receive_some(1 << 20)
+    finally:
+        tail.kill()
+        await tail.wait()
+        await tail.stdout.aclose()
+        if tail.pid in cluster.client_pids:
+            cluster.client_pids.remove(tail.pid)
+    return phase, appended_ms, array("d", json.loads(seen))
+
+
+async def mixed(settings: Settings, cluster: RunningCluster) -> Measured:
+    count = settings.count or settings.rate * _DEFAULT_SECONDS
+    many = _MANY_BYTES // settings.size
+    value = os.urandom(settings.size)
+    more: dict[str, Any] = {}
+    async with Namespace.connect(cluster.uri, NAMESPACE) as namespace:
+        await namespace.ensure(**settings.replication)
+        async with namespace.writer(_OLD, create=True) as old:
+            await append_many(old, value, _OLD_BYTES // settings.size)
+        async with namespace.writer(STREAM, create=True) as writer:
+            await _paced(writer, settings, max(1, int(count * settings.warmup)))
+            await cluster.wait_idle()
+            alone_ms = await _paced(writer, settings, count)
+            async with _CatchUps.running(cluster.uri) as readers:
+                before, started_s = readers.taken, time.perf_counter()
+                with fdatasync_beside(cluster.directory) as disk:
+                    phase, together_ms, tail_ms = await _with_a_tail(
+                        cluster, writer, settings, count
+                    )
+                taken_s = time.perf_counter() - started_s
+                more["catchup_records_per_s"] = round((readers.taken - before) / taken_s)
+            await cluster.wait_idle()
+        async with namespace.writer("fast", create=True) as writer:
+            await append_many(writer, value, many // 10)
+            await cluster.wait_idle()
+            alone_s = await _seconds(writer, value, many)
+            async with _CatchUps.running(cluster.uri) as readers:
+                before = readers.taken
+                together_s = await _seconds(writer, value, many)
+                more["fast_catchup_records_per_s"] = round((readers.taken - before) / together_s)
+    alone, together = percentiles(alone_ms), percentiles(together_ms)
+    more |= {f"alone_{name}": latency for name, latency in alone.items()}
+    more |= {f"tail_{name}": latency for name, latency in percentiles(tail_ms).items()}
+    more |= {f"ratio_{name}": round(together[name] / alone[name], 2) for name in alone}
+    more |= {
+        "fast_alone_records_per_s": round(many / alone_s),
+        "fast_together_records_per_s": round(many / together_s),
+        "fast_ratio": round(alone_s / together_s, 2),
+        **disk,
+    }
+    return Measured(count, count * settings.size, phase, together_ms, more)
+
+
+async def _seconds(writer: StreamWriter, value: bytes, count: int) -> float:
+    started_s = time.perf_counter()
+    await append_many(writer, value, count)
+    return time.perf_counter() - started_s
+
+
+async def _catch_up(uri: str) -> None:
+    """Says how many records it has read in all, twice a second."""
+    taken, told_s = 0, 0.0
+    async with Namespace.connect(uri, NAMESPACE) as namespace:
+        while True:
+            async with namespace.reader(_OLD, start=EARLIEST) as reader:
+                async for batch in reader.read_to_end():
+                    taken += len(batch.values())
+                    if time.monotonic() - told_s > 0.5:
+                        told_s = time.monotonic()
+                        sys.stdout.write(f"{taken}\n")
+                        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    trio.run(_catch_up, sys.argv[1])
