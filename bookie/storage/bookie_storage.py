@@ -190,15 +190,6 @@ class BookieStorage:
             return self.journals[0].queued_callbacks
         return sum(journal.queued_callbacks for journal in self.journals)
 
-    async def wait_queued(self) -> None:
-        """Returns when the journal in which most is queued has made that durable."""
-        busiest = max(self.journals, key=lambda journal: journal.queued_bytes)
-        if busiest.is_idle:
-            busiest = max(self.journals, key=lambda journal: journal.queued_callbacks)
-        done = trio.Event()
-        busiest.when_durable(done.set)
-        await done.wait()
-
     # --- life
 
     @property

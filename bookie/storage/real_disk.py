@@ -7,6 +7,7 @@ report a short write as done, or leave it open whether a write ended: cancelling
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -389,6 +390,9 @@ def _make_directory(path: str) -> None:
     while path and not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
+    if path:  # maybe made by a process that was killed before it synced the name
+        with contextlib.suppress(PermissionError):  # who made it could write to its parent
+            _sync_directory(os.path.dirname(path.rstrip("/")) or ("/" if path[0] == "/" else "."))
     for name in reversed(missing):
         try:
             os.mkdir(name, 0o750)

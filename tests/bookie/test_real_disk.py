@@ -227,6 +227,26 @@ async def test_names_and_directories(tmp_path: Path) -> None:
         await disk.make_directory(f"{tmp_path}/plain")
 
 
+async def test_a_directory_that_is_there_is_made_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who made it may have been killed before its name was synced."""
+    (tmp_path / "made").mkdir()
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def counted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    await RealDisk().make_directory(f"{tmp_path}/made")
+    assert synced == [tmp_path.stat().st_ino]
+    synced.clear()
+    await RealDisk().make_directory(f"{tmp_path}/made/below")
+    assert synced == [tmp_path.stat().st_ino, (tmp_path / "made").stat().st_ino]
+
+
 async def test_lock_is_for_one_process(tmp_path: Path) -> None:
     path = f"{tmp_path}/lock"
     disk = RealDisk()
