@@ -33,7 +33,7 @@ REASON = (
 )
 SYNC_FAILED = b"a sync failed"
 """In that file: what the journal acknowledged before may be gone, though the machine is up."""
-REASON_SYNC_FAILED = "a sync of the journal failed while journal_sync_data was false"
+REASON_SYNC_FAILED = "the journal failed while journal_sync_data was false"
 REASON_EMPTIED = (
     "the bookie was started with empty directories, in a cluster that has ledgers of its id"
 )

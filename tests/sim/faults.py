@@ -34,17 +34,19 @@ class Faults:
         *,
         pause_mean_s: float,
         loses_disk: bool = False,
-        loses_power: bool = True,
+        loses_unsynced: bool = True,
     ) -> None:
         """`loses_disk`: one bookie's disk goes and never comes back. Then every ack quorum must
-        be 2 or more. `loses_power`: machines stop, too, and not only processes."""
+        be 2 or more. `loses_unsynced`: machines stop, too, and not only processes; and
+        writes and syncs fail."""
         self.cluster = cluster
         self.workload = workload
         self.chance: random.Random = cluster.simulation.chance("faults")
         self.counts: dict[str, int] = {}
         self._pause_mean_s = pause_mean_s
         self._loses_disk = loses_disk
-        self._crash_kinds = list(CrashKind) if loses_power else [CrashKind.PROCESS_KILLED]
+        self._crash_kinds = list(CrashKind) if loses_unsynced else [CrashKind.PROCESS_KILLED]
+        self._loses_unsynced = loses_unsynced
         self._network_options = replace(cluster.network.options)
         self._metadata_options = replace(cluster.metadata.options)
         self._disk_options = {name: replace(cluster.disk(name).options) for name in cluster.bookies}
@@ -226,6 +228,8 @@ class Faults:
         )
 
     async def _failing_writes(self, name: str | None = None) -> None:
+        if not self._loses_unsynced:
+            return  # a journal that failed may have lost what it did not sync
         which = self.chance.choice(("write_error_probability", "sync_error_probability"))
         await self._with_disk(name, **{which: 0.2}, seconds=self.chance.uniform(0, 0.5))
 
