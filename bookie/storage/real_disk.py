@@ -7,7 +7,6 @@ report a short write as done, or leave it open whether a write ended: cancelling
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -21,6 +20,7 @@ import trio
 
 from bookie.storage.direct_read import DIRECT_BYTES_MIN, open_direct, read_direct
 from bookie.storage.direct_write import DirectWrites, open_direct_write
+from bookie.storage.directory_names import make_directory, sync_directory
 from bookie.storage.disk_threads import DiskThreads, Threads
 
 Buffer = bytes | bytearray | memoryview
@@ -327,7 +327,7 @@ class RealDisk:
             finally:
                 os.close(fd)
             os.rename(temporary, path)
-            _sync_directory(os.path.dirname(path) or ".")
+            sync_directory(os.path.dirname(path) or ".")
 
         await self._call(os.path.dirname(path), do)
 
@@ -341,7 +341,7 @@ class RealDisk:
         return await self._call(path, do)
 
     async def make_directory(self, path: str) -> None:
-        await self._call(path, lambda: _make_directory(path))
+        await self._call(path, lambda: make_directory(path))
 
     async def rename(self, old: str, new: str) -> None:
         await self._call(os.path.dirname(new), lambda: os.rename(old, new))
@@ -350,7 +350,7 @@ class RealDisk:
         await self._call(os.path.dirname(path), lambda: os.remove(path))
 
     async def sync_directory(self, path: str) -> None:
-        await self._call(path, lambda: _sync_directory(path))
+        await self._call(path, lambda: sync_directory(path))
 
     async def space(self, path: str) -> tuple[int, int]:
         found = await self._call(path, lambda: os.statvfs(path))
@@ -375,28 +375,3 @@ class RealDisk:
         """Gives the locks back. Threads belong to files and end with them."""
         while self._locks:
             os.close(self._locks.pop())
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _make_directory(path: str) -> None:
-    missing: list[str] = []
-    while path and not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    if path:  # maybe made by a process that was killed before it synced the name
-        with contextlib.suppress(PermissionError):  # who made it could write to its parent
-            _sync_directory(os.path.dirname(path.rstrip("/")) or ("/" if path[0] == "/" else "."))
-    for name in reversed(missing):
-        try:
-            os.mkdir(name, 0o750)
-        except FileExistsError:
-            if not os.path.isdir(name):
-                raise
-        _sync_directory(os.path.dirname(name) or ".")

@@ -33,14 +33,21 @@ async def test_fences_and_lacs_of_ever_new_ledgers_wait_for_a_checkpoint() -> No
 
 def test_a_new_ledger_costs_as_much_however_many_wait_for_a_checkpoint() -> None:
     """It cost a step for each of them: with a hundred thousand the bookie stood still."""
+    few, many = (_seconds_per_500(waiting) for waiting in (300, 30_000))
+    # A hundred times as many wait. The rest is for caches of the processor, and noise.
+    assert many < 20 * few
+
+
+def _seconds_per_500(waiting: int) -> float:
+    """Of this thread's time; the shortest of five."""
+    states = LedgerStates(Index(MemoryKeyValue()), WriteCache(1000), waiting)
+    for ledger_id in range(waiting):
+        states.create(ledger_id, b"key")
     seconds = []
-    for waiting in (300, 30_000):
-        states = LedgerStates(Index(MemoryKeyValue()), WriteCache(1000), waiting)
-        for ledger_id in range(waiting):
-            states.create(ledger_id, b"key")
+    for first in range(waiting, waiting + 2500, 500):
         started = time.thread_time()
-        for ledger_id in range(waiting, waiting + 500):
+        for ledger_id in range(first, first + 500):
             states.create(ledger_id, b"key")
         seconds.append(time.thread_time() - started)
-        assert len(states.held) == waiting + 500
-    assert seconds[1] < 4 * seconds[0]
+    assert len(states.held) == waiting + 2500
+    return min(seconds)

@@ -231,7 +231,8 @@ async def test_a_directory_that_is_there_is_made_durable_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who made it may have been killed before its name was synced."""
-    (tmp_path / "made").mkdir()
+    made = f"{tmp_path}/made"
+    os.mkdir(made)
     synced: list[int] = []
     fsync = os.fsync
 
@@ -240,11 +241,11 @@ async def test_a_directory_that_is_there_is_made_durable_too(
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", counted)
-    await RealDisk().make_directory(f"{tmp_path}/made")
-    assert synced == [tmp_path.stat().st_ino]
+    await RealDisk().make_directory(made)
+    assert synced == [os.stat(tmp_path).st_ino]
     synced.clear()
-    await RealDisk().make_directory(f"{tmp_path}/made/below")
-    assert synced == [tmp_path.stat().st_ino, (tmp_path / "made").stat().st_ino]
+    await RealDisk().make_directory(f"{made}/below")
+    assert synced == [os.stat(tmp_path).st_ino, os.stat(made).st_ino]
 
 
 async def test_lock_is_for_one_process(tmp_path: Path) -> None:

@@ -45,8 +45,7 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
     async def main(simulation: Simulation) -> Outcome:
         chance = simulation.chance("run")
         is_varied = chance.random() < 0.8
-        # What is acknowledged before its sync outlives processes, but neither machines nor
-        # a journal that failed: those are for test_late_sync, with quorums that survive them.
+        # What is not synced outlives processes, but no machine nor a journal's failure.
         syncs_late = simulation.chance("late sync").random() < 0.15
         cluster = SimCluster(
             simulation,

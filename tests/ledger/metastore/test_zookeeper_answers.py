@@ -22,7 +22,14 @@ from ledger.presence import Presence
 from tests.zookeeper import RunningZooKeeper
 
 from .proxy import Proxy, open_proxy
-from .zookeeper_steps import LONG_MS, PATIENCE_S, disconnected, insist, wait_until
+from .zookeeper_steps import (
+    LONG_MS,
+    PATIENCE_S,
+    disconnected,
+    insist,
+    wait_children,
+    wait_until,
+)
 
 pytestmark = pytest.mark.zookeeper
 
@@ -86,6 +93,7 @@ async def test_a_read_whose_answer_was_lost_is_asked_again(
 
         await lose_answer(proxy, read)
         assert await store.next_id("/ids/ID-") == 0
+        await wait_children(store, "/ids", [])  # the answer to that deletion is not the one to lose
         await lose_answer(proxy, take)
 
 
