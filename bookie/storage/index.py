@@ -45,7 +45,8 @@ class KeyValue(Protocol):
         ...
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
-        """One atomic batch; at most a few hundred pairs, because it holds the interpreter."""
+        """One atomic batch, no key of which is in both; at most a few hundred pairs, because it
+        holds the interpreter."""
         ...
 
     async def flush(self) -> None:

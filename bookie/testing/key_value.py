@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bookie.testing.disk import MountedDisk
 
-# Puts and deletes. Deletes are applied first.
+# Puts, then deletes.
 Batch = tuple[tuple[tuple[bytes, bytes], ...], tuple[bytes, ...]]
 
 
@@ -76,16 +76,18 @@ class SimKeyValue:
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
         self._mounted.check()
         batch = tuple((bytes(k), bytes(v)) for k, v in puts), tuple(map(bytes, deletes))
+        both = {key for key, _ in batch[0]}.intersection(batch[1])
+        assert not both, f"a key is put and deleted in one batch: {sorted(both)[0]!r}"
         self._states.batches.append(batch)
         self._changes += 1
-        for key in batch[1]:
-            if key in self._values:
-                del self._keys[bisect_left(self._keys, key)]
-                del self._values[key]
         for key, value in batch[0]:
             if key not in self._values:
                 insort(self._keys, key)
             self._values[key] = value
+        for key in batch[1]:
+            if key in self._values:
+                del self._keys[bisect_left(self._keys, key)]
+                del self._values[key]
 
     async def flush(self) -> None:
         states = self._states
@@ -101,6 +103,6 @@ class SimKeyValue:
 
 
 def _apply(state: dict[bytes, bytes], batch: Batch) -> None:
+    state.update(batch[0])
     for key in batch[1]:
         state.pop(key, None)
-    state.update(batch[0])
