@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TWO_HOSTS = "two hosts"
 """As a master: executors on hosts of their own (hosts.py)."""
 _TRIES_TO_FINISH = 5
+_TRIES_TO_WARM_UP = 3
 _WAIT_S = 0.3
 _STARTING_AT_ONCE = 2
 """Queries; Spark gives the process of a source ten seconds to start, however busy the machine."""
@@ -129,6 +130,21 @@ class RunningQuery(threading.Thread):
             return query
 
 
+def _warm_up(spark: SparkSession, spec: QuerySpec) -> None:
+    """Nothing is shown by it, and it may meet what is done to others: a process that is stopped
+    in the middle of a change locks the metadata file for longer than others wait."""
+    from pyspark.errors import PySparkException
+
+    for left in reversed(range(_TRIES_TO_WARM_UP)):
+        try:
+            start(spark, spec, {"availableNow": True}).awaitTermination()
+        except PySparkException:
+            if not left:
+                raise
+        else:
+            return
+
+
 def run_driver(
     directory: Path, master: str, settings: dict[str, str], warm_up: QuerySpec | None
 ) -> None:
@@ -139,7 +155,7 @@ def run_driver(
 
         spark.dataSource.register(MortalDataSource)
         if warm_up is not None:
-            start(spark, warm_up, {"availableNow": True}).awaitTermination()
+            _warm_up(spark, warm_up)
         # A driver in reserve costs its start only: the first word on stdin is the queries.
         say("ready", jvm=spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
         line = sys.stdin.readline()

@@ -48,10 +48,11 @@ EXPECTED = (
     "Connection reset",
     "Connection refused",
     "Stream closed",
+    "Command exited with code 137",
     "Python worker failed to connect back",
 )
-"""What Spark says when a process of its own has gone; the last one also when a busy machine took
-more than ten seconds to start it."""
+"""What Spark says when a process of its own has gone (137: an executor that was killed, twice under
+one task); the last one also when a busy machine took more than ten seconds to start it."""
 
 
 BESIDE_ANOTHER = ("CONCURRENT_STREAM_LOG_UPDATE", "CommitOutOfOrder")
