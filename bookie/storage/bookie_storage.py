@@ -7,6 +7,7 @@ directories`. What concerns one ledger goes to its directory; this module only f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +18,8 @@ from bookie.core.availability import EntriesHeld
 from bookie.core.compaction import CompactionKind
 from bookie.core.directories import DirectoryMap
 from bookie.core.disk_space import WriteGate
-from bookie.core.journal import JournalFailed
+from bookie.core.doubt import Doubt, DoubtStage
+from bookie.core.journal import JournalFailed, Mark, file_name
 from bookie.core.ledger_state import LedgerState
 from bookie.core.segments import SegmentPool
 from bookie.storage.collected import Collected
@@ -29,6 +31,8 @@ from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.replay import replay_journal
 from bookie.storage.settings import StorageFailed, StorageOptions, StorageStatistics
 from ledger.errors import FinalError
+
+_log = logging.getLogger(__name__)
 
 HasRoom = Callable[[str, int], Awaitable[bool]]
 
@@ -216,8 +220,22 @@ class BookieStorage:
         for number, journal in enumerate(self.journals):
             marks = dict(self._release.marks_of(number))
             await replay_journal(journal, number, self.layout, marks, takers, has_taken)
+            if journal.end.lost is not None:
+                await self._doubt(number, journal.end.lost, journal.mark)
         for directory in self.directories:
             await directory.checkpoint()
+
+    async def _doubt(self, number: int, end: Mark, found: Mark) -> None:
+        """Before anything is made durable that would look as if nothing were missing."""
+        reason = (
+            f"the end of journal {number} is lost: it was acknowledged up to offset {end.offset} "
+            f"of {file_name(end.file_id)}, and ends at offset {found.offset} of "
+            f"{file_name(found.file_id)}"
+        )
+        _log.warning("journal ends too early journal=%d cause=%s", number, reason)
+        for directory in self.layout.directories_of(number):
+            doubts = self.directories[directory].doubts
+            await doubts.set_doubt(Doubt(DoubtStage.LEDGERS_UNKNOWN, reason))
 
     async def run(self) -> None:
         """Journals and checkpoints until cancelled. Raises JournalFailed or StorageFailed."""

@@ -19,10 +19,17 @@ from bookie.core.journal import (
 from bookie.core.journal_frames import FrameCorrupt, decode_frame, iterate_frames
 from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk import Disk, File
+from bookie.storage.journal_end import END_FILE, read_end
 
 _CURE = (
     "bring the file back as it was; or set all directories of this bookie aside, start it empty "
     "under a new id, and let the other copies be replicated"
+)
+
+
+_END_CURE = (
+    "bring the file back as it was; or start the bookie: it takes all ledgers of this journal for "
+    "unknown, and gets what is lost from the other copies"
 )
 
 
@@ -56,6 +63,8 @@ class JournalCheck:
         self._is_begin_known = are_marks_known
         self._on_bytes = on_bytes
         self._unseen = {d: mark for d, mark in marks.items() if mark != BEGINNING}
+        self._end = BEGINNING
+        """Of the last whole group."""
 
     async def run(self) -> None:
         """Raises OSError only if the directory cannot be listed."""
@@ -69,6 +78,7 @@ class JournalCheck:
         else:
             ids = every
             self._check_names(ids, ids[0] if ids else 1, mark)
+        damage_before = self._report.found[Severity.DAMAGE]
         known_start = self._is_begin_known and mark == BEGINNING
         last_sequence: int | None = 0 if known_start else None
         is_next = False
@@ -86,6 +96,23 @@ class JournalCheck:
                 file_name(unseen.file_id),
                 unseen.offset,
                 f"no group ends at this mark of ledger directory {directory}",
+            )
+        if self._report.found[Severity.DAMAGE] == damage_before:  # else its end is not known
+            await self._check_end(max(mark, self._end))
+
+    async def _check_end(self, found: Mark) -> None:
+        try:
+            told = await read_end(self._disk, self._directory)
+        except OSError as error:
+            self._damage(END_FILE, None, f"it cannot be read: {error}")
+            return
+        if told is not None and told > found:
+            self._damage(
+                file_name(told.file_id),
+                told.offset,
+                f"it was acknowledged up to here, and the journal ends at offset {found.offset} of "
+                f"{file_name(found.file_id)}",
+                cure=_END_CURE,
             )
 
     def _check_names(self, ids: list[int], first: int, mark: Mark) -> None:
@@ -129,7 +156,8 @@ class JournalCheck:
                 data = await file.read(*wanted)
                 self._on_bytes(len(data))
                 for group in scanner.feed(data):
-                    self._seen(Mark(file_id, group.end))
+                    self._end = Mark(file_id, group.end)
+                    self._seen(self._end)
                     self._check_group(name, group)
                     await trio.lowlevel.checkpoint()
             if is_last:

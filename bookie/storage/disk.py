@@ -7,7 +7,7 @@ failed write or sync means (a failed sync is never retried).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -22,19 +22,35 @@ class File(Protocol):
         ...
 
     async def write_at(
-        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+        self,
+        offset: int,
+        views: Sequence[Buffer],
+        *,
+        drops_cache: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Writes all of `views` one after the other at `offset`; not durable yet.
 
-        `drops_cache` as for `sync`. Raises OSError; never leaves a short write unreported.
+        `drops_cache` as for `sync`. `then` is called when all is written, before this returns,
+        maybe in another thread; it must not raise. Raises OSError; never leaves a short write
+        unreported.
         """
         ...
 
-    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+    async def write_at_synced(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> None:
         """Writes and makes durable (fdatasync), in one hop to the file's own thread.
 
-        Not cancellable once begun: returns or raises only when the outcome is known.
+        `then` as for `write_at`, when it is durable. Not cancellable once begun: returns or
+        raises only when the outcome is known.
         """
+        ...
+
+    def write_now(self, offset: int, data: Buffer) -> None:
+        """Writes a few bytes in this thread, which may be any; not durable. Raises OSError.
+
+        A disk may let it wait: not for the event loop while it serves."""
         ...
 
     async def sync(self, *, drops_cache: bool = False) -> None:

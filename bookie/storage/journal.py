@@ -31,6 +31,7 @@ from bookie.core.journal_flush import FlushPolicy
 from bookie.core.journal_scan import SEQUENCE_UNKNOWN, FileScanner
 from bookie.storage.commit_group import CommitGroup as CommitGroup
 from bookie.storage.disk import Disk, File
+from bookie.storage.journal_end import JournalEnd
 from bookie.storage.journal_files import JournalFiles
 from bookie.storage.journal_flush import PageCacheFlush
 from bookie.storage.journal_meters import JournalMeters, JournalStatistics
@@ -87,6 +88,8 @@ class Journal:
         self._files = JournalFiles(
             disk, directory, rng, file_bytes_max, files_recycled, backups_max
         )
+        self.end = JournalEnd(disk, directory)
+        """After `replay` look whether it is `lost`; make that known, durably, before `run`."""
         self._drops_cache = drops_cache
         self._flush: PageCacheFlush | None = None
         if flush is not None:
@@ -94,18 +97,16 @@ class Journal:
                 disk, flush, drops_cache=drops_cache, on_synced=self._synced
             )
         self._is_replayed = False
-        self._bytes_in_flight = 0
+        self._bytes_in_flight = self._entries_in_flight = 0
         self._accepted: deque[CommitGroup] = deque()  # at most two: callbacks not run yet
         self._parked: trio.lowlevel.Task | None = None
         self._is_timing = False
         self._acknowledger: trio.lowlevel.Task | None = None
-
         self._file: File | None = None
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
         self._sequence = 0  # of the last group written
         self._meters = JournalMeters()
-        self._entries_in_flight = 0
 
     # --- queueing
 
@@ -117,8 +118,9 @@ class Journal:
     @property
     def queued_callbacks(self) -> int:
         """How many wait for the next group, also those that have no frame in it."""
-        waiting = 0 if self._flush is None else self._flush.waiting_callbacks
-        return len(self.open_group.on_durable) + len(self.open_group.on_accepted) + waiting
+        group, flush = self.open_group, self._flush
+        waiting = 0 if flush is None else flush.waiting_callbacks
+        return len(group.on_durable) + len(group.on_accepted) + waiting
 
     @property
     def is_idle(self) -> bool:
@@ -166,6 +168,7 @@ class Journal:
         stopping is crashing.
         """
         assert self._is_replayed, "replay the journal before running it"
+        await self.end.begin(self.mark)
         self._files.ask_spare()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acknowledge)
@@ -177,6 +180,7 @@ class Journal:
                 nursery.cancel_scope.cancel()
             finally:
                 self._parked = None
+                self.end.close()
                 if self._file is not None:
                     self._file.close()
         if self.failure is not None:
@@ -217,13 +221,12 @@ class Journal:
                     self.failure = error
                     self._accepted.clear()
                     return
-            else:  # only callbacks: all that was queued before them is durable
-                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.checkpoint()  # all that was queued before is durable
             self._bytes_in_flight = self._entries_in_flight = 0
             self._accepted.append(group)
             if self._is_due():
-                # Hand the next group to the disk first; the callbacks run meanwhile.
-                self._wake_acknowledger()
+                self._wake_acknowledger()  # callbacks run while the disk has the next group
             else:
                 self._run_callbacks()
 
@@ -279,18 +282,15 @@ class Journal:
             self._header, self._sequence + 1, group.entries, group.views, synced_sequence
         )
         assert sum(map(len, views)) == size, "nbytes of the group is not what its views hold"
+        end = Mark(self._header.file_id, self._offset + size)
+        write = self._file.write_at_synced if flush is None else self._file.write_at
         started = trio.current_time()
-        if flush is None:
-            await self._file.write_at_synced(self._offset, views)
-        else:
-            await self._file.write_at(self._offset, views)
+        await write(self._offset, views, then=self.end.telling(end))
         ended = trio.current_time()
-
         self._sequence += 1
         self._offset += size
         if self._offset * 2 > self._file.size:
             self._files.ask_spare()
-        end = Mark(self._header.file_id, self._offset)
         if flush is None:
             self.mark = end
             self._meters.synced(ended - started)
@@ -333,8 +333,7 @@ class Journal:
         started = trio.current_time()
         if self._file is not None:
             if self._flush is not None:
-                # The next file's header says with which group this one ends.
-                await self._flush.wait_synced()
+                await self._flush.wait_synced()  # the next header says with which group it ends
             elif self._drops_cache:
                 await self._file.sync(drops_cache=True)
             self._file.close()
@@ -395,6 +394,7 @@ class Journal:
                 file.close()
         await tail.write_again()
         await self._files.free_leftovers()
+        await self.end.compare(self.mark)
         # Unknown only if all before the mark is damaged: then go on with one never used.
         self._sequence = last_sequence if last_sequence is not None else SEQUENCE_UNKNOWN
         self._is_replayed = True

@@ -172,7 +172,12 @@ class RealFile:
         return False
 
     async def write_at(
-        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+        self,
+        offset: int,
+        views: Sequence[Buffer],
+        *,
+        drops_cache: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
         fd, nbytes = self._fd, sum(map(len, views))
 
@@ -180,20 +185,29 @@ class RealFile:
             is_large = drops_cache and nbytes >= DIRECT_BYTES_MIN
             if not is_large or not self._write_direct(offset, views):
                 _write_all(fd, offset, views)
+            if then is not None:
+                then()
 
         await self._call(do, self._write_limiter)
         self._size = max(self._size, offset + nbytes)
 
-    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+    async def write_at_synced(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> None:
         fd, nbytes = self._fd, sum(map(len, views))
 
         def do() -> None:
             is_large = nbytes >= DIRECT_BYTES_MIN
             if not is_large or not self._write_direct(offset, views, is_synced=True):
                 _write_all_synced(fd, offset, views)
+            if then is not None:
+                then()
 
         await self._call(do, self._write_limiter)
         self._size = max(self._size, offset + nbytes)
+
+    def write_now(self, offset: int, data: Buffer) -> None:
+        _write_all(self._fd, offset, [data])
 
     async def sync(self, *, drops_cache: bool = False) -> None:
         fd = self._fd

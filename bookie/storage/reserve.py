@@ -251,15 +251,25 @@ class _ReservedFile:
         return self._file.size
 
     async def write_at(
-        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+        self,
+        offset: int,
+        views: Sequence[Buffer],
+        *,
+        drops_cache: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
         file = self._file
         await self._disk.with_room(
-            self._path, lambda: file.write_at(offset, views, drops_cache=drops_cache)
+            self._path, lambda: file.write_at(offset, views, drops_cache=drops_cache, then=then)
         )
 
-    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
-        await self._file.write_at_synced(offset, views)
+    async def write_at_synced(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> None:
+        await self._file.write_at_synced(offset, views, then=then)
+
+    def write_now(self, offset: int, data: Buffer) -> None:
+        self._file.write_now(offset, data)
 
     async def sync(self, *, drops_cache: bool = False) -> None:
         await self._file.sync(drops_cache=drops_cache)

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import trio
 
-from bookie.storage.disk import Buffer
-from bookie.testing.inode import Inode, PendingWrite, parent_of
+from bookie.testing.file import SimFile
+from bookie.testing.inode import Inode, parent_of
 from bookie.testing.key_value import KeyValueStates, SimKeyValue
 from bookie.testing.scheduler import Simulation
 from bookie.testing.volumes import DiskOptions as DiskOptions
@@ -163,89 +163,6 @@ class SimDisk:
 
 def _without(paths: dict[str, ValueT], below: str) -> dict[str, ValueT]:
     return {path: value for path, value in paths.items() if not path.startswith(below)}
-
-
-class SimFile:
-    """An open file of one incarnation; implements `File`."""
-
-    def __init__(self, mounted: MountedDisk, path: str, inode: Inode) -> None:
-        self._mounted = mounted
-        self._path = path
-        self._inode = inode
-        self._is_closed = False
-
-    @property
-    def size(self) -> int:
-        return self._inode.size
-
-    async def write_at(
-        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
-    ) -> None:
-        data = self._begin_write(offset, views)
-        pending = PendingWrite(offset, data)
-        self._inode.in_flight.append(pending)
-        try:
-            await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
-        finally:
-            if pending in self._inode.in_flight:
-                self._inode.in_flight.remove(pending)
-        self._inode.write(offset, data)
-
-    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
-        await self.write_at(offset, views)
-        await self.sync()
-
-    async def sync(self, *, drops_cache: bool = False) -> None:
-        self._check()
-        dirty = self._inode.begin_sync()
-        self._mounted.disk.syncs += 1
-        try:
-            await self._mounted.operate("sync", self._path, self._mounted.options.sync_max_s)
-        except OSError:
-            # As Linux does: the pages count as clean, and what became of them is unknown.
-            if not self._mounted.is_frozen:
-                self._inode.fail_sync(dirty)
-            raise
-        self._inode.finish_sync(dirty)
-
-    def read_nowait(
-        self, offset: int, size: int, *, drops_cache: bool = False
-    ) -> bytes | bytearray | None:
-        self._check()
-        options = self._mounted.disk.volumes.at(self._path)
-        if self._mounted.disk.chance.random() >= options.cached_read_probability:
-            return None
-        return self._inode.read(offset, size)
-
-    async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
-        self._check()
-        await self._mounted.operate("read", self._path, self._mounted.options.read_max_s)
-        return self._inode.read(offset, size)
-
-    async def allocate(self, size: int) -> None:
-        self._check()
-        self._mounted.check_space(self._path, size - self._inode.size)
-        await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
-        self._inode.extend(size)
-
-    async def truncate(self, size: int) -> None:
-        self._check()
-        await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
-        self._inode.truncate(size)
-
-    def close(self) -> None:
-        self._is_closed = True
-
-    def _begin_write(self, offset: int, views: Sequence[Buffer]) -> bytes:
-        self._check()
-        data = b"".join(views)
-        self._mounted.check_space(self._path, offset + len(data) - self._inode.size)
-        return data
-
-    def _check(self) -> None:
-        if self._is_closed:
-            raise ValueError(f"{self._path} is closed")
-        self._mounted.check()
 
 
 class MountedDisk:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bookie.storage.disk import Buffer
 from tests.bookie.memory_disk import SECTOR_BYTES, MemoryDisk, MemoryFile, _Inode
@@ -82,16 +82,29 @@ class _CrashFile(MemoryFile):
     disk: CrashDisk
 
     async def write_at(
-        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+        self,
+        offset: int,
+        views: Sequence[Buffer],
+        *,
+        drops_cache: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
         self._touch(offset, views)
-        await super().write_at(offset, views, drops_cache=drops_cache)
+        await super().write_at(offset, views, drops_cache=drops_cache, then=then)
 
-    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+    async def write_at_synced(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> None:
         self._touch(offset, views)
         before = self.inode.synced
         await super().write_at_synced(offset, views)
         self._end_sync(before)
+        if then is not None:
+            then()
+
+    def write_now(self, offset: int, data: Buffer) -> None:
+        self._touch(offset, [data])
+        super().write_now(offset, data)
 
     async def sync(self, *, drops_cache: bool = False) -> None:
         before = self.inode.synced

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -206,15 +206,24 @@ class MemoryFile:
         self.inode.data[offset : offset + len(data)] = data
 
     async def write_at(
-        self, offset: int, views: Sequence[Buffer], *, drops_cache: bool = False
+        self,
+        offset: int,
+        views: Sequence[Buffer],
+        *,
+        drops_cache: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
         await trio.lowlevel.checkpoint()
         is_half = self.disk.step("write_at", self.path)
         self._put(offset, views)
         if is_half:
             self.disk.lose_power()
+        if then is not None:
+            then()
 
-    async def write_at_synced(self, offset: int, views: Sequence[Buffer]) -> None:
+    async def write_at_synced(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> None:
         self.disk.synced_writes_begun += 1
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
@@ -226,6 +235,11 @@ class MemoryFile:
                 self.disk.lose_power()
             self.disk.syncs += 1
             self.inode.synced = bytes(self.inode.data)
+            if then is not None:
+                then()
+
+    def write_now(self, offset: int, data: Buffer) -> None:
+        self._put(offset, [data])
 
     async def sync(self, *, drops_cache: bool = False) -> None:
         data = bytes(self.inode.data)  # what is written from now on, this sync does not promise

@@ -259,8 +259,9 @@ def test_a_key_value_store_comes_back_at_a_border_of_batches_not_before_the_flus
             if number == flushed:
                 await store.flush()
                 states = [dict(twin)]
-            puts = [(key, value) for key, value in batch if value is not None]
-            deletes = [key for key, value in batch if value is None]
+            changed = dict(batch)  # no key of a batch is in it twice
+            puts = [(key, value) for key, value in changed.items() if value is not None]
+            deletes = [key for key, value in changed.items() if value is None]
             store.write(puts, deletes)
             for key in deletes:
                 twin.pop(key, None)

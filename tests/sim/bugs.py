@@ -17,7 +17,8 @@ from bookie.core.ledger_state import LedgerState
 from bookie.storage.compaction_log import CompactionLog
 from bookie.storage.journal import CommitGroup, Journal
 from bookie.storage.ledger_storage import LedgerStorage
-from bookie.testing.disk import MountedDisk, SimFile
+from bookie.testing.disk import MountedDisk
+from bookie.testing.file import SimFile
 from ledger.core import recovery
 from ledger.core.append import AppendCore
 from ledger.errors import Status

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import trio
 import trio.testing
 
 from benchmarks.streams import CountedStore, for_each, open_writers, roll_all
+from bookie.storage.journal import Journal
+from bookie.storage.journal_files import JournalFiles
 from ledger.client import LedgerClient
 from ledger.metastore.memory import MemoryStore
 from ledger.runtime.network import TcpNetwork
@@ -17,10 +20,33 @@ from tests.real_cluster import SMALL, now_ms, real_cluster
 
 ROLL_CALLS_MAX = 15  # ten, and some for what is made ahead of the roll after
 TAKEOVER_CALLS_MAX = 12
+LAST_TASKS = [
+    f"{function.__module__}.{function.__qualname__}"
+    for function in (Journal._acknowledge, JournalFiles.prepare_spares)
+]
 
 
 def tasks() -> int:
     return trio.lowlevel.current_statistics().tasks_living
+
+
+def task_names() -> Counter[str]:
+    """Of all of them, to tell which are more than before."""
+    names: Counter[str] = Counter()
+    waiting = [trio.lowlevel.current_root_task()]
+    while waiting:
+        task = waiting.pop()
+        assert task is not None
+        names[task.name] += 1
+        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return names
+
+
+async def bookies_run(count: int) -> None:
+    """With all their tasks: a bookie is registered before the last of them is begun."""
+    with trio.fail_after(60):
+        while any(task_names()[name] < count for name in LAST_TASKS):
+            await trio.testing.wait_all_tasks_blocked(0.01)
 
 
 async def test_idle_streams_cost_no_task_and_no_watch_and_rolls_few_calls(tmp_path: Path) -> None:
@@ -34,11 +60,13 @@ async def test_idle_streams_cost_no_task_and_no_watch_and_rolls_few_calls(tmp_pa
         namespace = Namespace(client, "demo")
         await namespace.ensure()
         names = [f"s{number:03d}" for number in range(300)]
-        before = tasks()
+        await bookies_run(len(cluster.bookies))
+        before, names_before = tasks(), task_names()
         await for_each(names, namespace.create_stream)
-        with trio.fail_after(10):  # a bookie may be in the middle of something of its own
+        with trio.move_on_after(10):  # a bookie may be in the middle of something of its own
             while tasks() > before:
                 await trio.testing.wait_all_tasks_blocked(0.01)
+        assert tasks() <= before, task_names() - names_before
         assert store.watches == 0
         asked = store.calls.copy()
         assert await namespace.list_streams() == names

@@ -7,6 +7,7 @@ in the order of their appends, also over the partitions the key has been in.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -29,6 +30,7 @@ from tests.stream.impatience import IMPATIENT
 
 WRITER = WriterOptions(pending_bytes_max=20_000, repair_timeout_s=20)
 SECONDS = 20.0
+_GROW = 1
 KEYS = [b"user-%d" % number for number in range(12)]
 
 
@@ -117,17 +119,18 @@ class Torment:
     async def hurt(self, namespace: Namespace) -> None:
         cluster, chance, partitions = self.cluster, self.chance, 2
         calm = replace(cluster.metadata.options)
+        hurts = itertools.chain([_GROW], iter(lambda: chance.randrange(6), None))
         with trio.move_on_after(SECONDS):
-            while True:
+            for hurt in hurts:
                 await trio.sleep(chance.expovariate(1.0))
                 try:
-                    match chance.randrange(6):
+                    match hurt:
                         case 0:
                             name = chance.choice(cluster.bookies)
                             await cluster.kill_bookie(name, CrashKind.POWER_LOST_ALL)
                             await trio.sleep(chance.random() * 2)
                             await cluster.start_bookie(name)
-                        case 1 | 4:
+                        case 1 | 4:  # _GROW is one of them
                             partitions += chance.randint(1, 3)
                             await namespace.grow_stream("s", partitions=partitions)
                         case 2:

@@ -40,6 +40,13 @@ async def test_calls_and_watches_go_on_after_kill_and_restart(
     uri = zookeeper_server.uri
     acknowledged: dict[str, int] = {}
     outcomes = {"done": 0, "unknown": 0}
+    progress = trio.lowlevel.ParkingLot()
+
+    async def wait_done(more: int) -> None:
+        wanted = outcomes["done"] + more
+        with trio.fail_after(PATIENCE_S):
+            while outcomes["done"] < wanted:
+                await progress.park()
 
     async with open_zookeeper(uri, session_timeout_ms=LONG_MS) as store:
         await store.create("/kept", b"x", is_ephemeral=True)
@@ -50,6 +57,7 @@ async def test_calls_and_watches_go_on_after_kill_and_restart(
                 try:
                     acknowledged[path] = await store.put(path, b"x")
                     outcomes["done"] += 1
+                    progress.unpark_all()
                 except MetadataUnavailable:
                     outcomes["unknown"] += 1
 
@@ -63,15 +71,10 @@ async def test_calls_and_watches_go_on_after_kill_and_restart(
             for number in range(8):
                 nursery.start_soon(count, f"/counter{number}")
             for _ in range(2):
-                done = outcomes["done"]
-                while outcomes["done"] < done + 50:
-                    await trio.testing.wait_all_tasks_blocked(0.01)
+                await wait_done(50)
                 zookeeper_server.kill()
                 await in_thread(zookeeper_server.start)
-            done = outcomes["done"]
-            with trio.fail_after(PATIENCE_S):
-                while outcomes["done"] < done + 50:
-                    await trio.testing.wait_all_tasks_blocked(0.01)
+            await wait_done(50)
             async with open_store(uri, session_timeout_ms=LONG_MS) as other:
                 await other.create("/a", b"made by another")
             await wait_until(nodes, b"made by another")
