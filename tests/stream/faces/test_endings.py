@@ -126,7 +126,7 @@ def test_ctrl_c_at_the_end_of_a_stream(cluster: InProcessCluster) -> None:
         namespace.reader("s") as reader,
     ):
         writer.append(b"1")
-        with interrupted_after(0.2), pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
             follow(reader)
         writer.append(b"2")
         while len(seen) < 2:
@@ -138,7 +138,7 @@ def test_ctrl_c_in_an_append_that_waits(cluster: InProcessCluster) -> None:
     with Namespace.connect(cluster.uri, "interrupted-append", create=True) as namespace:
         namespace.set_policy(linger_ms=60_000)
         with namespace.writer("s", create=True) as writer:
-            with interrupted_after(0.2), pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
                 writer.append(b"unknown")
             writer.append_nowait(b"kept")
             writer.flush()
