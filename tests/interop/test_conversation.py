@@ -22,6 +22,8 @@ pytestmark = pytest.mark.interop
 
 NewRoot = Callable[[str], str]
 SETTINGS = {"garbage_interval_ms": 3_600_000}
+_WOKEN = "long poll woken by an add"
+_TIME = " lacUpdateTimestamp: 1"
 
 
 @contextmanager
@@ -75,5 +77,17 @@ async def test_both_bookies_say_the_same(
         save(Conversation(origin, theirs), golden)
     async with real_cluster(tmp_path / "cluster", 1, **SETTINGS) as cluster:
         ours = await said(cluster.bookies[0].address, "ours")
-    assert exchanges(ours) == exchanges(theirs)
-    assert exchanges(theirs) == exchanges(load(golden).events)
+    expected = exchanges(load(golden).events)
+    assert exchanges(ours) == expected
+    assert _as_if_in_time(exchanges(theirs), expected) == expected
+
+
+def _as_if_in_time(lines: list[str], expected: list[str]) -> list[str]:
+    """Apache's reads and adds have threads of their own: on a busy machine the add overtakes the
+    poll that it is to wake, which is then answered at once, and without the time."""
+    if len(lines) != len(expected):
+        return lines
+    return [
+        told if line.startswith(_WOKEN) and line == told.replace(_TIME, "") else line
+        for line, told in zip(lines, expected, strict=True)
+    ]
