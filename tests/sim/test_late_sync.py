@@ -96,6 +96,32 @@ def test_one_machine_that_lost_power_takes_nothing_confirmed_with_it(kind: Crash
         run_simulated(main, seed, time_limit_s=300)
 
 
+def test_one_journal_that_failed_takes_nothing_confirmed_with_it() -> None:
+    """Its sync fails, and the system takes the pages for written; another bookie is killed, too."""
+
+    async def main(simulation: Simulation) -> None:
+        chance = simulation.chance("story")
+        async with (
+            SimCluster(simulation, config=_config) as cluster,
+            cluster.client(options=IMPATIENT) as client,
+        ):
+            ledger_id, confirmed = await _write(client, chance.uniform(0.5, 3))
+            first, second, _ = chance.sample(cluster.bookies, 3)
+            cluster.disk(first).options.sync_error_probability = 1.0
+            with trio.fail_after(30):
+                while cluster.is_up(first):  # noqa: ASYNC110 - until its journal syncs
+                    await trio.sleep(0.1)
+            cluster.disk(first).options.sync_error_probability = 0.0
+            cluster.kill_bookie_now(second, CrashKind.PROCESS_KILLED)
+            await trio.sleep(chance.uniform(0, 2))
+            await cluster.start_all()
+            found = await _recovered(client, ledger_id, 120)
+            assert found[: len(confirmed)] == confirmed
+
+    for seed in range(10):
+        run_simulated(main, seed, time_limit_s=300)
+
+
 def test_where_all_machines_lost_power_a_ledger_is_not_closed_short() -> None:
     """What was confirmed may be gone. Then nobody is told that it never was: the ledger stays
     open until somebody decides, or has all that was confirmed."""
