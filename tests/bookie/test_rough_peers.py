@@ -262,16 +262,17 @@ async def test_what_only_waits_for_the_journal_is_bounded(
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         assert cluster.bookies[0].storage is not None
         journal = cluster.bookies[0].storage.journals[0]
-        write, goes_on = journal._write, trio.Event()
+        write, hangs, goes_on = journal._write, trio.Event(), trio.Event()
 
         async def hanging(group: object) -> None:
+            hangs.set()
             await goes_on.wait()
             await write(group)  # type: ignore[arg-type]
 
         journal._write = hanging  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peer.ask, AddResponse, add(7, 0), 2, 60)
-            await trio.testing.wait_all_tasks_blocked()
+            await hangs.wait()
             stream = await trio.open_tcp_stream(*cluster.bookies[0].address)
             nursery.start_soon(stream.send_all, force * 20_000)
             with trio.move_on_after(20):
