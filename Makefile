@@ -1,4 +1,5 @@
-# The commands of this repository. `make check`, `make test` and `make interop` are what CI runs.
+# The commands of this repository. `make check`, `make test`, `make interop` and `make spark` are
+# what CI runs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -71,14 +72,15 @@ $(OLDEST)/.installed: constraints.txt pyproject.toml
 	@echo 'installing PySpark $(OLDEST_SPARK) into $(OLDEST), which takes a minute'
 	@grep -v '^pyspark==' constraints.txt >$(OLDEST)/constraints.txt
 	$(OLDEST_PIP) --constraint $(OLDEST)/constraints.txt \
-		--editable '.[spark,testing,zookeeper]' 'pyspark[connect]==$(OLDEST_SPARK)'
+		--editable '.[spark,testing,zookeeper]' pytest-xdist 'pyspark[connect]==$(OLDEST_SPARK)'
 	@touch $@
 
 # The kills of CI are run by their command, which tells what was killed.
 spark: $(STAMP) $(OLDEST)/.installed
-	$(BIN)/python -m pytest -m spark --durations=10 --deselect tests/spark/test_killing.py::$(UNDER_FIRE)
+	$(BIN)/python -m pytest -m spark $(AT_ONCE) --durations=10 \
+		--deselect tests/spark/test_killing.py::$(UNDER_FIRE)
 	$(BIN)/python -m tests.spark.killing --kills 200
-	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark --durations=10
+	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark $(AT_ONCE) --durations=10
 
 # Every night: exactly once, under fire.
 spark-kills: $(STAMP)
