@@ -231,6 +231,7 @@ class GarbageCollector:
                         is_more = True
                         break
         self._blocks.drop_ledger(ledger_id)
+        self._states.buried(ledger_id)
 
     async def _remove_dead_logs(self, round_: Collected) -> Sequence[int]:
         """Removes logs whose ledgers are all deleted; returns the other sealed ones."""

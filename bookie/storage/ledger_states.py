@@ -102,6 +102,13 @@ class LedgerStates:
         state.delete()
         self._dirty.pop(state.ledger_id, None)
 
+    def buried(self, ledger_id: int) -> None:
+        """A deleted ledger's tombstone is in the index: memory need not keep its state, which
+        hardly anybody asks for again."""
+        state = self.held.get(ledger_id)
+        if state is not None and state.is_deleted and not state.watchers:
+            del self.held[ledger_id]
+
     def forget(self, ledger_id: int) -> None:
         """A tombstone was dropped: from now on the ledger was never seen."""
         self.held.pop(ledger_id, None)

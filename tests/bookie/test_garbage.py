@@ -171,6 +171,28 @@ async def test_waiting_long_polls_learn_that_the_ledger_is_gone() -> None:
         assert woken == [True]
 
 
+async def test_memory_does_not_keep_what_is_deleted() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        for ledger in (1, 2, 3):
+            bottle.add(ledger, 0)
+        await bottle.storage.checkpoint()
+        states = bottle.storage.directories[0].states
+        watched = bottle.storage.state(3)
+        assert watched is not None
+
+        def watch_again() -> None:
+            watched.watchers.append(watch_again)
+
+        watch_again()
+        await bottle.storage.collect_garbage(Metadata(1, 3).is_deleted)
+        assert list(states) == [2, 3], "who watches must be told by the one state there is"
+        state = bottle.storage.state(1)
+        assert state is not None
+        assert state.is_deleted
+        assert bottle.storage.state(3) is watched
+
+
 async def test_old_tombstones_are_forgotten() -> None:
     garbage = GarbageOptions(seal_age_s=0, asks_per_s_max=1e6, tombstones_max=1)
     bottle = Bottle(options=StorageOptions(garbage=garbage))
