@@ -201,10 +201,12 @@ class World:
         return bool(executors) and send(self._chance.choice(executors), signal.SIGKILL)
 
     def _wait(self, tormentors: list[Tormentor], tally: Tally, until_left: int) -> None:
-        while tally.kills_left > until_left:
+        while True:
             self._errors += [t.error for t in tormentors if t.error is not None]
             self._raise_errors()
             self._tell(_kills(self._done.deeds) + _kills(tally.deeds))
+            if tally.kills_left <= until_left:
+                return
             time.sleep(0.05)
 
     def _tell(self, kills: int) -> None:
