@@ -12,7 +12,7 @@ from typing import Any, Literal
 import trio
 from cyclopts import App
 
-from benchmarks.cluster import RunningCluster, running_cluster
+from benchmarks.cluster import RunningCluster, running_cluster, stop_all_when_terminated
 from benchmarks.report import Measured, result_of, show
 from benchmarks.settings import Settings
 
@@ -94,4 +94,5 @@ def main(tokens: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    stop_all_when_terminated()
     main()

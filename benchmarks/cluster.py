@@ -153,6 +153,11 @@ def temporary_directory(parent: Path | None) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def stop_all_when_terminated() -> None:
+    """SIGTERM ends this process as an error does: what it started ends, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+
+
 @contextmanager
 def running_cluster(bookies: int, parent: Path | None) -> Iterator[RunningCluster]:
     """A fresh cluster in a temporary directory under `parent`; both are gone afterwards."""

@@ -22,7 +22,7 @@ from pathlib import Path
 import trio
 from cyclopts import App
 
-from benchmarks.cluster import temporary_directory
+from benchmarks.cluster import stop_all_when_terminated, temporary_directory
 from benchmarks.report import machine, percentiles, versions
 from benchmarks.single_bookie import (
     StartedBookie,
@@ -335,6 +335,7 @@ def soak(
 
 
 if __name__ == "__main__":
+    stop_all_when_terminated()
     app = App(name="python -m benchmarks.soak", result_action="return_value", version_flags=[])
     app.default(soak)
     sys.exit(app(sys.argv[1:]))
