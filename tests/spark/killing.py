@@ -171,7 +171,7 @@ class World:
             self._wait(tormentors, tally, kills * (len(deaths) - number) // (len(deaths) + 1))
             if spare is not None:
                 spare.wait_ready()
-                self._die(death, stage.driver)
+                self._die(death, stage.driver, tally)
                 tally.count_deed(death, f"{stage.driver.directory.name}, {death.victim}")
                 self._hand_over(stage, spare, scene)
             elif self._kill_one(death, stage.driver):
@@ -259,15 +259,17 @@ class World:
         """What it says from now on is said in its death."""
         self._judged.discard(driver.pid)
 
-    def _die(self, death: Deed, driver: Driver) -> None:
+    def _die(self, death: Deed, driver: Driver, tally: Tally) -> None:
         if death is _FROZEN:
             # What it says when it goes on is judged as before.
             driver.freeze()
+            tally.note_stopped()
             frozen_s = self._chance.uniform(*_FREEZE_S)
 
             def thaw() -> None:
                 time.sleep(frozen_s)
                 driver.thaw()
+                tally.note_woken()
                 time.sleep(_THAWED_S)
                 self._unjudge(driver)
                 driver.kill()

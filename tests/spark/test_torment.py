@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ledger.metastore.sqlite_connection import mapped
 from tests.spark.deeds import Deed, deed_of, random_kill, table
 from tests.spark.driver import Driver
 from tests.spark.hosts import event_log, speculative_tasks
@@ -27,7 +29,7 @@ from tests.spark.mortal import (
     TASK_POINTS,
 )
 from tests.spark.orders import Order
-from tests.spark.torment import BESIDE_ANOTHER, EXPECTED, Tally, Unexplained, explain
+from tests.spark.torment import BESIDE_ANOTHER, EXPECTED, LOCKED_OUT, Tally, Unexplained, explain
 from tests.spark.victims import KINDS
 
 
@@ -60,6 +62,26 @@ def test_what_no_kill_explains_is_an_error_beside_another_driver_too(
     assert judged(tally, f"... {EXPECTED[0]} ...", shared_until_s=shared_until_s)
     with pytest.raises(Unexplained, match="EntryLost"):
         judged(tally, "EntryLost: entry 7", shared_until_s=shared_until_s)
+
+
+def test_a_query_may_be_locked_out_only_while_a_process_stands_still(tmp_path: Path) -> None:
+    error = f"cluster.db {LOCKED_OUT} for 5.0 s"
+    tally = Tally(1, tmp_path / "journal")
+    with pytest.raises(Unexplained, match=LOCKED_OUT):
+        judged(tally, error, shared_until_s=10.5)
+    tally.note_stopped()
+    assert judged(tally, error, shared_until_s=9.5)
+    tally.note_woken()
+    assert judged(tally, error, shared_until_s=9.5), "after the query began"
+    assert tally.counts["queries locked out by a stopped process"] == 2
+    assert tally.had_stopped(time.monotonic() - 60)
+    assert not tally.had_stopped(time.monotonic() + 1)
+
+
+def test_the_metadata_file_says_that_it_is_locked_in_these_words() -> None:
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    assert LOCKED_OUT in str(mapped("cluster.db", busy))
 
 
 def test_what_only_stops_or_raises_is_no_kill(tmp_path: Path) -> None:

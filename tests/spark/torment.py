@@ -60,6 +60,11 @@ BESIDE_ANOTHER = ("CONCURRENT_STREAM_LOG_UPDATE", "CommitOutOfOrder")
 batch in its streams. An error unless two drivers had the query at once."""
 
 
+LOCKED_OUT = "was locked by other processes"
+"""What the metadata file says while a process that was stopped in the middle of a change has it.
+An error unless one was."""
+
+
 class Unexplained(Exception):
     """An error that no kill can be the reason of."""
 
@@ -77,6 +82,8 @@ class Tally:
         self.counts: collections.Counter[str] = collections.Counter()
         self._left = kills
         self._journal = journal
+        self._stopped = 0
+        self._woken_s = float("-inf")
         self._lock = threading.Lock()
 
     def count_deed(self, deed: Deed, to: str) -> None:
@@ -101,6 +108,22 @@ class Tally:
     @property
     def kills_left(self) -> int:
         return max(0, self._left)
+
+    def note_stopped(self) -> None:
+        """A process stands still, perhaps in the middle of something; `note_woken` once for it."""
+        with self._lock:
+            self._stopped += 1
+
+    def note_woken(self) -> None:
+        """It goes on, or has ended."""
+        with self._lock:
+            self._stopped -= 1
+            self._woken_s = time.monotonic()
+
+    def had_stopped(self, after_s: float) -> bool:
+        """Whether any process stood still after this moment of the monotonic clock."""
+        with self._lock:
+            return self._stopped > 0 or self._woken_s >= after_s
 
 
 def draw(chance: random.Random, *, tasks_only: bool) -> Order:
@@ -176,6 +199,8 @@ class Tormentor(threading.Thread):
             time.sleep(0.02)  # another process's file is the only sign
         whom = f"{self._query}, process {taken.pid} at {order.point}"
         self._stage.tally.count_deed(deed_of(order), whom)
+        if order.way in ("pause", "zombie"):
+            self._stage.tally.note_stopped()
         if order.way == "pause":
             self._wake(taken, self._chance.uniform(*_PAUSE_S))
         if order.way == "zombie":
@@ -188,12 +213,17 @@ class Tormentor(threading.Thread):
         self._stage.tally.count("queries stopped and started again", self._query)
 
     def _wake(self, taken: Taken, after_s: float) -> None:
+        tally = self._stage.tally
+
         def wake() -> None:
-            # On a busy machine it may still be on its way to stop, and would never be woken.
-            wait_stopped(taken.pid, _ORDER_TIMEOUT_S)
-            time.sleep(after_s)
-            if send(taken.pid, signal.SIGCONT):
-                self._stage.tally.count(f"woken after {taken.order.way}", f"process {taken.pid}")
+            try:
+                # On a busy machine it may still be on its way to stop, and would never be woken.
+                wait_stopped(taken.pid, _ORDER_TIMEOUT_S)
+                time.sleep(after_s)
+                if send(taken.pid, signal.SIGCONT):
+                    tally.count(f"woken after {taken.order.way}", f"process {taken.pid}")
+            finally:
+                tally.note_woken()
 
         waker = threading.Thread(target=wake, daemon=True)
         waker.start()
@@ -220,6 +250,8 @@ def explain(
         tally.count("queries ended and started again", event["query"])
         if any(known in error for known in BESIDE_ANOTHER) and was_shared(event["began_s"]):
             tally.count("queries overtaken by another driver", event["query"])
+        elif LOCKED_OUT in error and tally.had_stopped(event["began_s"]):
+            tally.count("queries locked out by a stopped process", event["query"])
         elif not any(known in error for known in EXPECTED):
             raise Unexplained(f"{event['query']} ended: {error}")
     return False
