@@ -42,8 +42,10 @@ _SWITCH_INTERVAL_S = 0.001
 # and so on. With very many ledgers hundreds of thousands of objects live as long as a checkpoint:
 # after 50 rounds all of them were looked at in one step of 80 ms and more, after 2 it is 20 ms.
 _GC_THRESHOLDS = (50_000, 2, 1700)
-# glibc's names for: give memory back late, ask for much at once, map only what is huge.
-_MALLOC_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 32 << 20))
+# glibc's names for: give memory back late, ask for much at once, map only what is huge; and one
+# arena for all threads, as each arena keeps what its largest user ever took, and work goes to
+# another thread each time.
+_MALLOC_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 32 << 20), (-8, 1))
 
 
 def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
