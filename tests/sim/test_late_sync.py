@@ -57,6 +57,14 @@ async def _recovered(client: LedgerClient, ledger_id: int, seconds: float) -> li
                 await trio.sleep(0.5)
 
 
+async def _nothing_is_lost(
+    cluster: SimCluster, client: LedgerClient, ledger_id: int, confirmed: list[bytes]
+) -> None:
+    await cluster.start_all()
+    found = await _recovered(client, ledger_id, 120)
+    assert found[: len(confirmed)] == confirmed
+
+
 def test_killed_processes_lose_nothing_they_acknowledged() -> None:
     async def main(simulation: Simulation) -> None:
         chance = simulation.chance("story")
@@ -88,9 +96,7 @@ def test_one_machine_that_lost_power_takes_nothing_confirmed_with_it(kind: Crash
             cluster.kill_bookie_now(first, kind)
             cluster.kill_bookie_now(second, CrashKind.PROCESS_KILLED)
             await trio.sleep(chance.uniform(0, 2))
-            await cluster.start_all()
-            found = await _recovered(client, ledger_id, 120)
-            assert found[: len(confirmed)] == confirmed
+            await _nothing_is_lost(cluster, client, ledger_id, confirmed)
 
     for seed in range(10):
         run_simulated(main, seed, time_limit_s=300)
@@ -114,9 +120,7 @@ def test_one_journal_that_failed_takes_nothing_confirmed_with_it() -> None:
             cluster.disk(first).options.sync_error_probability = 0.0
             cluster.kill_bookie_now(second, CrashKind.PROCESS_KILLED)
             await trio.sleep(chance.uniform(0, 2))
-            await cluster.start_all()
-            found = await _recovered(client, ledger_id, 120)
-            assert found[: len(confirmed)] == confirmed
+            await _nothing_is_lost(cluster, client, ledger_id, confirmed)
 
     for seed in range(10):
         run_simulated(main, seed, time_limit_s=300)

@@ -90,8 +90,8 @@ def _fill(path: Path) -> None:
             pass
 
 
-def _has_no_reserve(disk: Path) -> bool:
-    return not list(disk.rglob(RESERVE_FILE))
+def _has_reserve(disk: Path) -> bool:
+    return any(one.stat().st_size == RESERVE_BYTES for one in disk.rglob(RESERVE_FILE))
 
 
 def _leave(path: Path, nbytes: int) -> None:
@@ -116,6 +116,7 @@ async def test_it_serves_restarts_and_collects_on_a_disk_without_a_byte_left(
     with trio.fail_after(120):
         async with LedgerClient.connect(uri, options=IMPATIENT) as client:
             async with _bookie(config):
+                assert _has_reserve(small_disk)
                 writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
                 with pytest.raises(NotEnoughBookies, match="read only"):
                     await _write_for_ever(writer)
@@ -123,7 +124,7 @@ async def test_it_serves_restarts_and_collects_on_a_disk_without_a_byte_left(
                 assert end > 200
             with pytest.raises(OSError, match="No space"):
                 _fill(others)
-            if _has_no_reserve(small_disk):
+            if not _has_reserve(small_disk):
                 # It met the end of the disk before it had seen it come, and took its reserve: what
                 # it has not used of that yet, nobody else may have.
                 _leave(others, RESERVE_BYTES)
