@@ -7,7 +7,6 @@ ends at once when the pipe on its stdin does: then its supervisor is dead.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -22,6 +21,7 @@ from uuid import uuid4
 
 import trio
 
+from bookie.allocator import give_memory_back_regularly, tune_allocator
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.http import http_address, open_http, serve_http
@@ -42,10 +42,6 @@ _SWITCH_INTERVAL_S = 0.001
 # and so on. With very many ledgers hundreds of thousands of objects live as long as a checkpoint:
 # after 50 rounds all of them were looked at in one step of 80 ms and more, after 2 it is 20 ms.
 _GC_THRESHOLDS = (50_000, 2, 1700)
-# glibc's names for: give memory back late, ask for much at once, map only what is huge; and one
-# arena for all threads, as each arena keeps what its largest user ever took, and work goes to
-# another thread each time.
-_MALLOC_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 32 << 20), (-8, 1))
 
 
 def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
@@ -104,6 +100,7 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
                 )
                 serving.start_soon(serve_http, listeners, Observer(bookie, disk))
                 bookie_id = await serving.start(bookie.run)
+                serving.start_soon(give_memory_back_regularly)
                 gc.collect()
                 gc.freeze()
                 sys.stdout.write(f"ready {bookie_id}\n")
@@ -150,15 +147,10 @@ async def _die_with_supervisor() -> None:
 
 def _tune_interpreter() -> None:
     """Few objects live per entry, so the collector can be lazy; the journal's thread must get
-    the interpreter soon; buffers should be reused rather than returned to the system."""
+    the interpreter soon."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # not glibc
-    for option, value in _MALLOC_OPTIONS:
-        mallopt(option, value)
+    tune_allocator()
 
 
 def _log_to_stderr() -> None:
