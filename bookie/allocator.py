@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import trio
 
-# glibc's names for: give memory back late, ask for much at once, map only what is huge; and one
-# arena for all threads, as each arena keeps what its largest user ever took, and work goes to
-# another thread each time.
-_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 32 << 20), (-8, 1))
+# glibc's names for: give memory back late, ask for much at once; map by themselves what is about as
+# large as one piece of reading ahead, because such pieces live long, and holes of their size fill
+# with smaller ones; and one arena for all threads, as each arena keeps what its largest user ever
+# took, and work goes to another thread each time.
+_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 200 << 10), (-8, 1))
 _INTERVAL_S = 60.0
 
 
