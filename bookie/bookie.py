@@ -208,6 +208,7 @@ class Bookie:
             frame_bytes_max=config.frame_bytes_max,
             connections_max=config.connections_max,
         )
+        await self.disks.take_reserves()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(storage.run)
             nursery.start_soon(self.disks.run)

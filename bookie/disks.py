@@ -103,15 +103,20 @@ class Disks:
         """Looks until cancelled."""
         interval_s = self._config.disk_check_interval_ms / 1000
         while True:
-            for device in self._devices:
-                system = device.system
-                is_known = system.use is not None and system.state is not DiskState.FULL
-                if is_known and system.wants_reserve:
-                    await self._take_reserve(device.reserve)
+            await self.take_reserves()
             await self.look()
             with trio.move_on_after(self._next_look_s(interval_s)):
                 await self._look_wanted.wait()
             self._look_wanted = trio.Event()
+
+    async def take_reserves(self) -> None:
+        """Where there is still room for them, and little more. Once before anything is served, or
+        others could fill the disk first."""
+        for device in self._devices:
+            system = device.system
+            is_known = system.use is not None and system.state is not DiskState.FULL
+            if is_known and system.wants_reserve:
+                await self._take_reserve(device.reserve)
 
     async def _take_reserve(self, reserve: Reserve) -> None:
         try:

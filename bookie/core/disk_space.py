@@ -17,7 +17,8 @@ GROWTH_BYTES_PER_S_MAX = 512 * KIB * KIB
 RESERVE_TAKEN_BELOW = 16
 """The reserve is made when so many times its size is free: on a roomy disk it would only take
 room from others."""
-_LOOK_S_MIN = 0.1
+_LOOK_S_MIN = 0.02
+"""A writer that is alone on a fast disk takes a few MB in this time, less than what is kept."""
 _FULL_LOOKS = 10
 """A full disk is looked at so many times as often: writers wait for it."""
 RAN_OUT_LOOKS = 10

@@ -132,7 +132,7 @@ def test_a_disk_near_to_full_is_looked_at_before_it_can_be() -> None:
     system.look(DiskUse(total, second * 53))  # 50 are the last 5 %
     assert system.next_look_s(10) == pytest.approx(3, abs=0.01)
     system.look(DiskUse(total, second * 50 + 1))
-    assert system.next_look_s(10) == 0.1
+    assert system.next_look_s(10) == 0.02
     system.look(DiskUse(total, second * 49))
     assert system.state is DiskState.FULL
     assert system.next_look_s(10) == 1
