@@ -29,9 +29,8 @@ def tune_allocator() -> None:
 def give_memory_back() -> None:
     """Gives the system what is free in the middle of the heap too, in whole pages.
 
-    What lives long (a ledger's state) comes to lie between buffers that are gone, so that a heap
-    which is never trimmed grows by some MiB an hour although no more of it is used. Takes about a
-    millisecond; other threads that allocate wait meanwhile.
+    A busy bookie takes it again at its next checkpoint; one that has become idle does not keep
+    what its busiest minute took. About a millisecond, in which other threads that allocate wait.
     """
     malloc_trim = _of_glibc("malloc_trim")
     if malloc_trim is not None:
