@@ -16,6 +16,7 @@ from functools import partial
 import trio
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -31,6 +32,8 @@ from ledger.errors import BookieIoError, InvalidArgument
 _log = logging.getLogger(__name__)
 
 MIB = 1 << 20
+_BLOCK_BYTES = 16 * 1024
+_METADATA_BLOCK_BYTES = 16 * 1024
 _IN_USE = ("lock hold by current process", "While lock file")
 """RocksDB's words for it. Not just "lock": damage is told as "block checksum mismatch"."""
 _CURE = (
@@ -180,8 +183,14 @@ def _rocks_options(options: RocksOptions) -> Options:
     rocks.set_compression_type(DBCompressionType.lz4())
     table = BlockBasedOptions()
     table.set_block_cache(Cache(options.block_cache_bytes))
-    table.set_block_size(16 * 1024)
+    table.set_block_size(_BLOCK_BYTES)
     table.set_bloom_filter(10, False)
+    # Filters and inner indexes in blocks of their own: whole, those of a million ledgers take
+    # megabytes, fit into no shard of the cache, and are read and verified anew for each lookup.
     table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(_METADATA_BLOCK_BYTES)
+    table.set_pin_top_level_index_and_filter(True)
     rocks.set_block_based_table_factory(table)
     return rocks

@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 PAUSE_S = 60.0
 """Before the first round, and between two: with few logs a round is short."""
 _RUNS_PER_STEP = 100
+_RECORDS_PER_STEP = 32
+"""Looked up in the index before others have a turn: with small entries a piece of a log that is
+read at once holds thousands."""
 
 
 class Scrubber:
@@ -87,10 +90,14 @@ class Scrubber:
         try:
             scan = LogScan(file, log_id, on_read=self._wait_turn)
             record = await scan.next()
+            seen = 0
             while True:
                 while record is not None:
                     if problem := await self._problem_of(scan, record):
                         return problem
+                    seen += 1
+                    if seen % _RECORDS_PER_STEP == 0:
+                        await trio.lowlevel.checkpoint()
                     record = await scan.next()
                 damage = await self._needed_behind(log_id, scan)
                 # Or it was written meanwhile: by a compaction, which fills its log step by step.

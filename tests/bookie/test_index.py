@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bookie.core.ledger_state import LedgerState
 from bookie.storage.index import Index, KeyValue, MemoryKeyValue, PlacedRun
-from bookie.storage.rocks import RocksKeyValue, RocksOptions
+from bookie.storage.rocks import MIB, RocksKeyValue, RocksOptions
 from ledger.errors import BookieIoError, InvalidArgument
 from tests.bookie.test_caches import KEY
 
@@ -86,6 +86,28 @@ async def test_rocks_has_the_sizes_it_was_given_also_when_opened_again(tmp_path:
         buffers = set(re.findall(r" Options\.write_buffer_size: (\d+)$", said, re.MULTILINE))
         assert capacities == {str(factor << 20)}
         assert buffers == {str(factor << 16)}
+
+
+async def test_looking_up_one_of_many_keys_reads_little(tmp_path: Path) -> None:
+    """Filters and inner indexes that fit into no shard of the cache were read for each key."""
+    count, looked_up = 600_000, 500
+    store = RocksKeyValue(str(tmp_path), RocksOptions(block_cache_bytes=4 * MIB))
+    for begin in range(0, count, 1000):
+        store.write([(number.to_bytes(8, "big"), b"v") for number in range(begin, begin + 1000)])
+    await store.flush()
+    await store.compact()
+    before = _bytes_read()
+    for number in range(0, count, count // looked_up):
+        assert store.get(number.to_bytes(8, "big")) == b"v"
+    per_key = (_bytes_read() - before) / looked_up
+    store.close()
+    assert per_key < 64 * 1024  # a block of data, one of a filter, one of an index
+
+
+def _bytes_read() -> int:
+    """By this process's system calls, from the page cache or not."""
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counts["rchar"])
 
 
 def test_a_rocks_directory_in_use_is_named_in_the_error(tmp_path: Path) -> None:

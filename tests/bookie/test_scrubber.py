@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from bookie.storage import scrubber
-from bookie.storage.index import Index
+from bookie.storage.index import Index, PlacedRun
 from tests.bookie.memory_disk import MemoryFile
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_check import filled
@@ -161,3 +161,38 @@ async def test_the_rate_is_kept_and_0_is_off(
         await filled(off)
         await trio.sleep(600)
         assert off.storage.directories[0].scrubber.statistics.rounds == 0
+
+
+async def test_others_have_a_turn_while_many_small_records_are_looked_up() -> None:
+    ledgers = 500
+    options = replace(SCRUBBED, entry_log_bytes_max=1 << 20, write_cache_bytes=1 << 20)
+    bottle = Bottle(options=options)
+    async with bottle.running():
+        for ledger in range(1, ledgers + 1):
+            bottle.add(ledger, 0, b"x")
+        await bottle.settle()
+        await bottle.storage.checkpoint()
+        directory = bottle.storage.directories[0]
+        await directory._logs.seal()
+        looked_up, most = [0, 0], 0  # in all, and when the others last had a turn
+        scrubbing, parts_of = directory.scrubber, directory.scrubber._places.parts_of
+
+        def counted(run: PlacedRun) -> list[PlacedRun]:
+            looked_up[0] += 1
+            return parts_of(run)
+
+        scrubbing._places.parts_of = counted  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+
+            async def others() -> None:
+                nonlocal most
+                while True:
+                    most = max(most, looked_up[0] - looked_up[1])
+                    looked_up[1] = looked_up[0]
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(others)
+            await scrubbing.round()
+            nursery.cancel_scope.cancel()
+    assert looked_up[0] >= ledgers
+    assert 0 < most < 100
