@@ -1,4 +1,4 @@
-# The commands of this repository. `make check`, `make test` and `make interop` are what CI runs.
+# The commands of this repository. `make check`, `make test`, `make interop` and `make spark` are what CI runs.
 
 PYTHON ?= python3
 VENV := .venv

@@ -17,6 +17,7 @@ from tests.tidy.checkout import PRODUCT, name_of, python_files, tree_of
 
 # Path (or folder, with a trailing slash) -> why it may.
 REAL_SIDES = {
+    "bookie/allocator.py": "part of a bookie's process: the C library's own memory",
     "bookie/cli.py": "composition root",
     "bookie/http.py": "real sockets, beside the bookie; loads libraries in a thread",
     "bookie/http_client.py": "asked by commands, in a thread",
