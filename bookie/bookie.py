@@ -31,8 +31,8 @@ from bookie.server import Server, ServerStatistics
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.collected import Collected
 from bookie.storage.disk import Disk
-from bookie.storage.index import KeyValue
 from bookie.storage.journal_settings import journals_of
+from bookie.storage.key_value import KeyValue
 from bookie.storage.settings import StorageOptions, StorageStatistics
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.metastore.base import MetadataStore

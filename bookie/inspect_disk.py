@@ -16,7 +16,8 @@ from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_fram
 from bookie.core.journal_scan import FileScanner
 from bookie.storage.disk import Disk
 from bookie.storage.doubts import read_doubt
-from bookie.storage.index import Index, KeyValue, PlacedRun
+from bookie.storage.index import Index, PlacedRun
+from bookie.storage.key_value import KeyValue
 from bookie.storage.log_scan import LogScan
 from ledger.errors import BookieIoError, InvalidArgument
 

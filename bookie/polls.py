@@ -67,7 +67,7 @@ class Polls:
             elif state.is_deleted or (state.is_fenced and not was_fenced):
                 poll.answer()  # no news, but the reader has something to look up
             else:
-                state.watchers.append(on_change)
+                state.watch(on_change)
 
         def answer() -> None:
             state.unwatch(on_change)
@@ -75,7 +75,7 @@ class Polls:
                 self._answer(body, state, known_lac, update_ms, asker)
 
         poll = LongPoll(answer, asker.is_gone)
-        state.watchers.append(on_change)
+        state.watch(on_change)
         timeout_s = min(body.timeout_ms / 1000, LONG_POLL_S_MAX)
         if self._polls.park(poll, trio.current_time() + timeout_s):
             self._changed.set()

@@ -39,9 +39,9 @@ _EXIT_ERROR = 1
 _STORE_RETRY_S = 1.0
 _SWITCH_INTERVAL_S = 0.001
 # Objects until the youngest are looked at, then how many such rounds until the middle ones are,
-# and so on. With very many ledgers hundreds of thousands of objects live as long as a checkpoint:
-# after 50 rounds all of them were looked at in one step of 80 ms and more, after 2 it is 20 ms.
-_GC_THRESHOLDS = (50_000, 2, 1700)
+# and so on. Each object that stays is looked at once in either case; with very many ledgers, where
+# they stay by the hundred thousand, small rounds divide that into steps of a few milliseconds.
+_GC_THRESHOLDS = (5000, 2, 17_000)
 
 
 def run_bookie_process(config_file: Path, *, is_child: bool) -> int:

@@ -30,16 +30,17 @@ class LedgerState:
 
     __slots__ = (
         "__weakref__",
+        "_watchers",
         "explicit_lac",
         "explicit_lac_id",
         "is_deleted",
         "is_fence_durable",
         "is_fenced",
         "is_limbo",
+        "is_stored",
         "lac",
         "ledger_id",
         "master_key",
-        "watchers",
     )
 
     def __init__(self, ledger_id: int, master_key: bytes) -> None:
@@ -50,6 +51,8 @@ class LedgerState:
         """The fence is in the journal or the index, so it may be told to others."""
         self.is_limbo = False
         """Entries may have been lost: found ones are served, absent ones are "unknown"."""
+        self.is_stored = False
+        """The index has a record of the ledger; before that it has none of its entries either."""
         self.is_deleted = False
         """Its metadata is gone: nothing is served, nothing is taken. Implies `is_fenced`."""
         self.lac = -1
@@ -57,8 +60,9 @@ class LedgerState:
         """The writer's LAC packet: ledger id, LAC, digest."""
         self.explicit_lac_id = -1
         """The LAC in that packet."""
-        self.watchers: list[Callable[[], None]] = []
-        """One-shot: called when the LAC grows, or the ledger is fenced or deleted."""
+        # No list until somebody watches: with a million ledgers the garbage collector would have
+        # a million empty lists to look at.
+        self._watchers: list[Callable[[], None]] | None = None
 
     def check_add(self, master_key: bytes | memoryview, is_recovery: bool) -> Status:
         """OK if an entry with this key may be added now.
@@ -93,7 +97,7 @@ class LedgerState:
         """
         if lac > self.lac:
             self.lac = lac
-            if self.watchers:
+            if self._watchers:
                 self.wake()
 
     def set_explicit_lac(self, lac: int, packet: bytes | bytearray | memoryview) -> None:
@@ -118,16 +122,27 @@ class LedgerState:
         self.is_fence_durable = True
         self.wake()
 
+    @property
+    def is_watched(self) -> bool:
+        """Somebody waits for `wake`."""
+        return bool(self._watchers)
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Has `watcher` called once, when the LAC grows or the ledger is fenced or deleted."""
+        if self._watchers is None:
+            self._watchers = []
+        self._watchers.append(watcher)
+
     def wake(self) -> None:
         """Calls all watchers once. They may register anew; those wait for the next time."""
-        watchers, self.watchers = self.watchers, []
-        for watcher in watchers:
+        watchers, self._watchers = self._watchers, None
+        for watcher in watchers or ():
             watcher()
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
         """Removes a watcher that gave up; no error if it was called already."""
-        if watcher in self.watchers:
-            self.watchers.remove(watcher)
+        if self._watchers and watcher in self._watchers:
+            self._watchers.remove(watcher)
 
 
 def encode_ledger_state(state: LedgerState) -> bytes:
@@ -151,6 +166,7 @@ def decode_ledger_state(ledger_id: int, data: bytes) -> LedgerState:
     state = LedgerState(ledger_id, data[_STORED.size : _STORED.size + key_size])
     state.is_fenced = state.is_fence_durable = bool(flags & _FLAG_FENCED)
     state.is_limbo = bool(flags & _FLAG_LIMBO)
+    state.is_stored = True
     state.lac = lac
     if packet_size:
         state.explicit_lac = data[_STORED.size + key_size :]

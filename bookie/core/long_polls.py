@@ -1,6 +1,6 @@
 """Long polls that are parked: when each must be answered at the latest. Pure.
 
-Waking by a growing LAC is `LedgerState.watchers`; this answers only for the deadlines, with
+Waking by a growing LAC is `LedgerState.watch`; this answers only for the deadlines, with
 one heap for all, so that a parked poll costs no task and no timer.
 """
 

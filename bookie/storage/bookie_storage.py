@@ -24,9 +24,9 @@ from bookie.core.ledger_state import LedgerState
 from bookie.core.segments import SegmentPool
 from bookie.storage.collected import Collected
 from bookie.storage.disk import Buffer, Disk
-from bookie.storage.index import KeyValue
 from bookie.storage.journal import Journal
 from bookie.storage.journal_release import JournalRelease
+from bookie.storage.key_value import KeyValue
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.replay import replay_journal
 from bookie.storage.settings import StorageFailed, StorageOptions, StorageStatistics

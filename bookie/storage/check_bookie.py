@@ -16,7 +16,8 @@ from bookie.core.stored_marks import StoredMarks, decode_marks
 from bookie.storage.check_directory import REBUILD, DirectoryCheck
 from bookie.storage.check_journal import JournalCheck
 from bookie.storage.disk import Disk
-from bookie.storage.index import Index, KeyValue
+from bookie.storage.index import Index
+from bookie.storage.key_value import KeyValue
 from ledger.errors import BookieIoError
 
 MARK_FILE = "lastmark"

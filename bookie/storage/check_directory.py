@@ -26,7 +26,8 @@ from bookie.core.integrity import (
 from bookie.storage.compaction_index import CompactionIndex
 from bookie.storage.disk import Disk, File
 from bookie.storage.entry_log import EntryLogs
-from bookie.storage.index import Index, KeyValue, PlacedRun, decode_run, ledger_of_run_key
+from bookie.storage.index import Index, PlacedRun, decode_run, ledger_of_run_key
+from bookie.storage.key_value import KeyValue
 from bookie.storage.log_scan import LogScan, Record
 from ledger.errors import BookieIoError
 

@@ -23,6 +23,7 @@ from bookie.storage.index import Index, PlacedRun
 from bookie.storage.journal_release import JournalRelease
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.storage_meters import FlushMeters, timed
+from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 
 
@@ -177,44 +178,50 @@ class Checkpointer:
         # Before any run that points into these logs: a log without this record may be removed.
         for log_id, ledgers in self._logs.take_sealed().items():
             self._index.put_log_ledgers(log_id, ledgers)
-            await trio.lowlevel.checkpoint()
+            await give_way()
         if self._logs.current_id is not None:
             self._index.put_log_ledgers(self._logs.current_id, self._logs.current_ledgers)
-        for _ in self._index.put_states(self._states_to_store(half, changed)):
-            await trio.lowlevel.checkpoint()
-        for overwritten in self._index.put_runs(runs):
+        first_seen: set[int] = set()
+        for _ in self._index.put_states(self._states_to_store(half, changed, first_seen)):
+            await give_way()
+        for overwritten in self._index.put_runs(runs, first_seen):
             if overwritten is not None:
                 self._blocks.drop_ledger(overwritten)
-            await trio.lowlevel.checkpoint()
+            await give_way()
 
     def _states_to_store(
-        self, half: Half, changed: dict[int, LedgerState]
+        self, half: Half, changed: dict[int, LedgerState], first_seen: set[int]
     ) -> Iterator[LedgerState]:
-        """Changed ones, and those of all ledgers with new entries, because of their LAC."""
-        yield from changed.values()
+        """Changed ones, and those of all ledgers with new entries, because of their LAC. Which of
+        them have no record in the index yet is noted in `first_seen`."""
+        for state in changed.values():
+            if not state.is_stored:
+                first_seen.add(state.ledger_id)
+                state.is_stored = True
+            yield state
         for ledger_id in half:
             if ledger_id not in changed:
-                state = self._states.get(ledger_id)
-                assert state is not None, f"entries of ledger {ledger_id} without a state"
-                yield state
+                known = self._states.get(ledger_id)
+                assert known is not None, f"entries of ledger {ledger_id} without a state"
+                yield known
 
     async def _free(self, half: Half, runs: list[PlacedRun], segments: list[memoryview]) -> None:
         """Gives back a million ints and a hundred MiB in steps: at once it would delay
         acknowledgements by tens of milliseconds. With many ledgers there are as many runs."""
         while runs:
             del runs[-self._FREE_ENTRIES :]
-            await trio.lowlevel.checkpoint()
+            await give_way()
         while segments:
             self._cache.spares.give_back(segments.pop())
-            await trio.lowlevel.checkpoint()
+            await give_way()
         freed = 0
         while half:
             _, entries = half.popitem()
             while len(entries) > self._FREE_ENTRIES:
                 for _ in range(self._FREE_ENTRIES):
                     entries.popitem()
-                await trio.lowlevel.checkpoint()
+                await give_way()
             freed += len(entries) + 10
             if freed > self._FREE_ENTRIES:
                 freed = 0
-                await trio.lowlevel.checkpoint()
+                await give_way()

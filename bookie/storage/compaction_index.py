@@ -14,13 +14,13 @@ from bookie.core.entry_log import RUN_HEADER_BYTES
 from bookie.storage.index import (
     ENTRY_ID_MAX,
     Index,
-    KeyValue,
     PlacedRun,
     decode_run,
     ledger_of_run_key,
     run_key,
     run_pair,
 )
+from bookie.storage.key_value import KeyValue
 from ledger.errors import BookieIoError
 
 _FIRST_KEY = run_key(0, 0)

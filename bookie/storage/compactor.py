@@ -35,6 +35,7 @@ from bookie.storage.index import Index, PlacedRun
 from bookie.storage.index_changes import IndexChanges
 from bookie.storage.log_scan import LogScan, Record
 from bookie.storage.log_survey import LEDGERS_PER_STEP, survey_logs
+from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 
 STEP_BYTES = 4 * MIB
@@ -224,7 +225,7 @@ class Compactor:
             for part in parts:
                 await self._copy(part, _run_of(part, record, body))
             self._check_time()
-            await trio.lowlevel.checkpoint()
+            await give_way()
 
     async def _copy(self, part: PlacedRun, run: Run) -> None:
         size = len(run.head) + run.body_bytes
@@ -263,7 +264,7 @@ class Compactor:
                 for moved_bytes in self._places.move(moves[begin : begin + RUNS_PER_HOLD]):
                     self._round.bytes_moved += moved_bytes
                     self._target_moved += moved_bytes
-                    await trio.lowlevel.checkpoint()
+                    await give_way()
 
     async def _is_needed(self, log_id: int) -> bool:
         """Whether the index still points into a log all of which should have been moved."""
@@ -276,7 +277,7 @@ class Compactor:
                     for is_needed in self._places.points_into(log_id, ledger_id):
                         if is_needed:
                             return True
-                        await trio.lowlevel.checkpoint()
+                        await give_way()
         except BookieIoError as error:
             raise _Damaged(f"what is needed of it cannot be said: {error}") from error
         return False

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-import trio
-
 from bookie.core.doubt import Doubt, decode_doubt, encode_doubt
 from bookie.core.expected_entries import Range, missing_ranges
-from bookie.storage.index import Index, KeyValue
+from bookie.storage.index import Index
 from bookie.storage.index_changes import IndexChanges
+from bookie.storage.key_value import KeyValue
 from bookie.storage.storage_meters import LimboStatistics
+from bookie.storage.turns import give_way
 
 _KEY = b"X"
 _STEP = 200
@@ -63,7 +63,7 @@ class DirectoryDoubts:
                 if state is not None and state.is_limbo:
                     found.append(ledger_id)
             after = ids[-1]
-            await trio.lowlevel.checkpoint()
+            await give_way()
         return found
 
     async def count_in_limbo(self) -> int:

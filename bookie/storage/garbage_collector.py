@@ -21,12 +21,14 @@ from bookie.storage.compaction_index import CompactionIndex
 from bookie.storage.compactor import Compactor, remove_logs
 from bookie.storage.disk import Disk
 from bookie.storage.entry_log import EntryLogs
-from bookie.storage.index import Index, KeyValue
+from bookie.storage.index import Index
 from bookie.storage.index_changes import IndexChanges
+from bookie.storage.key_value import KeyValue
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.log_survey import LEDGERS_PER_STEP
 from bookie.storage.storage_meters import GarbageMeters
 from bookie.storage.tombstones import Tombstones
+from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 
 BATCHES_PER_HOLD = 50
@@ -192,7 +194,7 @@ class GarbageCollector:
             if len(ledger_ids) < count_max:
                 self._asked_last = -1
                 return True
-            await trio.lowlevel.checkpoint()
+            await give_way()
         return False
 
     async def _wait_turn(self) -> None:
@@ -226,7 +228,7 @@ class GarbageCollector:
             async with self._changes.making(what):
                 is_more = False
                 for number, _ in enumerate(steps, 1):
-                    await trio.lowlevel.checkpoint()
+                    await give_way()
                     if number == BATCHES_PER_HOLD:
                         is_more = True
                         break
@@ -256,17 +258,17 @@ class GarbageCollector:
         while step := list(islice(every, LEDGERS_PER_STEP)):
             if should_seal(dict.fromkeys(step, 0), 0, self._index.has_state, 0):
                 return True
-            await trio.lowlevel.checkpoint()
+            await give_way()
         return False
 
     async def _is_dead(self, log_id: int, round_: Collected) -> bool:
-        await trio.lowlevel.checkpoint()  # there may be thousands of logs, all of them alive
+        await give_way()  # there may be thousands of logs, all of them alive
         try:
             every = self._index.log_ledger_ids(log_id)
             while step := list(islice(every, LEDGERS_PER_STEP)):
                 if not is_droppable(step, self._index.has_state):
                     return False
-                await trio.lowlevel.checkpoint()
+                await give_way()
         except BookieIoError as error:
             await self._compactor.set_aside(log_id, str(error), round_)
             return False

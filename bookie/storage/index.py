@@ -1,22 +1,19 @@
 """Where entries lie and what ledgers are: records in a sorted key-value store (KeyValue).
 
-The keys are described in docs/formats.md, "Index". `rocks` is the production form of KeyValue,
-`MemoryKeyValue` the one for tests; `bookie.testing.disk` holds the simulated one.
+The keys are described in docs/formats.md, "Index".
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import NamedTuple, Protocol
-
-import trio
+from typing import NamedTuple
 
 from bookie.core.entry_log import decode_lengths, encode_lengths
 from bookie.core.ledger_state import LedgerState, decode_ledger_state, encode_ledger_state
+from bookie.storage.key_value import KeyValue
 from ledger.errors import BookieIoError
 
 ENTRY_ID_MAX = 2**63 - 1
@@ -27,107 +24,6 @@ _RUN_PLACE = struct.Struct(">qq")
 _STATE_KEY = struct.Struct(">cq")
 _TOMBSTONE = struct.Struct(">q")
 _LOG_LEDGER = struct.Struct(">qq")
-
-
-class KeyValue(Protocol):
-    """A sorted map of bytes to bytes. Calls are synchronous and quick (memory or block cache);
-    `flush` may take long and is awaited. Nothing is durable before `flush` returns; after a
-    crash the map is the state at the last flush *or any later one*, never a torn batch."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key in [lowest, key], or None."""
-        ...
-
-    def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with first <= key < end, in order. The map may not change meanwhile."""
-        ...
-
-    def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
-        """One atomic batch, no key of which is in both; at most a few hundred pairs, because it
-        holds the interpreter."""
-        ...
-
-    async def flush(self) -> None:
-        """Makes all earlier writes durable."""
-        ...
-
-    async def compact(self) -> None:
-        """Gives space of deleted pairs back."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class MemoryKeyValue:
-    """KeyValue in memory, for tests and for clusters that need not outlive their process.
-
-    `after_crash` gives the map a new process would find.
-    """
-
-    def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        self._map: dict[bytes, bytes] = dict(pairs)
-        self._keys: list[bytes] = sorted(self._map)
-        self._durable: dict[bytes, bytes] = dict(self._map)
-        self._unflushed: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]] = []
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._map.get(key)
-
-    def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
-        i = bisect_right(self._keys, key)
-        if i == 0 or self._keys[i - 1] < lowest:
-            return None
-        found = self._keys[i - 1]
-        return found, self._map[found]
-
-    def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for i in range(bisect_left(self._keys, first), bisect_left(self._keys, end)):
-            key = self._keys[i]
-            yield key, self._map[key]
-
-    def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
-        self._unflushed.append((list(puts), list(deletes)))
-        for key, value in puts:
-            if key not in self._map:
-                insort(self._keys, key)
-            self._map[key] = value
-        for key in deletes:
-            if self._map.pop(key, None) is not None:
-                del self._keys[bisect_left(self._keys, key)]
-
-    async def flush(self) -> None:
-        _apply(self._durable, self._unflushed)
-        self._unflushed.clear()
-        await trio.lowlevel.checkpoint()
-
-    async def compact(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    def close(self) -> None:
-        pass
-
-    @property
-    def unflushed(self) -> int:
-        """Batches a crash may lose."""
-        return len(self._unflushed)
-
-    def after_crash(self, batches_kept: int = 0) -> MemoryKeyValue:
-        """The last flushed state plus the first `batches_kept` batches written since."""
-        pairs = dict(self._durable)
-        _apply(pairs, self._unflushed[:batches_kept])
-        return MemoryKeyValue(pairs.items())
-
-
-def _apply(
-    pairs: dict[bytes, bytes],
-    batches: Iterable[tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]],
-) -> None:
-    for puts, deletes in batches:
-        pairs.update(puts)
-        for key in deletes:
-            pairs.pop(key, None)
 
 
 class PlacedRun(NamedTuple):
@@ -191,6 +87,8 @@ class Index:
 
     BATCH_PAIRS_MAX = 100
     """Small, because nothing else runs while a batch is made and applied."""
+    LOOKUPS_MAX = 10
+    """Per step; each may be a read of the disk."""
 
     def __init__(self, pairs: KeyValue) -> None:
         self._pairs = pairs
@@ -221,17 +119,28 @@ class Index:
         for key, value in self._pairs.items(begin, run_key(ledger_id, min(last, _LAST) + 1)):
             yield decode_run(key, value)
 
-    def put_runs(self, runs: Sequence[PlacedRun]) -> Iterator[int | None]:
-        """Steps of one batch each; a step yields the ledger whose older entries it overwrote.
+    def put_runs(
+        self, runs: Sequence[PlacedRun], first_seen: Container[int] = ()
+    ) -> Iterator[int | None]:
+        """Steps of one batch or some look-ups each; a step yields the ledger whose older entries
+        it overwrote.
 
-        The runs must not overlap each other. Durable after `flush`.
+        The runs must not overlap each other. `first_seen`: ledgers of which no run was ever put
+        before, and none needs to be looked for. Durable after `flush`.
         """
         puts: list[tuple[bytes, bytes]] = []
         ledger_id = last_before = -1
+        lookups = 0
         for run in runs:
             if run.ledger_id != ledger_id:
                 ledger_id = run.ledger_id
-                last_before = self.last_entry_id(ledger_id)
+                last_before = -1
+                if ledger_id not in first_seen:
+                    if lookups == self.LOOKUPS_MAX:
+                        lookups = 0
+                        yield None
+                    lookups += 1
+                    last_before = self.last_entry_id(ledger_id)
             if run.first <= last_before:
                 # Older entries may be covered: what the batch so far wrote must be visible.
                 self._pairs.write(puts)

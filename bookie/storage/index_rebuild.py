@@ -25,7 +25,8 @@ from bookie.storage.check_bookie import MARK_FILE
 from bookie.storage.disk import Disk
 from bookie.storage.doubts import write_doubt
 from bookie.storage.entry_log import EntryLogs
-from bookie.storage.index import Index, KeyValue, PlacedRun
+from bookie.storage.index import Index, PlacedRun
+from bookie.storage.key_value import KeyValue
 from bookie.storage.log_scan import LogScan, Record
 from ledger.errors import BookieIoError
 

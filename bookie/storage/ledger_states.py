@@ -49,7 +49,6 @@ class LedgerStates:
                 state = self._load(ledger_id)
                 if state is None:
                     return None
-                self._alive[ledger_id] = state
             self.held[ledger_id] = state
         else:
             self.held.move_to_end(ledger_id)
@@ -60,7 +59,6 @@ class LedgerStates:
         """The state of a ledger seen for the first time; stored by the next checkpoint."""
         assert self.get(ledger_id) is None, f"ledger {ledger_id} has a state already"
         state = LedgerState(ledger_id, bytes(master_key))
-        self._alive[ledger_id] = state
         self.held[ledger_id] = state
         self.changed(state)
         self._evict()
@@ -106,8 +104,8 @@ class LedgerStates:
         """A deleted ledger's tombstone is in the index: memory need not keep its state, which
         hardly anybody asks for again."""
         state = self.held.get(ledger_id)
-        if state is not None and state.is_deleted and not state.watchers:
-            del self.held[ledger_id]
+        if state is not None and state.is_deleted and not state.is_watched:
+            self._let_go(self.held.pop(ledger_id))
 
     def forget(self, ledger_id: int) -> None:
         """A tombstone was dropped: from now on the ledger was never seen."""
@@ -136,9 +134,16 @@ class LedgerStates:
                 return
             ledger_id, state = self.held.popitem(last=False)
             if (
-                state.watchers
+                state.is_watched
                 or ledger_id in self._dirty
                 or ledger_id in self._saving
                 or self._cache.holds(ledger_id)
             ):
                 self.held[ledger_id] = state
+            else:
+                self._let_go(state)
+
+    def _let_go(self, state: LedgerState) -> None:
+        """`state` is no longer in `held`. Only now a weak reference is made: it is gone at once
+        with the state if nobody keeps that, and the garbage collector never sees it."""
+        self._alive[state.ledger_id] = state

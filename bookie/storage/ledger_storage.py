@@ -29,10 +29,11 @@ from bookie.storage.entry_log import EntryLogs
 from bookie.storage.entry_reads import EntryReader
 from bookie.storage.found_logs import FoundLogs
 from bookie.storage.garbage_collector import GarbageCollector
-from bookie.storage.index import Index, KeyValue
+from bookie.storage.index import Index
 from bookie.storage.index_changes import IndexChanges
 from bookie.storage.journal import Journal
 from bookie.storage.journal_release import JournalRelease
+from bookie.storage.key_value import KeyValue
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.replay import Taker
 from bookie.storage.scrubber import Scrubber

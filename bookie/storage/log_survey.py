@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-import trio
-
 from bookie.core.compaction import LogUse
 from bookie.storage.compaction_index import CompactionIndex, LiveBytes
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.index import Index
+from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 
 LEDGERS_PER_STEP = 500
@@ -42,7 +41,7 @@ async def survey_logs(
     live = LiveBytes()
     for _ in places.count_live_bytes(live):
         on_step()
-        await trio.lowlevel.checkpoint()
+        await give_way()
     survey = Survey()
     for log_id in sealed:
         if live.damaged_ledgers and await _may_hold(log_id, live.damaged_ledgers, index):
@@ -64,7 +63,7 @@ async def _may_hold(log_id: int, ledgers: dict[int, None], index: Index) -> bool
         while step := list(islice(every, LEDGERS_PER_STEP)):
             if any(ledger_id in ledgers for ledger_id in step):
                 return True
-            await trio.lowlevel.checkpoint()
+            await give_way()
     except BookieIoError:
         return True
     return False

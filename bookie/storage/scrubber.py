@@ -17,10 +17,12 @@ from bookie.core.integrity import is_entry_of
 from bookie.storage.compaction_index import CompactionIndex
 from bookie.storage.disk import Disk
 from bookie.storage.entry_log import EntryLogs
-from bookie.storage.index import Index, KeyValue, PlacedRun
+from bookie.storage.index import Index, PlacedRun
 from bookie.storage.index_changes import IndexChanges
+from bookie.storage.key_value import KeyValue
 from bookie.storage.log_scan import WINDOW_BYTES, LogScan, Record
 from bookie.storage.storage_meters import ScrubStatistics
+from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 
 _log = logging.getLogger(__name__)
@@ -97,7 +99,7 @@ class Scrubber:
                         return problem
                     seen += 1
                     if seen % _RECORDS_PER_STEP == 0:
-                        await trio.lowlevel.checkpoint()
+                        await give_way()
                     record = await scan.next()
                 damage = await self._needed_behind(log_id, scan)
                 # Or it was written meanwhile: by a compaction, which fills its log step by step.
@@ -126,7 +128,7 @@ class Scrubber:
                 if any(run.log_id == log_id and run.offset >= scan.position for run in runs):
                     return f"no whole record {scan.end_reason}, but entries lie behind it"
                 at = runs[-1].last + 1
-                await trio.lowlevel.checkpoint()
+                await give_way()
         return ""
 
     async def _wait_turn(self, nbytes: int) -> None:

@@ -9,12 +9,12 @@ import struct
 from collections.abc import Callable
 from itertools import islice
 
-import trio
-
 from bookie.core.garbage import GarbageOptions, TombstoneSweep
-from bookie.storage.index import Index, KeyValue
+from bookie.storage.index import Index
 from bookie.storage.index_changes import IndexChanges
+from bookie.storage.key_value import KeyValue
 from bookie.storage.ledger_states import LedgerStates
+from bookie.storage.turns import give_way
 
 _KEY = struct.Struct(">cq")
 _TIME = struct.Struct(">q")
@@ -60,7 +60,7 @@ class Tombstones:
                     and self._sweep.forgets(_TIME.unpack_from(value)[0], self._now_ms())
                 ]
             )
-            await trio.lowlevel.checkpoint()
+            await give_way()
             looked_at += len(step)
             if len(step) == _PER_STEP:
                 self._next_key = step[-1][0] + b"\0"

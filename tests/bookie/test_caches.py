@@ -188,9 +188,9 @@ def test_watchers_are_called_once_and_may_watch_again() -> None:
 
     def watch() -> None:
         calls.append(state.lac)
-        state.watchers.append(watch)
+        state.watch(watch)
 
-    state.watchers.append(watch)
+    state.watch(watch)
     state.advance_lac(3)
     state.advance_lac(3)
     state.advance_lac(2)

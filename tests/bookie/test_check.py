@@ -11,8 +11,9 @@ from crc32c import crc32c
 from bookie.core.compaction import CompactionKind
 from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.storage.check_bookie import check_bookie
-from bookie.storage.index import Index, MemoryKeyValue
+from bookie.storage.index import Index
 from bookie.storage.journal_end import END_FILE
+from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
 from tests.bookie.storage_bottle import Bottle, numbered
 from tests.bookie.test_caches import make_entry

@@ -10,6 +10,7 @@ import random
 
 import pytest
 import trio
+import trio.testing
 
 from bookie.core.compaction import CompactionOptions
 from bookie.core.garbage import GarbageOptions
@@ -129,7 +130,9 @@ async def _check_after(successor: Bottle) -> None:
 
 @pytest.mark.parametrize("aftermath", Aftermath)
 async def test_promises_hold_after_a_crash_at_any_point_of_compactions(
-    aftermath: Aftermath, capsys: pytest.CaptureFixture[str]
+    aftermath: Aftermath,
+    capsys: pytest.CaptureFixture[str],
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     whole = _bottle(CrashDisk(), CrashingKeyValue())
     assert not await is_crashing(_workload, whole)

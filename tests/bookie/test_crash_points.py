@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
 
 from bookie.core.garbage import GarbageOptions
 from bookie.storage.settings import StorageOptions
@@ -135,7 +136,10 @@ async def _check_after(successor: Bottle) -> None:
     ("seed", "counts"), [(0, (1, 1)), (1, (1, 1)), (2, (1, 1)), (3, (2, 3)), (4, (3, 2))]
 )
 async def test_promises_hold_after_power_loss_at_any_point(
-    seed: int, counts: Counts, capsys: pytest.CaptureFixture[str]
+    seed: int,
+    counts: Counts,
+    capsys: pytest.CaptureFixture[str],
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     whole = _bottle(CrashDisk(), counts)
     assert not await is_crashing(_workload, whole)

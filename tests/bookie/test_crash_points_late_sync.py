@@ -117,7 +117,9 @@ async def survivors(bottle: Bottle, promises: Promises) -> int:
 
 
 @pytest.mark.parametrize("aftermath", Aftermath)
-async def test_after_a_crash_at_any_point_a_prefix_is_left(aftermath: Aftermath) -> None:
+async def test_after_a_crash_at_any_point_a_prefix_is_left(
+    aftermath: Aftermath, autojump_clock: trio.testing.MockClock
+) -> None:
     whole = bottle_on(CrashDisk(), CrashingKeyValue())
     await workload(whole, Promises())
     assert whole.disk.steps > 60

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bookie.storage.index import MemoryKeyValue
+from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import (
     BookieIoError,
     LedgerError,

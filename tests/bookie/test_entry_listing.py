@@ -13,7 +13,8 @@ from bookie.core.availability import decode_entries_held
 from bookie.core.caches import WriteCache
 from bookie.storage import entry_listing
 from bookie.storage.entry_listing import list_entries
-from bookie.storage.index import Index, MemoryKeyValue, PlacedRun
+from bookie.storage.index import Index, PlacedRun
+from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
 
 LEDGER = 7

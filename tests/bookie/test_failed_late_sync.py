@@ -14,8 +14,8 @@ from bookie.core.doubt import DoubtStage
 from bookie.core.journal import JournalFailed
 from bookie.core.journal_flush import FlushPolicy
 from bookie.power_loss import noticing_power_loss
-from bookie.storage.index import MemoryKeyValue
 from bookie.testing import small_config
+from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import NoSuchEntry
 from tests.bookie.crash_disk import CrashDisk
 from tests.bookie.storage_bottle import Bottle

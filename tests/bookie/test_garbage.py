@@ -166,7 +166,7 @@ async def test_waiting_long_polls_learn_that_the_ledger_is_gone() -> None:
         await bottle.storage.checkpoint()
         state = bottle.storage.state(1)
         assert state is not None
-        state.watchers.append(lambda: woken.append(True))
+        state.watch(lambda: woken.append(True))
         await bottle.storage.collect_garbage(Metadata(1).is_deleted)
         assert woken == [True]
 
@@ -182,7 +182,7 @@ async def test_memory_does_not_keep_what_is_deleted() -> None:
         assert watched is not None
 
         def watch_again() -> None:
-            watched.watchers.append(watch_again)
+            watched.watch(watch_again)
 
         watch_again()
         await bottle.storage.collect_garbage(Metadata(1, 3).is_deleted)

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.core.ledger_state import LedgerState
-from bookie.storage.index import Index, KeyValue, MemoryKeyValue, PlacedRun
+from bookie.storage.index import Index, PlacedRun
+from bookie.storage.key_value import KeyValue
 from bookie.storage.rocks import MIB, RocksKeyValue, RocksOptions
+from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, InvalidArgument
 from tests.bookie.test_caches import KEY
 
@@ -156,6 +158,7 @@ def test_newest_runs_win_as_in_a_dict(rounds: list[Runs], first: int, last: int)
     offset = 0
     for log_id, runs in enumerate(rounds):
         taken: set[tuple[int, int]] = set()
+        first_seen = {0, 1} - {ledger for ledger, _ in twin}
         placed: list[PlacedRun] = []
         for ledger, begin, count in sorted(runs):
             ids = {(ledger, begin + i) for i in range(count)}
@@ -167,7 +170,7 @@ def test_newest_runs_win_as_in_a_dict(rounds: list[Runs], first: int, last: int)
             for i, length in enumerate(lengths):
                 twin[ledger, begin + i] = (log_id, offset, length)
                 offset += length
-        for _ in index.put_runs(placed):
+        for _ in index.put_runs(placed, first_seen):
             pass
     for ledger in range(2):
         for entry in range(41):
@@ -192,6 +195,29 @@ def test_a_step_names_the_ledger_it_overwrote() -> None:
     later = [PlacedRun(1, 3, 1, 0, array("I", [20])), PlacedRun(1, 10, 1, 0, array("I", [20]))]
     assert list(index.put_runs(later)) == [1, None]
     assert [run.first for run in index.runs(1)] == [0, 3, 4, 10]
+
+
+class _CountedLookups(MemoryKeyValue):
+    lookups = 0
+
+    def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
+        self.lookups += 1
+        return super().floor(key, lowest)
+
+
+def test_a_step_looks_up_few_ledgers_and_none_that_is_new() -> None:
+    """Each look-up may be a read of the disk, and nothing else runs meanwhile."""
+    store = _CountedLookups()
+    index = Index(store)
+    runs = [PlacedRun(ledger, 0, 1, 20 * ledger, array("I", [20])) for ledger in range(95)]
+    assert list(index.put_runs(runs, range(95))) == [None]
+    assert store.lookups == 0
+    later = [PlacedRun(ledger, 1, 2, 20 * ledger, array("I", [20])) for ledger in range(95)]
+    before = 0
+    for _ in index.put_runs(later):
+        assert store.lookups - before <= Index.LOOKUPS_MAX
+        before = store.lookups
+    assert store.lookups == 95
 
 
 def test_large_puts_and_deletes_go_in_batches() -> None:

@@ -9,8 +9,10 @@ import pytest
 from bookie.core.doubt import DoubtStage
 from bookie.core.stored_marks import decode_marks
 from bookie.storage.doubts import read_doubt
-from bookie.storage.index import Index, KeyValue, MemoryKeyValue
+from bookie.storage.index import Index
 from bookie.storage.index_rebuild import IndexRebuild, Rebuilt
+from bookie.storage.key_value import KeyValue
+from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, UnknownLedgerState
 from tests.bookie.storage_bottle import Bottle, numbered
 from tests.bookie.test_caches import KEY

@@ -215,7 +215,7 @@ async def test_a_watched_state_is_not_let_go() -> None:
             bottle.add(ledger, 0)
         state = bottle.storage.state(0)
         assert state is not None
-        state.watchers.append(lambda: None)
+        state.watch(lambda: None)
         await bottle.storage.checkpoint()
         for ledger in range(1, 10):
             bottle.storage.state(ledger)

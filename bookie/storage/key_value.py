@@ -1,0 +1,41 @@
+"""The door behind which the index keeps its records: a sorted map of bytes to bytes.
+
+`rocks` is its real side, `bookie.testing.memory_key_value` the one in memory, for tests, and
+`bookie.testing.key_value` the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+
+class KeyValue(Protocol):
+    """A sorted map of bytes to bytes. Calls are synchronous and quick (memory or block cache);
+    `flush` may take long and is awaited. Nothing is durable before `flush` returns; after a
+    crash the map is the state at the last flush *or any later one*, never a torn batch."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key in [lowest, key], or None."""
+        ...
+
+    def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with first <= key < end, in order. The map may not change meanwhile."""
+        ...
+
+    def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
+        """One atomic batch, no key of which is in both; at most a few hundred pairs, because it
+        holds the interpreter."""
+        ...
+
+    async def flush(self) -> None:
+        """Makes all earlier writes durable."""
+        ...
+
+    async def compact(self) -> None:
+        """Gives space of deleted pairs back."""
+        ...
+
+    def close(self) -> None: ...
