@@ -85,7 +85,8 @@ SCRUB_BYTES_PER_S = setting(
     unit="bytes/s",
     apache="localScrubRateLimit",
     reason="What is read in each ledger directory to find damage while there are other copies"
-    " (Apache counts entries per second); 0 is off. A directory of 1 TiB takes 12 days at 1 MiB/s.",
+    " (Apache counts entries per second), a record counting for 1 KiB or more; 0 is off."
+    " A directory of 1 TiB takes 12 days at 1 MiB/s.",
 )
 
 MAY_BE_ZERO = (

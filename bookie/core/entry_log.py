@@ -33,6 +33,8 @@ RUN_HEADER_BYTES = _RUN_PREFIX.size + _RUN_FIELDS.size
 RUN_ENTRIES_MAX = 1000
 RUN_BYTES_MAX = 512 * 1024
 """Bytes of bodies after which a run ends (one body may exceed it). Bounds a step's copying."""
+RECORD_ENTRIES = 30
+"""A record costs about as much as gathering so many entries."""
 STEP_BYTES = 256 * 1024
 """Bytes that may be copied in one step after a full window was gathered."""
 SORTED_AT_ONCE = 4000
@@ -167,8 +169,7 @@ def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list
                 run = make_run(ledger_id, window[begin], lengths[begin:end], pieces)
                 runs.append(run)
                 bytes_done += run.body_bytes
-                # A record costs about as much as gathering ten entries.
-                entries_done += 10
+                entries_done += RECORD_ENTRIES
                 if bytes_done > STEP_BYTES or entries_done >= RUN_ENTRIES_MAX:
                     yield runs
                     runs, entries_done, bytes_done = [], 0, 0

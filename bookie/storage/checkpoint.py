@@ -31,6 +31,8 @@ class Checkpointer:
     """Makes checkpoints, one at a time; the caller holds the storage's write lock."""
 
     _FREE_ENTRIES = 2000
+    _SMALL_RUNS = 10
+    """So many in one step are small ones. With large ones each step writes, in which others run."""
 
     def __init__(
         self,
@@ -169,7 +171,10 @@ class Checkpointer:
             for run in runs:
                 placed.append(await self._logs.append(run))
                 self.entries_flushed += len(run.lengths)
-            await trio.lowlevel.checkpoint()
+            if len(runs) < self._SMALL_RUNS:
+                await trio.lowlevel.checkpoint()
+            else:
+                await give_way()
         return placed
 
     async def _write_index(

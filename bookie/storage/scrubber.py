@@ -33,6 +33,8 @@ _RUNS_PER_STEP = 100
 _RECORDS_PER_STEP = 32
 """Looked up in the index before others have a turn: with small entries a piece of a log that is
 read at once holds thousands."""
+_RECORD_BYTES_MIN = 1024
+"""What a record counts for in the bound: looking it up takes as long as reading so much."""
 
 
 class Scrubber:
@@ -48,7 +50,7 @@ class Scrubber:
         bytes_per_s: float,
     ) -> None:
         """`index`: the one that is changed, for it knows which logs there are now. `bytes_per_s`:
-        what it reads at most; 0: it does nothing."""
+        what it reads at most, each record counting for a KiB or more; 0: it does nothing."""
         self._disk = disk
         self._index = index
         self._places = CompactionIndex(index, pairs)
@@ -92,7 +94,7 @@ class Scrubber:
         try:
             scan = LogScan(file, log_id, on_read=self._wait_turn)
             record = await scan.next()
-            seen = 0
+            seen, since = 0, scan.position
             while True:
                 while record is not None:
                     if problem := await self._problem_of(scan, record):
@@ -100,6 +102,8 @@ class Scrubber:
                     seen += 1
                     if seen % _RECORDS_PER_STEP == 0:
                         await give_way()
+                        read, since = scan.position - since, scan.position
+                        await self._pace(_RECORDS_PER_STEP * _RECORD_BYTES_MIN - read)
                     record = await scan.next()
                 damage = await self._needed_behind(log_id, scan)
                 # Or it was written meanwhile: by a compaction, which fills its log step by step.
@@ -132,11 +136,15 @@ class Scrubber:
         return ""
 
     async def _wait_turn(self, nbytes: int) -> None:
-        now = trio.current_time()
-        if self._bucket is None:
-            self._bucket = TokenBucket(self._bytes_per_s, WINDOW_BYTES, now)
         self.statistics.bytes_read += nbytes
-        await trio.sleep(self._bucket.take(nbytes, now))
+        await self._pace(nbytes)
+
+    async def _pace(self, nbytes: int) -> None:
+        if nbytes > 0:
+            now = trio.current_time()
+            if self._bucket is None:
+                self._bucket = TokenBucket(self._bytes_per_s, WINDOW_BYTES, now)
+            await trio.sleep(self._bucket.take(nbytes, now))
 
 
 def _strangers(run: PlacedRun, body: bytes) -> str:

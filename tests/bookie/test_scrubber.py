@@ -13,6 +13,7 @@ import trio.testing
 
 from bookie.storage import scrubber
 from bookie.storage.index import Index, PlacedRun
+from bookie.storage.log_scan import WINDOW_BYTES
 from tests.bookie.memory_disk import MemoryFile
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_check import filled
@@ -196,3 +197,23 @@ async def test_others_have_a_turn_while_many_small_records_are_looked_up() -> No
             nursery.cancel_scope.cancel()
     assert looked_up[0] >= ledgers
     assert 0 < most < 100
+
+
+async def test_small_records_count_for_a_kib_each(autojump_clock: trio.testing.MockClock) -> None:
+    """What they cost is to be looked up: a bound on bytes alone let them take a core."""
+    options = replace(
+        OPTIONS, entry_log_bytes_max=1 << 20, write_cache_bytes=1 << 20, scrub_bytes_per_s=20_000
+    )
+    bottle = Bottle(options=options)
+    async with bottle.running():
+        for ledger in range(1, 501):
+            bottle.add(ledger, 0, b"x")
+        await bottle.settle()
+        await bottle.storage.checkpoint()
+        directory = bottle.storage.directories[0]
+        await directory._logs.seal()
+        begun = trio.current_time()
+        await directory.scrubber.round()
+        # The last records are no whole step, and the bucket is full at first.
+        least = (480 * 1024 - WINDOW_BYTES) / 20_000
+        assert trio.current_time() - begun >= least > 10
