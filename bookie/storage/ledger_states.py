@@ -56,9 +56,8 @@ class LedgerStates:
         return state
 
     def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
-        """The state of a ledger of which `get` just gave None; stored by the next checkpoint."""
-        is_known = ledger_id in self.held or ledger_id in self._alive
-        assert not is_known, f"ledger {ledger_id} has a state already"
+        """The state of a ledger seen for the first time; stored by the next checkpoint."""
+        assert self.get(ledger_id) is None, f"ledger {ledger_id} has a state already"
         state = LedgerState(ledger_id, bytes(master_key))
         self.held[ledger_id] = state
         self.changed(state)
