@@ -181,11 +181,12 @@ class Checkpointer:
         self, half: Half, changed: dict[int, LedgerState], runs: list[PlacedRun]
     ) -> None:
         # Before any run that points into these logs: a log without this record may be removed.
-        for log_id, ledgers in self._logs.take_sealed().items():
-            self._index.put_log_ledgers(log_id, ledgers)
-            await give_way()
+        logs = self._logs.take_sealed()
         if self._logs.current_id is not None:
-            self._index.put_log_ledgers(self._logs.current_id, self._logs.current_ledgers)
+            logs[self._logs.current_id] = self._logs.current_ledgers
+        for log_id, ledgers in logs.items():
+            for _ in self._index.put_log_ledgers(log_id, ledgers):
+                await give_way()
         first_seen: set[int] = set()
         for _ in self._index.put_states(self._states_to_store(half, changed, first_seen)):
             await give_way()

@@ -257,7 +257,7 @@ class Compactor:
             async with self._changes.making("noting a compaction log in the index"):
                 # Before any run that points into it: a log without this record may be removed,
                 # and so may one when all ledgers in its record are deleted.
-                self._index.put_log_ledgers(target.log_id, target.ledgers)
+                await self._note_ledgers(target)
             self._target_ledgers = len(target.ledgers)
         for begin in range(0, len(moves), RUNS_PER_HOLD):
             async with self._changes.making("moving entries in the index"):
@@ -265,6 +265,10 @@ class Compactor:
                     self._round.bytes_moved += moved_bytes
                     self._target_moved += moved_bytes
                     await give_way()
+
+    async def _note_ledgers(self, target: CompactionLog) -> None:
+        for _ in self._index.put_log_ledgers(target.log_id, target.ledgers):
+            await give_way()
 
     async def _is_needed(self, log_id: int) -> bool:
         """Whether the index still points into a log all of which should have been moved."""
@@ -305,7 +309,7 @@ class Compactor:
         self._logs.forget_file(target.log_id)
         if self._target_moved:
             async with self._changes.making("noting a compaction log in the index"):
-                self._index.put_log_ledgers(target.log_id, target.ledgers)  # now with all bytes
+                await self._note_ledgers(target)  # now with all bytes
             self._round.bytes_written += target.bytes_written
         else:
             await self._drop([target.log_id], is_counted=False)

@@ -28,7 +28,7 @@ from ledger.errors import BookieIoError
 
 LEDGERS_MAX = 50_000
 """A log with entries of more ledgers is full, too: the index's record of it is held in memory, and
-written as a whole by each checkpoint. That takes 10 ms at most, in which nothing else runs."""
+written as a whole by each checkpoint."""
 _SUFFIX = ".log"
 _log = logging.getLogger(__name__)
 

@@ -199,7 +199,8 @@ class IndexRebuild:
                 )
         finally:
             file.close()
-        index.put_log_ledgers(log_id, ledgers)
+        for _ in index.put_log_ledgers(log_id, ledgers):
+            await trio.lowlevel.checkpoint()
         await self._put_states(index, lacs)
 
     async def _put_states(self, index: Index, lacs: dict[int, int]) -> None:

@@ -29,12 +29,13 @@ _log = logging.getLogger(__name__)
 
 PAUSE_S = 60.0
 """Before the first round, and between two: with few logs a round is short."""
-_RUNS_PER_STEP = 100
-_RECORDS_PER_STEP = 32
-"""Looked up in the index before others have a turn: with small entries a piece of a log that is
-read at once holds thousands."""
+_RUNS_PER_STEP = 50
+_LOOKUPS_PER_STEP = 8
+"""In the index, before others have a turn: about half a millisecond. With small entries a piece of
+a log that is read at once holds thousands of records."""
 _RECORD_BYTES_MIN = 1024
-"""What a record counts for in the bound: looking it up takes as long as reading so much."""
+"""What a record counts for in the bound, and a ledger that is looked for behind the last one:
+looking it up takes as long as reading so much."""
 
 
 class Scrubber:
@@ -100,10 +101,9 @@ class Scrubber:
                     if problem := await self._problem_of(scan, record):
                         return problem
                     seen += 1
-                    if seen % _RECORDS_PER_STEP == 0:
-                        await give_way()
+                    if seen % _LOOKUPS_PER_STEP == 0:
                         read, since = scan.position - since, scan.position
-                        await self._pace(_RECORDS_PER_STEP * _RECORD_BYTES_MIN - read)
+                        await self._pace_lookups(already=read)
                     record = await scan.next()
                 damage = await self._needed_behind(log_id, scan)
                 # Or it was written meanwhile: by a compaction, which fills its log step by step.
@@ -126,14 +126,21 @@ class Scrubber:
 
     async def _needed_behind(self, log_id: int, scan: LogScan) -> str:
         """Whether the index needs anything after the last whole record."""
-        for ledger_id in self._index.log_ledger_ids(log_id):
+        for looked_up, ledger_id in enumerate(self._index.log_ledger_ids(log_id), 1):
             at = 0
             while runs := list(islice(self._index.runs(ledger_id, at), _RUNS_PER_STEP)):
                 if any(run.log_id == log_id and run.offset >= scan.position for run in runs):
                     return f"no whole record {scan.end_reason}, but entries lie behind it"
                 at = runs[-1].last + 1
                 await give_way()
+            if looked_up % _LOOKUPS_PER_STEP == 0:
+                await self._pace_lookups()
         return ""
+
+    async def _pace_lookups(self, already: int = 0) -> None:
+        """After a step of them. `already`: bytes it read, which were paced."""
+        await give_way()
+        await self._pace(_LOOKUPS_PER_STEP * _RECORD_BYTES_MIN - already)
 
     async def _wait_turn(self, nbytes: int) -> None:
         self.statistics.bytes_read += nbytes

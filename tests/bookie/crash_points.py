@@ -7,6 +7,7 @@ code is that of the tests.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from pathlib import Path
@@ -41,9 +42,16 @@ def table(counts: Counter[tuple[str, str]]) -> str:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bookie.crash_points",
+        description="Runs every crash test and says how many crash points were tried.",
+        epilog="All else is for pytest: -n 2 takes two processes, -x ends with the first fault.",
+        allow_abbrev=False,
+    )
+    _, arguments = parser.parse_known_args()
     files = [str(_ROOT / name) for name in FILES]
     plugins = ["-p", "no:cacheprovider", "-p", "tests.crash_plugin"]
-    code = pytest.main(["-q", *plugins, *files, *sys.argv[1:]])
+    code = pytest.main(["-q", *plugins, *files, *arguments])
     sys.stdout.write(
         f"\nBy what was under way:\n{table(TRIED)}\n{TRIED.total()} crash points\n"
         f"\nBy what was left of what was not synced:\n{table(SETTLED)}\n"

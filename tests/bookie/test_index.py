@@ -247,11 +247,11 @@ def test_ledgers_are_listed_in_pages() -> None:
 
 def test_entry_logs_and_their_ledgers() -> None:
     index = Index(store := MemoryKeyValue())
-    index.put_log_ledgers(2, {5: 100, 6: 1})
-    index.put_log_ledgers(1, {})
+    list(index.put_log_ledgers(2, {5: 100, 6: 1}))
+    list(index.put_log_ledgers(1, {}))
     assert index.log_ids() == Index(store).log_ids() == [1, 2]
-    index.put_log_ledgers(9, {})
-    index.put_log_ledgers(3, {})
+    list(index.put_log_ledgers(9, {}))
+    list(index.put_log_ledgers(3, {}))
     assert index.log_ids() == Index(store).log_ids() == [1, 2, 3, 9]
     index.delete_log(3)
     index.delete_log(9)
@@ -261,12 +261,25 @@ def test_entry_logs_and_their_ledgers() -> None:
     assert index.log_ledgers(2) == {}
 
 
+def test_the_record_of_a_log_is_packed_in_steps_and_written_in_the_last() -> None:
+    index = Index(MemoryKeyValue())
+    ledgers = {i: 3 * i for i in range(2 * Index.LEDGERS_PACKED_MAX + 1)}
+    steps = index.put_log_ledgers(7, ledgers)
+    for _ in range(3):
+        next(steps)
+        assert index.log_ledgers(7) == {}
+    next(steps)
+    assert index.log_ledgers(7) == ledgers
+    assert index.log_ids() == [7]
+    assert next(steps, "done") == "done"
+
+
 def test_damaged_records_are_io_errors() -> None:
     store = MemoryKeyValue()
     index = Index(store)
     list(index.put_runs([PlacedRun(1, 0, 1, 0, array("I", [20]))]))
     list(index.put_states([LedgerState(1, KEY)]))
-    index.put_log_ledgers(1, {1: 20})
+    list(index.put_log_ledgers(1, {1: 20}))
     for key, value in list(store.items(b"", b"\xff")):
         store.write([(key, value[:-1])])
     for call in (lambda: index.find(1, 0), lambda: index.state(1), lambda: index.log_ledgers(1)):
