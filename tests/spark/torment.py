@@ -55,9 +55,14 @@ EXPECTED = (
 one task); the last one also when a busy machine took more than ten seconds to start it."""
 
 
-BESIDE_ANOTHER = ("CONCURRENT_STREAM_LOG_UPDATE", "CommitOutOfOrder")
-"""How a query ends that another driver overtook: Spark finds a batch in its log, our sink a later
-batch in its streams. An error unless two drivers had the query at once."""
+BESIDE_ANOTHER = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming queries are concurrently using",
+    "CommitOutOfOrder",
+)
+"""How a query ends that another driver overtook: Spark finds a batch in its log, before it writes
+it or when it gives the file its name, our sink a later batch in its streams. An error unless two
+drivers had the query at once."""
 
 
 LOCKED_OUT = "was locked by other processes"
