@@ -39,7 +39,7 @@ from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from ledger.metastore.layout import layout_of_uri
 from ledger.metastore.ledgers import LedgerStore
-from ledger.metastore.registration import Registration
+from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.runtime.network import Listener, Network
 
@@ -256,7 +256,12 @@ class Bookie:
     async def _register(self, stack: AsyncExitStack) -> None:
         info = BookieInfo(*self.address, {SOFTWARE_PROPERTY: OUR_SOFTWARE}, self.http)
         is_read_only = self.disks.gate.is_read_only
-        registered = self.registry.register(self.bookie_id, info, is_read_only)
+        # One that died at another address holds the id for its timeout, and with SQLite for as
+        # long again as it takes to tell that from a file that nobody could write.
+        takeover_s = max(TAKEOVER_TIMEOUT_S, self.config.session_timeout_ms * 2 / 1000)
+        registered = self.registry.register(
+            self.bookie_id, info, is_read_only, takeover_timeout_s=takeover_s
+        )
         self.registration = await stack.enter_async_context(registered)
 
     async def _follow_disks(self) -> None:

@@ -3,7 +3,7 @@
 Called from one thread at a time for reading, one for heartbeats, and one for the rest. What a
 change committed survives loss of power (WAL with synchronous=FULL). Sessions are rows with a
 heartbeat on the machine's monotonic clock, which all processes share; any process may bury a dead
-one, in the transaction that drops its nodes.
+one (`sqlite_silence.py`), in the transaction that drops its nodes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, No
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
 from ledger.metastore.processes import ProcessIdentity, is_gone
 from ledger.metastore.sqlite_connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
+from ledger.metastore.sqlite_silence import OwnBeats
 from ledger.metastore.sqlite_snapshot import Watched, WatchKey, read_node, snapshot, transaction
 
 APPLICATION_ID = 0x4C535452
@@ -74,6 +75,7 @@ class SqliteFile:
         self._shared_clock_ms = shared_clock_ms
         self._identity = identity
         self._own_session = -1
+        self._beats = OwnBeats(session_timeout_ms)
         check_place(path)
         with self._errors():
             self._db = connect(path, BUSY_TIMEOUT_S)
@@ -240,6 +242,7 @@ class SqliteFile:
         self.expire_dead()
         own = self._identity
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
+            now_ms = self._shared_clock_ms()
             cursor = self._db.execute(
                 "INSERT INTO sessions VALUES(NULL, ?, ?, ?, ?, ?, ?)",
                 (
@@ -247,22 +250,28 @@ class SqliteFile:
                     own.pid_space,
                     own.pid,
                     own.start_ticks,
-                    self._shared_clock_ms(),
+                    now_ms,
                     self._session_timeout_ms,
                 ),
             )
             assert cursor.lastrowid is not None, "an inserted session has an id"
             self._own_session = cursor.lastrowid
+        self._beats.began(now_ms)
         return self._own_session
 
     def beat(self, session: int) -> bool:
         """Says that the session lives; False if others have ended it."""
         with self._errors():
-            cursor = self._pulse.execute(
-                "UPDATE sessions SET heartbeat_ms = ? WHERE id = ?",
-                (self._shared_clock_ms(), session),
-            )
-            return cursor.rowcount == 1
+            # What waits for the lock must not beat with the time of before: it may be dead by then.
+            with transaction(self._pulse, "BEGIN IMMEDIATE"):
+                now_ms = self._shared_clock_ms()
+                cursor = self._pulse.execute(
+                    "UPDATE sessions SET heartbeat_ms = ? WHERE id = ?", (now_ms, session)
+                )
+            if cursor.rowcount == 0:
+                return False
+            self._beats.beat(now_ms)
+            return True
 
     def beat_until_lost(self, session: int, pause: Callable[[], bool]) -> None:
         """Beats until others have ended the session, or `pause`, which waits for a while, gives
@@ -291,17 +300,21 @@ class SqliteFile:
                 return len(dead)
 
     def _dead_sessions(self) -> list[int]:
-        now = self._shared_clock_ms()
+        now_ms = self._shared_clock_ms()
+        own_ms: int | None = None
+        silent_since: dict[int, tuple[int, int]] = {}
         dead = []
-        for session, heartbeat, timeout, *identity in self._db.execute(
+        for session, heartbeat_ms, timeout_ms, *identity in self._db.execute(
             "SELECT id, heartbeat_ms, timeout_ms, boot_id, pid_space, pid, start_ticks"
-            " FROM sessions WHERE id != ?",
-            (self._own_session,),
+            " FROM sessions"
         ):
-            other = ProcessIdentity(*identity)
-            if now - heartbeat > timeout or is_gone(other, self._identity):
+            if session == self._own_session:
+                own_ms = heartbeat_ms
+            elif is_gone(ProcessIdentity(*identity), self._identity):
                 dead.append(session)
-        return dead
+            else:
+                silent_since[session] = (heartbeat_ms, timeout_ms)
+        return dead + self._beats.too_silent(silent_since, own_ms, now_ms)
 
     def _bury(self, session: int) -> None:
         dropped = self._db.execute("DELETE FROM nodes WHERE owner = ?", (session,)).rowcount
