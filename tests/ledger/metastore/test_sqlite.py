@@ -16,6 +16,8 @@ import trio
 
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
 from ledger.metastore import open_store, sqlite_path
+from ledger.metastore.base import Create
+from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.processes import ProcessIdentity, identity_of, is_gone
 from ledger.metastore.sqlite import open_sqlite
 from ledger.metastore.sqlite_file import SqliteFile
@@ -228,6 +230,34 @@ async def test_nobody_is_buried_for_a_silence_that_a_locked_file_imposed(tmp_pat
                 await trio.sleep(0.03)  # longer than a timeout in all: burials come up
         stopped.close()
         assert born == [await two.get(f"/e/{name}") for name in ("one", "two")]
+
+
+async def test_a_successor_elsewhere_gets_the_id_of_one_who_died_in_a_container(
+    tmp_path: Path,
+) -> None:
+    # No /proc tells that he is gone, and the successor has to listen for a timeout first.
+    path = str(tmp_path / "c.db")
+    node = "/ledgers/available/b1"
+    info = BookieInfo("10.0.0.1", 3181)
+    contained = ProcessIdentity(identity_of(os.getpid()).boot_id, "another container", 7, 7)
+    died = SqliteFile(
+        path,
+        session_timeout_ms=600,
+        now_ms=lambda: 0,
+        shared_clock_ms=lambda: time.monotonic_ns() // 1_000_000 - 60_000,
+        identity=contained,
+    )
+    session = died.begin_session()
+    claim = Create(node, encode_info(info), is_ephemeral=True)
+    assert died.commit_together([lambda: died.apply([claim], session)]) == [[0]]
+    died.close()
+    moved = BookieInfo("10.0.0.2", 3181)
+    async with open_sqlite(path, session_timeout_ms=600) as store:
+        registry = BookieRegistry(store)
+        began = trio.current_time()
+        async with registry.register("b1", moved, takeover_timeout_s=20):
+            assert trio.current_time() - began > 0.5
+            assert await registry.available() == {"b1": moved}
 
 
 def test_only_proof_makes_a_process_gone() -> None:
