@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import trio
 
 from connectors.spark.backlog import is_meant, read_metadata, starting_offset
-from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
-from connectors.spark.core.offsets import Offsets, StreamOffset
+from connectors.spark.core.admission import Limits
+from connectors.spark.core.offsets import Offsets, StreamOffset, advances, is_one_reading
 from connectors.spark.core.planner import SegmentRange, ranges_between
 from connectors.spark.followers import Followers
 from connectors.spark.losses import Loss, LossLog, of_truncated, of_vanished
 from connectors.spark.options import Positions, Selection
+from connectors.spark.shares import Span, admitted
 from connectors.spark.stream_places import StreamPlaces
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from stream.at_once import for_each
@@ -48,29 +49,6 @@ class Lag:
     records: int = 0
     nbytes: int = 0
     seconds: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """What is to be read of a stream."""
-
-    places: StreamPlaces
-    begin: StreamOffset
-    end: StreamOffset
-
-    @property
-    def records(self) -> int:
-        return self.end.sequence - self.begin.sequence
-
-    @property
-    def waiting(self) -> Waiting:
-        nbytes = self.places.bytes_between(self.begin, self.end)
-        entry = self.places.landmark_at(self.begin)
-        next_bytes = -(-nbytes // self.records)
-        if entry is not None:
-            slot = self.begin.slot
-            next_bytes = entry.bytes_at(slot + 1) - entry.bytes_at(slot)
-        return Waiting(self.records, nbytes, next_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +128,7 @@ class MicroBatches:
             return start
         ends = {name: replace(span.end, begin=span.begin.begin) for name, span in spans.items()}
         if limits.records_max is not None or limits.bytes_max is not None:
-            ends = await self._admitted(spans, limits)
+            ends, self._turn = await admitted(spans, limits, self._turn)
         kept = {
             name: replace(offset, gone_ms=self._gone_ms(name, offset))
             for name, offset in start.items()
@@ -190,7 +168,7 @@ class MicroBatches:
 
     async def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
         """The records from `start` on and before `end`. Raises DataLoss."""
-        names = [name for name, behind in end.items() if _advances(start.get(name), behind)]
+        names = [name for name, behind in end.items() if advances(start.get(name), behind)]
 
         async def of_one(name: str) -> list[SegmentRange]:
             return await self._ranges_of(name, start.get(name), end[name])
@@ -227,9 +205,9 @@ class MicroBatches:
 
     # Streams that are there
 
-    async def _spans(self, start: Offsets) -> dict[str, _Span]:
+    async def _spans(self, start: Offsets) -> dict[str, Span]:
         """Of all streams of which something is to be read."""
-        spans: dict[str, _Span] = {}
+        spans: dict[str, Span] = {}
         for name, places in list(self.followers.streams.items()):
             end = places.end
             if self._final is not None:
@@ -245,7 +223,7 @@ class MicroBatches:
             else:
                 begin = await places.first()
             if begin.sequence < end.sequence:
-                spans[name] = _Span(places, begin, end)
+                spans[name] = Span(places, begin, end)
         return spans
 
     async def _available(
@@ -258,27 +236,13 @@ class MicroBatches:
         if first.sequence > end.sequence:
             first = end
         loss = await of_truncated(places, offset, first)
-        if loss is None:
+        if loss is not None:
+            self._losses.meet(loss)
+        elif first.sequence != offset.sequence:
             return offset
-        self._losses.meet(loss)
-        return replace(first, begin=offset.begin)
-
-    async def _admitted(
-        self, spans: Mapping[str, _Span], limits: Limits
-    ) -> dict[str, StreamOffset]:
-        admission = admit({name: s.waiting for name, s in spans.items()}, limits, self._turn)
-        names = list(admission.shares)
-
-        async def of_one(name: str) -> StreamOffset:
-            return await _end_of_share(
-                spans[name], admission.shares[name], must_go_on=name == admission.first
-            )
-
-        ends = dict(zip(names, await for_each(names, of_one), strict=True))
-        self._turn = _next_turn(admission, spans, ends)
-        for name, span in spans.items():
-            ends.setdefault(name, span.begin)
-        return {name: replace(end, begin=spans[name].begin.begin) for name, end in ends.items()}
+        return replace(
+            first, begin=offset.begin
+        )  # its segment may be purged: no place to count from
 
     # Streams that are gone
 
@@ -320,7 +284,7 @@ class MicroBatches:
         self, name: str, start: StreamOffset | None, end: StreamOffset
     ) -> list[SegmentRange]:
         places = self._there(name, end) or await self._not_meant(name, end)
-        if start is not None and start.created_ms != end.created_ms:
+        if start is not None and not is_one_reading(start, end):
             start = None
         if places is None:
             first = end.begin if start is None else start.sequence
@@ -358,25 +322,6 @@ class MicroBatches:
         return first
 
 
-def _advances(start: StreamOffset | None, end: StreamOffset) -> bool:
-    if start is None or start.created_ms != end.created_ms:
-        return end.begin < end.sequence
-    return start.sequence < end.sequence
-
-
-async def _end_of_share(span: _Span, share: Share, *, must_go_on: bool) -> StreamOffset:
-    """The last offset that the share allows. If it `must_go_on` a record passes in any case."""
-    places, begin, end = span.places, span.begin, span.end
-    found = end
-    if share.nbytes is not None and places.bytes_between(begin, end) > share.nbytes:
-        found = await places.ahead(begin, end, share.nbytes)
-    if found.sequence - begin.sequence > share.records:
-        found = await places.at_sequence(begin.sequence + share.records)
-    if found.sequence <= begin.sequence:
-        found = await places.at_sequence(begin.sequence + 1) if must_go_on else begin
-    return found
-
-
 def _is_of(offset: StreamOffset | None, places: StreamPlaces) -> bool:
     return offset is not None and offset.created_ms == places.metadata.created_ms
 
@@ -387,13 +332,3 @@ async def _first_or_end(places: StreamPlaces) -> StreamOffset:
         return await places.first()
     except LedgerError:
         return replace(places.end, begin=places.end.sequence)
-
-
-def _next_turn(
-    admission: Admission, spans: Mapping[str, _Span], ends: Mapping[str, StreamOffset]
-) -> str:
-    """The first stream that got less than a record, else whose turn it is."""
-    for name in ends:
-        if ends[name].sequence <= spans[name].begin.sequence:
-            return name
-    return admission.turn

@@ -1,5 +1,7 @@
-"""A query as Spark runs it, without Spark: offsets are logged before a micro-batch is read, and a
-query that is started again reads from its log."""
+"""A query as Spark runs it, without Spark: the end of a micro-batch is logged before it is read,
+and a query that is started again reads from its log. Where it began is not in the log: Spark asks
+for that again whenever it needs it, until the second micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,7 @@ class Query:
         self.seen: list[list[Seen]] = []
         """By micro-batch."""
         self.followed_max = followed_max
+        self._began: Offsets | None = None
         self._selection = read.selection
 
     @asynccontextmanager
@@ -67,25 +70,31 @@ class Query:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(followers.run)
             if not self.log:
-                self._write(await self.batches.initial())
+                self._began = await self.batches.initial()
             yield self
             nursery.cancel_scope.cancel()
 
     @property
     def position(self) -> Offsets:
-        return Offsets.from_json(json.loads(self.log[-1]))
+        if not self.log:
+            assert self._began is not None, "the query was not started"
+            return Offsets.from_json(json.loads(json.dumps(self._began.to_json())))
+        return self._logged(-1)
 
     async def step(self, limits: Limits = NO_LIMITS, waited_ms: int = 0) -> list[Seen] | None:
         """The next micro-batch; None if there is none."""
         start = self.position
         end = await self.batches.latest(start, limits, waited_ms)
         if end is start:
+            if not self.log:
+                self._write(end)  # the first micro-batch is done in any case
+                assert await self.batches.ranges(await self.batches.initial(), self.position) == []
             return None
         assert end.to_json() != start.to_json(), "an offset that is no other begins a micro-batch"
         self._write(end)
         # Spark plans a micro-batch again when it is started again, and must get the same one.
         ranges = await self.batches.ranges(start, self.position)
-        assert await self.batches.ranges(start, self.position) == ranges
+        assert await self.batches.ranges(await self.start_of_last(), self.position) == ranges
         rows = await self._read(ranges, end)
         self.seen.append(rows)
         self.batches.forget_before(end)
@@ -100,8 +109,15 @@ class Query:
 
     async def again(self) -> list[Seen]:
         """The last micro-batch once more, as after a crash before its commit."""
-        start, end = (Offsets.from_json(json.loads(text)) for text in self.log[-2:])
-        return await self._read(await self.batches.ranges(start, end), end)
+        end = self._logged(-1)
+        return await self._read(await self.batches.ranges(await self.start_of_last(), end), end)
+
+    async def start_of_last(self) -> Offsets:
+        """Of the last micro-batch: as Spark asks for it."""
+        return self._logged(-2) if len(self.log) > 1 else await self.batches.initial()
+
+    def _logged(self, index: int) -> Offsets:
+        return Offsets.from_json(json.loads(self.log[index]))
 
     async def _read(self, ranges: list[SegmentRange], end: Offsets) -> list[Seen]:
         rows: list[Seen] = []

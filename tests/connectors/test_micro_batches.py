@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -10,12 +9,12 @@ import trio
 
 from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
-from connectors.spark.core.offsets import Offsets
 from connectors.spark.lag import lag_of
 from ledger.metastore.base import Node
 from stream.core.position import Position
 from tests.connectors.query_world import Query, Seen, by_stream
 from tests.connectors.small_worlds import a_world, all_of, append, told
+from tests.stream.whole_streams import read_all
 
 # Limits
 
@@ -49,8 +48,8 @@ def test_micro_batches_keep_their_limits_and_lose_nothing(limits: Limits) -> Non
 
 async def bytes_of(query: Query) -> int:
     """Stored bytes of the last micro-batch."""
-    start, end = (Offsets.from_json(json.loads(text)) for text in query.log[-2:])
-    return sum(each.nbytes for each in await query.batches.ranges(start, end))
+    ranges = await query.batches.ranges(await query.start_of_last(), query.position)
+    return sum(each.nbytes for each in ranges)
 
 
 def test_streams_share_a_limit_fairly() -> None:
@@ -321,5 +320,54 @@ def test_a_planned_micro_batch_keeps_the_rows_of_a_stream_that_is_not_meant_any_
             again = Query(namespace.client, query.log, streams="n/a")
             async with again.running():
                 assert await again.again() == query.seen[0]
+
+    told(story)
+
+
+@pytest.mark.parametrize("position", ["end=10", "latest", "cursor=c", "earliest"])
+def test_the_first_micro_batch_is_the_same_though_its_beginning_is_asked_for_again(
+    position: str,
+) -> None:
+    # Spark does not keep it: it asks once more after it has stored the end, and after restarts.
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a") as namespace, namespace.writer("a") as writer:
+            await writer.append_many([b"%d" % n for n in range(30)])
+            everything = await read_all(namespace, "a")
+            async with namespace.cursor("a", "c") as cursor:
+                cursor.advance(everything[12])
+            log: list[str] = []
+            query = Query(namespace.client, log, stream="n/a", startingPosition=position)
+            async with query.running():
+                began = query.position["n/a"].sequence
+                await writer.append_many([b"%d" % n for n in range(30, 50)])
+                await trio.sleep(1)
+                rows = await query.step()
+            assert rows is not None
+            assert [row.sequence for row in rows] == list(range(began, 50))
+            await writer.append_many([b"%d" % n for n in range(50, 90)])
+            async with namespace.cursor("a", "c") as cursor:
+                cursor.advance(everything[25])
+            await trio.sleep(1)
+            again = Query(namespace.client, log, stream="n/a", startingPosition=position)
+            async with again.running():
+                assert await again.again() == rows
+                assert await again.step() is not None
+            assert [row.sequence for row in again.seen[0]] == list(range(50, 90))
+
+    told(story)
+
+
+def test_one_large_record_at_the_beginning_takes_from_the_others_shares() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a", "b") as namespace:
+            async with namespace.writer("a") as writer:
+                await writer.append(bytes(40_000))
+                for _ in range(300):
+                    await writer.append(bytes(10))
+            await append(namespace, "b", 20_000)
+            query = Query(namespace.client, [], streamPattern="n/*")
+            async with query.running():
+                assert await query.step(Limits(bytes_max=50_000)) is not None
+                assert 40_000 < await bytes_of(query) <= 50_000
 
     told(story)

@@ -44,6 +44,23 @@ class StreamOffset:
         return Position(self.segment, self.entry, self.slot)
 
 
+def is_one_reading(start: StreamOffset, end: StreamOffset) -> bool:
+    """Whether both are of one stream, and of one reading of it.
+
+    Spark does not keep where a query began: for its first micro-batch it asks for the initial
+    offset once more after it has stored the end, and again after each restart. "The last ten
+    records", or the first that retention has left, are others by then; the end knows better.
+    """
+    return start.created_ms == end.created_ms and start.begin == end.begin
+
+
+def advances(start: StreamOffset | None, end: StreamOffset) -> bool:
+    """Whether anything is to be read of a stream before `end`; None: it begins with this."""
+    if start is None or not is_one_reading(start, end):
+        return end.begin < end.sequence
+    return start.sequence < end.sequence
+
+
 _OPTIONAL = "gone_ms"
 _FIELDS = tuple(field.name for field in fields(StreamOffset) if field.name != _OPTIONAL)
 
