@@ -8,7 +8,7 @@ import trio
 from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
 from connectors.spark.losses import DataLoss
-from stream import Janitor, NoSuchStream
+from stream import Janitor, NoSuchStream, Position
 from stream.trash import delete
 from tests.connectors.query_world import Query, by_stream
 from tests.connectors.small_worlds import a_world, all_of, append, told
@@ -266,3 +266,59 @@ def test_a_query_outlives_a_store_that_is_away_for_a_while() -> None:
 
 
 # Everything at once
+
+
+def test_what_retention_took_of_the_first_micro_batch_before_its_repeat_is_a_loss() -> None:
+    # Spark asks for the initial offset again, and the earliest record is another one by then.
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a") as namespace:
+            for _ in range(3):
+                await append(namespace, "a", 10)
+            everything = await read_all(namespace, "a")
+            log: list[str] = []
+            query = Query(namespace.client, log, stream="n/a")
+            async with query.running():
+                await query.step(Limits(records_max=25))
+            await namespace.truncate("a", everything[20].position)
+            strict = Query(namespace.client, log, stream="n/a")
+            async with strict.running():
+                with pytest.raises(DataLoss, match="sequences 0 to 19"):
+                    await strict.again()
+            lenient = Query(namespace.client, log, stream="n/a", fail_on_data_loss=False)
+            async with lenient.running():
+                assert [row.sequence for row in await lenient.again()] == list(range(20, 25))
+                assert lenient.losses.records == 20
+            await append(namespace, "a", 10)
+            await namespace.truncate("a", (await read_all(namespace, "a"))[10].position)
+            gone = Query(namespace.client, log, stream="n/a", fail_on_data_loss=False)
+            async with gone.running():
+                assert await gone.again() == []
+                await gone.drain()
+            assert [row.sequence for row in gone.seen[0]] == list(range(30, 40))
+            assert gone.losses.records == 30
+
+    told(story)
+
+
+def test_a_segment_that_was_read_and_purged_leaves_no_room_in_the_limit_of_bytes() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a") as namespace:
+            await append(namespace, "a", 500)
+            query = Query(namespace.client, [], stream="n/a")
+            async with query.running():
+                await query.drain()
+                await append(namespace, "a", 500)
+                await trio.sleep(1)
+                await namespace.truncate("a", Position(2, 0, 0))
+                await trio.sleep(100)
+                await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
+                await trio.sleep(1)
+                known = query.batches.followers.streams["n/a"].metadata
+                assert [each.number for each in known.segments] == [2]
+                assert await query.step(Limits(bytes_max=1000)) is not None
+                ranges = await query.batches.ranges(await query.start_of_last(), query.position)
+                assert 500 < sum(each.nbytes for each in ranges) <= 1000
+                await query.drain(Limits(bytes_max=1000))
+            assert len([row for batch in query.seen for row in batch]) == 1000
+
+    told(story)
