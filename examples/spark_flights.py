@@ -202,6 +202,11 @@ def main() -> None:
         )
         register(spark)
         with Namespace.connect(cluster, "demo", create=True) as namespace:
+            if "flights" in namespace.list_streams():
+                raise SystemExit(
+                    f"{FLIGHTS} is there already, and would be counted twice. Delete it and "
+                    f"{DELAYS} (ledgerstream stream delete), or name another cluster"
+                )
             namespace.ensure_stream("flights")
         try:
             run(spark, cluster, all_flights, Path(directory) / "checkpoint")

@@ -151,7 +151,7 @@ async def _plan_once(client: LedgerClient, options: ReadOptions, bounds: Bounds)
     tasks = plan(
         await batch_ranges(client, options, losses, bounds),
         task_bytes_max=options.max_bytes_per_task,
-        tasks_min=options.min_tasks or 1,
+        tasks_min=options.min_tasks or options.default_tasks,
     )
     pieces = await make_pieces(
         client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,

@@ -40,7 +40,10 @@ class LedgerstreamDataSource(DataSource):
         """The columns of the option `columns`, or all; asked for if the user gave no schema."""
         _check_here()
         options = ReadOptions.parse(self.options, os.environ, is_streaming=None)
-        _check_exist(options.cluster, options.selection)
+        # A query that may lose records goes on without a stream that is gone; a new one, and a
+        # batch, are refused later.
+        may_be_gone = not options.fail_on_data_loss
+        _check_exist(options.cluster, options.selection, may_be_gone=may_be_gone)
         return read_schema(None, options.columns)
 
     def reader(self, schema: StructType) -> LedgerstreamReader:
@@ -117,10 +120,12 @@ def _check_here() -> None:
     check_pyarrow()
 
 
-def _check_exist(cluster: str, selection: Selection, *, may_be_none: bool = True) -> None:
+def _check_exist(
+    cluster: str, selection: Selection, *, may_be_none: bool = True, may_be_gone: bool = False
+) -> None:
     from connectors.spark.existence import check_exist
 
-    check_exist(cluster, selection, may_be_none=may_be_none)
+    check_exist(cluster, selection, may_be_none=may_be_none, may_be_gone=may_be_gone)
 
 
 def _check_target(options: WriteOptions) -> None:

@@ -27,16 +27,19 @@ ANSWER_TIMEOUT_S = 20.0
 _SHOWN_MAX = 5
 
 
-def check_exist(cluster: str, selection: Selection, *, may_be_none: bool = True) -> None:
+def check_exist(
+    cluster: str, selection: Selection, *, may_be_none: bool = True, may_be_gone: bool = False
+) -> None:
     """Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
 
     Args:
         may_be_none: whether it is fine that no stream matches a pattern.
+        may_be_gone: whether it is fine that streams which are named are not there.
     """
     _check_file(cluster)
     begun_s = time.monotonic()
     try:
-        kept(cluster).run(_check, selection, may_be_none)
+        kept(cluster).run(_check, selection, may_be_none, may_be_gone)
     except trio.TooSlowError:
         raise MetadataUnavailable(
             f"cluster {cluster}: its metadata store took the connection and did not answer in "
@@ -60,12 +63,14 @@ def _check_file(cluster: str) -> None:
         )
 
 
-async def _check(client: LedgerClient, selection: Selection, may_be_none: bool) -> None:
+async def _check(
+    client: LedgerClient, selection: Selection, may_be_none: bool, may_be_gone: bool
+) -> None:
     with trio.fail_after(ANSWER_TIMEOUT_S):
         store = StreamStore(client.store)
         for namespace, patterns in selection.by_namespace().items():
             await _check_namespace(store, namespace)
-            for stream in patterns.names:
+            for stream in () if may_be_gone else patterns.names:
                 if not await _is_there(store, namespace, stream):
                     raise await _no_stream(store, namespace, stream)
             if patterns.patterns and not may_be_none:

@@ -40,11 +40,14 @@ class Lag:
     """By full name, "demo/clicks#2"; those without any are not there."""
 
 
-def lag_of(progress: Mapping[str, Any]) -> Lag | None:
+def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
     """The lag in a `StreamingQueryProgress`, such as `query.lastProgress`, or in its JSON as dict.
 
-    All sources of the format "ledgerstream" together; None if there is none that reported.
+    All sources of the format "ledgerstream" together; None if there is none that reported, or no
+    progress yet.
     """
+    if progress is None:
+        return None
     found = [
         report
         for source in progress.get("sources") or ()

@@ -6,10 +6,12 @@ Error messages and the tables of docs/spark.md are made from it; reading the val
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from connectors.spark.option_values import START_FORMS, STREAM_FORM
 from connectors.spark.option_values import nearest as nearest
+from ledger.errors import InvalidArgument
 
 
 class Where(enum.Enum):
@@ -63,7 +65,8 @@ READ_OPTIONS = (
     Option("maxBytesPerTask", "128m", _SIZE, "a task reads about so much at most"),
     Option(
         "minTasks", "Spark's default parallelism after `register(spark)`, else 1", _COUNT,
-        "what there is to read is cut into so many pieces at least",
+        "what there is to read is cut into so many pieces at least, of whole entries; the default "
+        "makes none of less than 256 KiB of a micro-batch",
     ),
     Option(
         "maxRecordsPerTrigger", "no limit", _COUNT,
@@ -131,6 +134,16 @@ WRITE_OPTIONS = (
         "a task may write to so many streams; more is an error",
     ),
 )  # fmt: skip
+
+
+def check_no_table(names: Collection[str]) -> None:
+    """Raises InvalidArgument for the options (in lower case) of a table of Spark's catalog."""
+    if "provider" in names and any(name.startswith("option.") for name in names):
+        raise InvalidArgument(
+            "streams cannot be tables of Spark's catalog: Spark hands over no options when such a "
+            "table is read. Cure: CREATE TEMPORARY VIEW name USING ledgerstream OPTIONS (...)"
+        )
+
 
 OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname"})
 """What Spark passes on to a source or sink though it is meant for Spark itself."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from ledger.errors import InvalidArgument
 from stream.core.amounts import parse_duration_ms, parse_size_bytes
 from stream.core.names import check_name
-from stream.core.position import FromSequence, FromTime, Position, Start, parse_start
+from stream.core.position import FromEnd, FromSequence, FromTime, Position, Start, parse_start
 
 STREAM_FORM = "NAMESPACE/STREAM, like demo/clicks, or one partition of it, demo/clicks#2"
 START_FORMS = (
@@ -23,6 +23,8 @@ START_FORMS = (
 )
 _SPARK_SIZE = re.compile(r"(\d{1,15})\s*([kmgt])", re.ASCII | re.IGNORECASE)
 _POWER = {"k": 10, "m": 20, "g": 30, "t": 40}
+_NO_MILLISECONDS = range(10**7, 10**10)
+"""Nothing was appended in early 1970: these are seconds, or a date without dashes."""
 _TIMES = ("time=", "event-time=")
 
 
@@ -56,8 +58,14 @@ def start(text: str) -> Start:
     word = text.strip()
     for prefix in _TIMES:
         rest = word.removeprefix(prefix)
-        if rest is not word and not rest.isdigit():
-            return parse_start(f"{prefix}{_milliseconds(rest)}")
+        if rest is not word:
+            if not rest.isdigit():
+                return parse_start(f"{prefix}{_milliseconds(rest)}")
+            if prefix == "time=" and int(rest[:20]) in _NO_MILLISECONDS:
+                raise InvalidArgument(
+                    f"{rest} milliseconds are a time in 1970: write seconds as {rest}000, and a "
+                    f"date as 2026-01-31"
+                )
     if word.lower() in ("earliest", "latest") or ":" in word or "=" in word:
         try:
             return parse_start(word)
@@ -114,6 +122,8 @@ def is_behind(start: Start, end: Start) -> bool:
             return first > behind
         case (FromTime(append_time_ms=first), FromTime(append_time_ms=behind)):
             return first > behind
+        case (FromEnd(records=first), FromEnd(records=behind)):
+            return first < behind
     return False
 
 

@@ -17,6 +17,7 @@ from connectors.spark.option_table import (
     WRITE_OPTIONS,
     Option,
     Where,
+    check_no_table,
     nearest,
 )
 from connectors.spark.schema import COLUMNS, SORT_COLUMNS
@@ -80,7 +81,9 @@ class ReadOptions:
     """As the option names them; None: all. What counts is the schema Spark hands over."""
     max_bytes_per_task: int = 128 << 20
     min_tasks: int | None = None
-    """None: nobody said, and Spark's default parallelism is not known."""
+    """As the option says."""
+    default_tasks: int = 1
+    """Spark's default parallelism, if it is known."""
     max_records_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     min_records_per_trigger: int | None = None
@@ -114,7 +117,7 @@ class ReadOptions:
         if minimum is not None and maximum is not None and minimum > maximum:
             raise InvalidArgument(
                 f"option minRecordsPerTrigger={minimum} is over maxRecordsPerTrigger={maximum}: "
-                f"no micro-batch could have both"
+                f"no micro-batch could have both. Lower the minimum"
             )
         tasks = environment.get(TASKS_VARIABLE, "")
         selection = _selection(given)
@@ -126,8 +129,8 @@ class ReadOptions:
             ending=given.positions("endingPosition", LATEST),
             columns=given.get("columns", _columns),
             max_bytes_per_task=given.value("maxBytesPerTask", option_values.size_bytes, 128 << 20),
-            min_tasks=given.get("minTasks", option_values.count)
-            or (int(tasks) if tasks.isdigit() else None),
+            min_tasks=given.get("minTasks", option_values.count),
+            default_tasks=int(tasks) if tasks.isdigit() else 1,
             max_records_per_trigger=maximum,
             max_bytes_per_trigger=given.get("maxBytesPerTrigger", option_values.size_bytes),
             min_records_per_trigger=minimum,
@@ -205,6 +208,7 @@ class _Given:
         self._texts = {name.lower(): str(options[name]) for name in options}
         self._table = {option.name.lower(): option for option in table}
         names = [option.name for option in table]
+        check_no_table(self._texts)
         for name in options:
             if name.lower() in OF_SPARK:
                 continue
@@ -245,8 +249,9 @@ class _Given:
         cluster = (self.text("cluster") or environment.get(CLUSTER_VARIABLE, "")).strip()
         if not cluster:
             raise InvalidArgument(
-                f"option cluster is missing, and {CLUSTER_VARIABLE} is not set where the driver "
-                f"runs: give {self._table['cluster'].forms}"
+                f"option cluster is missing, and {CLUSTER_VARIABLE} is not in the environment of "
+                f"Spark's driver (where a session runs already, it counts from register(spark) "
+                f"on): give {self._table['cluster'].forms}"
             )
         return cluster
 

@@ -1,18 +1,20 @@
 """`register(spark)`: makes the format "ledgerstream" known to one session.
 
-It also tells the Python processes that plan in this session how parallel Spark is, and warns if
-they are another Python than this one, which is the commonest reason why they cannot import us.
+It also tells the Python processes that plan in this session how parallel Spark is and which cluster
+is the default, and warns if they are another Python than this one, which is the commonest reason
+why they cannot import us.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.spark.options import TASKS_VARIABLE, TERMINAL_VARIABLE
+from connectors.spark.options import CLUSTER_VARIABLE, TASKS_VARIABLE, TERMINAL_VARIABLE
 from connectors.spark.version import check_pyarrow, check_pyspark, check_version, is_remote
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ def register(spark: SparkSession) -> None:
         context = spark.sparkContext
         _check_python(context)
         context.environment[TASKS_VARIABLE] = str(context.defaultParallelism)
+        if CLUSTER_VARIABLE in os.environ:
+            # Spark's processes have the environment of when the session was made.
+            context.environment[CLUSTER_VARIABLE] = os.environ[CLUSTER_VARIABLE]
         context.environment[TERMINAL_VARIABLE] = "1" if sys.stderr.isatty() else ""
     spark.dataSource.register(LedgerstreamDataSource)
 

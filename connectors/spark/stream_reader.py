@@ -6,7 +6,6 @@ the options. Answers at once when nothing happened. Nothing unconfirmed is ever 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from connectors.spark.followers import Followers
 from connectors.spark.kept_client import Running, kept
 from connectors.spark.losses import LossLog
 from connectors.spark.micro_batches import MicroBatches
-from connectors.spark.options import TASKS_VARIABLE, ReadOptions, Selection
+from connectors.spark.options import ReadOptions, Selection
 from connectors.spark.pieces import Piece, make_pieces, read_piece
 from connectors.spark.plain_errors import plain_errors
 from connectors.spark.prompt_acks import acknowledge_at_once
@@ -110,7 +109,8 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 return start
         begin = Offsets.from_json(start)
         self._follow(begin)
-        self._check_named(begin)
+        if self._options.fail_on_data_loss:
+            self._check_named(begin)  # else it goes on without those that were purged meanwhile
         limits = self._limits_of(limit)
         version = self._batches.followers.version
         waited_ms = int((now_s - self._advanced_s) * 1000)
@@ -288,8 +288,8 @@ async def _pieces(
         tasks = plan(
             await batches.ranges(start, end),
             task_bytes_max=options.max_bytes_per_task,
-            tasks_min=options.min_tasks or 1,
-            task_bytes_min=SMALL_TASK_BYTES if _is_default(options.min_tasks) else 0,
+            tasks_min=options.min_tasks or options.default_tasks,
+            task_bytes_min=SMALL_TASK_BYTES if options.min_tasks is None else 0,
         )
         return await make_pieces(
             client, options.cluster, tasks, rows_per_batch=options.rows_per_batch,
@@ -298,7 +298,3 @@ async def _pieces(
 
     # What was purged between the two is not in the ranges of the next look.
     return await batches.steadily(planned)
-
-
-def _is_default(tasks: int | None) -> bool:
-    return tasks is None or str(tasks) == os.environ.get(TASKS_VARIABLE)

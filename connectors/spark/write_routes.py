@@ -74,9 +74,15 @@ async def look_up(client: LedgerClient, target: Target, *, may_be_missing: bool)
         return TargetStream(policy)
     if may_be_missing and parse_partition(target.stream) is None:
         return TargetStream(policy, is_missing=True)
+    cure = (
+        f"create it (ledgerstream stream create {target}), or set the option createStreams to true"
+    )
+    partition = parse_partition(target.stream)
+    if partition is not None:
+        whole = f"{target.namespace}/{partition.stream}"
+        cure = f"name the stream ({whole}), and create it with so many partitions if it has fewer"
     raise NoSuchStream(
-        f"there is no stream {target.stream!r} in namespace {target.namespace!r}. Cure: create it "
-        f"(ledgerstream stream create {target}), or set the option createStreams to true"
+        f"there is no stream {target.stream!r} in namespace {target.namespace!r}. Cure: {cure}"
     )
 
 

@@ -50,6 +50,12 @@ def test_what_is_there_is_fine(cluster: str) -> None:
     check_exist(cluster, Selection(patterns=("demo/orders-*",)), may_be_none=False)
 
 
+def test_what_may_be_gone_is_fine_but_its_namespace_is_there(cluster: str) -> None:
+    check_exist(cluster, named("demo/clicks", "demo/gone"), may_be_gone=True)
+    with pytest.raises(NoSuchNamespace):
+        check_exist(cluster, named("dmo/clicks"), may_be_gone=True)
+
+
 @pytest.mark.parametrize(
     ("selection", "error", "words"),
     [

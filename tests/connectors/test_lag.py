@@ -49,6 +49,7 @@ def test_several_sources_are_added_and_others_passed_over() -> None:
 
 def test_where_nothing_is_reported_there_is_no_lag() -> None:
     assert lag_of({}) is None
+    assert lag_of(None) is None  # as `lastProgress` before the first micro-batch
     assert lag_of(progress()) is None
     for latest in (None, "null", "7", "{}", '{"streams": {}}', "not json"):
         assert lag_of(progress({"latestOffset": latest})) is None

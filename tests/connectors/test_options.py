@@ -160,6 +160,10 @@ def test_streams_are_named_in_one_of_four_ways() -> None:
         ({"startingPosition": "1:2"}, ["1:2", "three numbers"]),
         ({"startingPosition": "time=noon"}, ["'noon'", "2026-01-31T12:00:00Z"]),
         ({"startingPosition": "time=1960-01-01"}, ["before 1970"]),
+        ({"startingPosition": "time=1767225600"}, ["in 1970", "1767225600000"]),
+        ({"startingPosition": "time=20260131"}, ["in 1970", "2026-01-31"]),
+        ({"startingPosition": "end=5", "endingPosition": "end=10"}, ["would read nothing"]),
+        ({"provider": "x", "option.stream": "a/b"}, ["catalog", "CREATE TEMPORARY VIEW"]),
         ({"startingPosition": '{"demo/clicks": 7}'}, ["7", "no text"]),
         ({"startingPosition": '{"demo/clicks": '}, ["JSON object"]),
         ({"startingPosition": '{"demo/views": "earliest"}'}, ["demo/views, which is not read"]),
@@ -202,7 +206,10 @@ def test_what_is_wrong_is_said(options: dict[str, str], words: list[str]) -> Non
     [
         ({"endingPosition": "end=5"}, ["only in read", "availableNow"]),
         ({"progress": "true"}, ["progress='true'", "only in read"]),
-        ({"minRecordsPerTrigger": "9", "maxRecordsPerTrigger": "8"}, ["9", "8", "no micro-batch"]),
+        (
+            {"minRecordsPerTrigger": "9", "maxRecordsPerTrigger": "8"},
+            ["9", "8", "no micro-batch", "Lower"],
+        ),
         ({"maxTriggerDelay": "soon"}, ["maxTriggerDelay='soon'", "no duration", "1m30s"]),
         ({"maxBytesPerTrigger": "-1"}, ["maxBytesPerTrigger='-1'"]),
     ],
@@ -230,8 +237,10 @@ def test_the_cluster_comes_from_the_option_or_the_environment() -> None:
 
 def test_spark_says_how_parallel_it_is() -> None:
     assert read({}).min_tasks is None
-    assert read({}, {**HERE, TASKS_VARIABLE: "16"}).min_tasks == 16
-    assert read({"minTasks": "3"}, {**HERE, TASKS_VARIABLE: "16"}).min_tasks == 3
+    assert read({}).default_tasks == 1
+    known = {**HERE, TASKS_VARIABLE: "16"}
+    assert (read({}, known).min_tasks, read({}, known).default_tasks) == (None, 16)
+    assert read({"minTasks": "16"}, known).min_tasks == 16
 
 
 def test_options_of_a_sink() -> None:

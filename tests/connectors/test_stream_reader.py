@@ -12,14 +12,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from connectors.spark.options import ReadOptions
 from connectors.spark.schema import read_schema
 from connectors.spark.stream_reader import LedgerstreamStreamReader
+from stream.errors import NoSuchStream
 from tests.spark.streams import Streams
 
 pytestmark = pytest.mark.system
 
 
 @contextmanager
-def reader_of(streams: Streams, stream: str) -> Iterator[LedgerstreamStreamReader]:
-    given = {"cluster": streams.cluster, "stream": stream, "startingPosition": "earliest"}
+def reader_of(streams: Streams, *names: str, **others: str) -> Iterator[LedgerstreamStreamReader]:
+    given = {"cluster": streams.cluster, "streams": ",".join(names), **others}
+    given.setdefault("startingPosition", "earliest")
     options = ReadOptions.parse(given, {}, is_streaming=True)
     reader = LedgerstreamStreamReader(options, read_schema(None, options.columns))
     try:
@@ -44,6 +46,28 @@ def test_what_was_sealed_is_there_when_it_is_asked_for(streams: Streams) -> None
             assert sequence(offset, stream) == count
             again = reader.latestOffset(offset, ReadAllAvailable())
             assert again == offset
+
+
+def test_a_query_that_may_lose_starts_again_without_a_stream_that_was_purged(
+    streams: Streams,
+) -> None:
+    stream = streams.create()
+    streams.append(stream, [b"1", b"2"])
+    gone = f"{stream}-gone"
+    begun = {"version": 1, "streams": {}}
+    with (
+        reader_of(streams, stream, gone) as strict,
+        pytest.raises(NoSuchStream, match=gone),
+    ):
+        strict.latestOffset(begun, ReadAllAvailable())
+    lenient = {"failOnDataLoss": "false"}
+    with reader_of(streams, stream, gone, **lenient) as reader:
+        assert sequence(reader.latestOffset(begun, ReadAllAvailable()), stream) == 2
+    with (
+        reader_of(streams, stream, gone, **lenient) as new,
+        pytest.raises(NoSuchStream, match=gone),
+    ):
+        new.initialOffset()
 
 
 def test_a_reader_that_is_asked_for_nothing_new_gives_the_same_offset(streams: Streams) -> None:

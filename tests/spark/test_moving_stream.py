@@ -267,3 +267,25 @@ def test_lag_and_newest_offsets_are_in_the_progress(
     lags = [source.latestOffset for p in query.recentProgress for source in p.sources]
     assert '"lag": {"records": 40, ' in str(lags[0])
     assert '"lag": {"records": 0, "bytes": 0, "seconds": 0}' in str(lags[1])
+
+
+@pytest.mark.parametrize("position", ["end=20", "latest"])
+def test_a_first_micro_batch_that_failed_is_read_again_whatever_came_since(
+    spark: SparkSession, streams: Streams, new_checkpoint: NewCheckpoint, position: str
+) -> None:
+    """Spark does not store where a query began, and asks for it again after a restart."""
+    name, checkpoint = streams.create(), new_checkpoint()
+    streams.append(name, [b"%d" % n for n in range(30)])
+
+    class Failing(Collected):
+        def __call__(self, frame: DataFrame, batch_id: int) -> None:
+            raise RuntimeError("the first time")
+
+    options = {"stream": name, "startingPosition": position}
+    query, _ = begin(spark, streams, checkpoint, into=Failing(), **options)
+    wait_for(lambda: not query.isActive, "the end of the query")
+    assert "the first time" in str(query.exception())
+    streams.append(name, [b"%d" % n for n in range(30, 80)])
+    collected = drain(spark, streams, checkpoint, **options)
+    first = 10 if position == "end=20" else 30
+    assert [sequence for sequence, _ in collected.of(name)] == list(range(first, 80))
