@@ -50,6 +50,10 @@ class EntryReader:
     """Reads of one ledger directory. `None` means that the entry is surely not stored here."""
 
     _ATTEMPTS_MAX = 3
+    _NARROWER = 16
+    """A piece that cannot be read is read again with so many times fewer entries. A bad place may
+    take a disk seconds each time: it is asked three or four times for the entry before it, and not
+    once for each of the thousands that lie in the piece."""
 
     def __init__(
         self,
@@ -188,26 +192,36 @@ class EntryReader:
             if run is None:
                 return None
             generation = self._blocks.generation
-            try:
-                return await self._read_block(run, entry_id, generation, wanted_bytes)
-            except BookieIoError:
-                # The place may have changed while the read waited, and the log be gone: look it
-                # up again.
-                is_same = self._blocks.is_current(
-                    ledger_id, generation
-                ) and run == self._index.find(ledger_id, entry_id)
-                if is_same or attempt == self._ATTEMPTS_MAX - 1:
-                    raise
+            ends = self._ends_of_piece(run, entry_id, wanted_bytes)
+            while True:
+                try:
+                    return await self._read_block(run, entry_id, ends, generation)
+                except BookieIoError:
+                    # The place may have changed while the read waited, and the log be gone: look
+                    # it up again.
+                    is_same = self._blocks.is_current(
+                        ledger_id, generation
+                    ) and run == self._index.find(ledger_id, entry_id)
+                    if not is_same and attempt < self._ATTEMPTS_MAX - 1:
+                        break
+                    if len(ends) == 1:
+                        raise
+                    # What is wrong may lie in what is read ahead.
+                    ends = ends[: max(1, len(ends) // self._NARROWER)]
         raise AssertionError("unreachable")
 
-    async def _read_block(
-        self, run: PlacedRun, entry_id: int, generation: int, wanted_bytes: int
-    ) -> Block:
-        skipped = entry_id - run.first
-        ends = entry_ends(run.lengths[skipped:])
+    def _ends_of_piece(self, run: PlacedRun, entry_id: int, wanted_bytes: int) -> list[int]:
+        """Where the entry ends, and those of the run behind it that are read with it."""
+        ends = entry_ends(run.lengths[entry_id - run.first :])
         ahead = self._ahead
         bytes_max = max(ahead.piece_bytes(run.ledger_id, entry_id), wanted_bytes)
         del ends[max(1, min(bisect_right(ends, bytes_max), ahead.entries_max)) :]
+        return ends
+
+    async def _read_block(
+        self, run: PlacedRun, entry_id: int, ends: list[int], generation: int
+    ) -> Block:
+        skipped = entry_id - run.first
         offset = run.offset + sum(run.lengths[:skipped])
         log_id, size = run.log_id, ends[-1]
         is_once = not self._rereads.is_again(log_id, offset, size)
