@@ -338,6 +338,13 @@ class Bookie:
         for directory, done in zip(self.config.ledger_directories, rounds, strict=True):
             for log in done.set_aside:
                 _log.error("damaged entry log set aside bookie=%s %s", self.bookie_id, log)
+            if done.index_problem:
+                _log.error(
+                    "part of the index cannot be read bookie=%s directory=%s cause=%s",
+                    self.bookie_id,
+                    directory,
+                    done.index_problem,
+                )
             if done.did_something:
                 _log.info(
                     "garbage collected bookie=%s directory=%s %s", self.bookie_id, directory, done

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from bookie.core.compaction import RATIO_STEPS, CompactionKind
+from bookie.storage.key_value import IndexUnreadable
+
+_TOLD_APART = ("set_aside", "index_problem")
 
 
 @dataclass(slots=True)
@@ -38,13 +43,28 @@ class Collected:
     bytes_reclaimed_by_compaction: int = 0
     set_aside: tuple[str, ...] = ()
     """Damaged entry logs found in this round for the first time: path, and what is wrong."""
+    index_problem: str = ""
+    """What of the index could not be read first, and the cure; "" if all could. What it concerns
+    was left as it is."""
+
+    @contextmanager
+    def noting_unreadable(self) -> Iterator[None]:
+        """What cannot be done within because of the index is left for a later round."""
+        try:
+            yield
+        except IndexUnreadable as error:
+            self.unreadable(error)
+
+    def unreadable(self, error: IndexUnreadable) -> None:
+        """The first of them is told."""
+        self.index_problem = self.index_problem or str(error)
 
     def __str__(self) -> str:
         """One line for a log: what is not nothing."""
         return " ".join(
             f"{field.name}={value.name if isinstance(value, CompactionKind) else value}"
             for field in fields(self)
-            if (value := getattr(self, field.name)) and field.name != "set_aside"
+            if (value := getattr(self, field.name)) and field.name not in _TOLD_APART
         )
 
     @property

@@ -33,6 +33,7 @@ from bookie.storage.disk import Disk
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.index import Index, PlacedRun
 from bookie.storage.index_changes import IndexChanges
+from bookie.storage.key_value import IndexUnreadable
 from bookie.storage.log_scan import LogScan, Record
 from bookie.storage.log_survey import LEDGERS_PER_STEP, survey_logs
 from bookie.storage.turns import give_way
@@ -121,6 +122,9 @@ class Compactor:
             await self._compact(kind, sealed, set_aside)
         except _Ended as ended:
             round_.ended_early = str(ended)
+        except IndexUnreadable as error:
+            round_.ended_early = "the index cannot be read"
+            round_.unreadable(error)
         finally:
             self._statistics.is_compacting = False
             self._moves, self._moves_bytes = [], 0
@@ -168,12 +172,9 @@ class Compactor:
         await self._finish_target()
 
     async def _survey(self, sealed: Sequence[int]) -> list[LogUse]:
-        try:
-            survey = await survey_logs(
-                sealed, self._index, self._places, self._logs, on_step=self._check_time
-            )
-        except BookieIoError as error:
-            raise _Ended(f"the index cannot be read: {error}") from error
+        survey = await survey_logs(
+            sealed, self._index, self._places, self._logs, on_step=self._check_time
+        )
         for log_id, reason in survey.unopened.items():
             await self.set_aside(log_id, reason, self._round)
         statistics = self._statistics
@@ -191,6 +192,10 @@ class Compactor:
     async def _rewrite_or_set_aside(self, log_id: int) -> None:
         try:
             await self._rewrite(log_id)
+        except IndexUnreadable as error:
+            # It says nothing of this log, which stays as it is, nor of the others.
+            self._moves, self._moves_bytes = [], 0
+            self._round.unreadable(error)
         except _Damaged as damage:
             await self._move()  # what was copied so far need not lie on that part of the disk
             await self.set_aside(log_id, str(damage), self._round)
@@ -220,6 +225,8 @@ class Compactor:
                     return
                 parts = self._places.parts_of(record.run)
                 body = await scan.body(record) if parts else b""
+            except IndexUnreadable:
+                raise
             except (OSError, BookieIoError) as error:
                 raise _Damaged(f"reading the record before {scan.position}: {error}") from error
             for part in parts:
@@ -272,18 +279,15 @@ class Compactor:
 
     async def _is_needed(self, log_id: int) -> bool:
         """Whether the index still points into a log all of which should have been moved."""
-        try:
-            every = self._index.log_ledger_ids(log_id)
-            while step := list(islice(every, LEDGERS_PER_STEP)):
-                for ledger_id in step:
-                    if not self._index.has_state(ledger_id):
-                        continue
-                    for is_needed in self._places.points_into(log_id, ledger_id):
-                        if is_needed:
-                            return True
-                        await give_way()
-        except BookieIoError as error:
-            raise _Damaged(f"what is needed of it cannot be said: {error}") from error
+        every = self._index.log_ledger_ids(log_id)
+        while step := list(islice(every, LEDGERS_PER_STEP)):
+            for ledger_id in step:
+                if not self._index.has_state(ledger_id):
+                    continue
+                for is_needed in self._places.points_into(log_id, ledger_id):
+                    if is_needed:
+                        return True
+                    await give_way()
         return False
 
     # --- logs that come and go

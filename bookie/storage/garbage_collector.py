@@ -8,6 +8,7 @@ living ledger has entries in it, and only after the index without it is durable.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -23,7 +24,7 @@ from bookie.storage.disk import Disk
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.index import Index
 from bookie.storage.index_changes import IndexChanges
-from bookie.storage.key_value import KeyValue
+from bookie.storage.key_value import IndexUnreadable, KeyValue
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.log_survey import LEDGERS_PER_STEP
 from bookie.storage.storage_meters import GarbageMeters
@@ -111,7 +112,8 @@ class GarbageCollector:
             round_ = Collected()
             started = trio.current_time()
             try:
-                await self._collect(round_, is_deleted, compaction, is_forced)
+                with round_.noting_unreadable():
+                    await self._collect(round_, is_deleted, compaction, is_forced)
             finally:
                 self._statistics.add(round_)
                 self.meters.round_done(
@@ -124,8 +126,9 @@ class GarbageCollector:
             return round_
 
     def compaction_statistics(self) -> CompactionStatistics:
-        set_aside = len(self._index.logs_set_aside())
-        return replace(self._statistics, logs_set_aside=set_aside)
+        with suppress(IndexUnreadable):  # then it is as many as were known last
+            self._statistics.logs_set_aside = len(self._index.logs_set_aside())
+        return replace(self._statistics)
 
     def suspend(self, kind: CompactionKind) -> None:
         """No compaction of this kind from now on, unless it is forced; one under way ends soon."""
@@ -155,7 +158,9 @@ class GarbageCollector:
             self._asked_last = -1
         sealed: Sequence[int] = ()
         while not is_all:  # who forces it needs space, and not only when all were asked about
-            is_all = await self._ask(round_, is_deleted) or not is_forced
+            is_all = True
+            with round_.noting_unreadable():
+                is_all = await self._ask(round_, is_deleted) or not is_forced
             sealed = await self._remove_dead_logs(round_)
         kind = self._clock.due(now, compaction, self._suspended, is_forced=is_forced)
         if kind is not CompactionKind.NONE:
@@ -169,11 +174,18 @@ class GarbageCollector:
 
     async def _ask(self, round_: Collected, is_deleted: Callable[[int], Awaitable[bool]]) -> bool:
         """Asks about the next ledgers; whether the last of all was among them."""
-        asked_max = self._options.ledgers_per_round_max
+        asked_max, step_max = self._options.ledgers_per_round_max, LEDGERS_PER_STEP
         asked = failures = 0
         while asked < asked_max:
-            count_max = min(LEDGERS_PER_STEP, asked_max - asked)
-            ledger_ids = self._index.ledger_ids(self._asked_last, count_max)
+            count_max = min(step_max, asked_max - asked)
+            try:
+                ledger_ids = self._index.ledger_ids(self._asked_last, count_max)
+            except IndexUnreadable:
+                if count_max > 1:  # those before the place that cannot be read
+                    step_max = 1
+                    continue
+                self._asked_last = -1
+                raise
             for ledger_id in ledger_ids:
                 await self._wait_turn()
                 try:
@@ -185,8 +197,9 @@ class GarbageCollector:
                     round_.asks_failed += 1
                 round_.ledgers_asked += 1
                 if is_gone:
-                    await self._delete(ledger_id)
-                    round_.ledgers_deleted += 1
+                    with round_.noting_unreadable():
+                        await self._delete(ledger_id)
+                        round_.ledgers_deleted += 1
                 self._asked_last = ledger_id
                 if failures >= self._options.failures_max:
                     return True  # nobody is there to answer: what is known to be dead goes first
@@ -239,7 +252,7 @@ class GarbageCollector:
         """Removes logs whose ledgers are all deleted; returns the other sealed ones."""
         async with self._changes.making("sealing the current entry log"):
             age_s = trio.current_time() - self._logs.current_since
-            if age_s >= self._options.seal_age_s and await self._holds_deleted():
+            if age_s >= self._options.seal_age_s and await self._holds_deleted(round_):
                 await self._logs.seal()
                 # The index knows its ledgers already: runs are only added by checkpoints.
                 self._logs.take_sealed()
@@ -253,12 +266,13 @@ class GarbageCollector:
         gone = dict.fromkeys(dead)
         return [log_id for log_id in sealed if log_id not in gone]
 
-    async def _holds_deleted(self) -> bool:
+    async def _holds_deleted(self, round_: Collected) -> bool:
         every = iter(self._logs.current_ledgers)
-        while step := list(islice(every, LEDGERS_PER_STEP)):
-            if should_seal(dict.fromkeys(step, 0), 0, self._index.has_state, 0):
-                return True
-            await give_way()
+        with round_.noting_unreadable():
+            while step := list(islice(every, LEDGERS_PER_STEP)):
+                if should_seal(dict.fromkeys(step, 0), 0, self._index.has_state, 0):
+                    return True
+                await give_way()
         return False
 
     async def _is_dead(self, log_id: int, round_: Collected) -> bool:
@@ -269,7 +283,7 @@ class GarbageCollector:
                 if not is_droppable(step, self._index.has_state):
                     return False
                 await give_way()
-        except BookieIoError as error:
-            await self._compactor.set_aside(log_id, str(error), round_)
+        except IndexUnreadable as error:  # no fault of the log, but it must stay
+            round_.unreadable(error)
             return False
         return True

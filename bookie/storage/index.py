@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from bookie.core.entry_log import decode_lengths, encode_lengths
 from bookie.core.ledger_state import LedgerState, decode_ledger_state, encode_ledger_state
-from bookie.storage.key_value import KeyValue
-from ledger.errors import BookieIoError
+from bookie.storage.key_value import INDEX_CURE, IndexUnreadable, KeyValue
 
 ENTRY_ID_MAX = 2**63 - 1
 _LAST = ENTRY_ID_MAX - 1
@@ -66,7 +65,7 @@ def run_pair(run: PlacedRun) -> tuple[bytes, bytes]:
 
 
 def decode_run(key: bytes, value: bytes) -> PlacedRun:
-    """Raises BookieIoError for a record that is none."""
+    """Raises IndexUnreadable for a record that is none."""
     try:
         _, ledger_id, first = _RUN_KEY.unpack(key)
         log_id, offset = _RUN_PLACE.unpack_from(value)
@@ -74,7 +73,9 @@ def decode_run(key: bytes, value: bytes) -> PlacedRun:
         if not lengths:
             raise ValueError("a run without entries")
     except (struct.error, ValueError) as error:
-        raise BookieIoError(f"index: bad run record under {key.hex()}: {error}") from error
+        raise IndexUnreadable(
+            f"index: bad run record under {key.hex()}: {error}. {INDEX_CURE}"
+        ) from error
     return PlacedRun(ledger_id, first, log_id, offset, lengths)
 
 
@@ -97,7 +98,7 @@ class Index:
         self._log_ids: dict[int, None] | None = None
 
     def find(self, ledger_id: int, entry_id: int) -> PlacedRun | None:
-        """The run that holds the entry. Raises BookieIoError if its record is damaged."""
+        """The run that holds the entry. Raises IndexUnreadable."""
         found = self._pairs.floor(run_key(ledger_id, entry_id), run_key(ledger_id, 0))
         if found is None:
             return None
@@ -176,14 +177,14 @@ class Index:
         return is_overwriting
 
     def state(self, ledger_id: int) -> LedgerState | None:
-        """Raises BookieIoError if the record is damaged."""
+        """Raises IndexUnreadable."""
         data = self._pairs.get(_STATE_KEY.pack(b"L", ledger_id))
         if data is None:
             return None
         try:
             return decode_ledger_state(ledger_id, data)
         except ValueError as error:
-            raise BookieIoError(f"index: {error}") from error
+            raise IndexUnreadable(f"index: {error}. {INDEX_CURE}") from error
 
     def has_state(self, ledger_id: int) -> bool:
         return self._pairs.get(_STATE_KEY.pack(b"L", ledger_id)) is not None
@@ -250,20 +251,20 @@ class Index:
 
     def log_ledgers(self, log_id: int) -> dict[int, int]:
         """Bytes that were written into an entry log, per ledger (living or not)."""
-        value = self._pairs.get(_STATE_KEY.pack(b"G", log_id))
-        if value is None:
-            return {}
-        if len(value) % _LOG_LEDGER.size:
-            raise BookieIoError(f"index: bad record of entry log {log_id:x}: {len(value)} bytes")
-        return dict(_LOG_LEDGER.iter_unpack(value))
+        return dict(_LOG_LEDGER.iter_unpack(self._log_record(log_id)))
 
     def log_ledger_ids(self, log_id: int) -> Iterator[int]:
         """The ledgers of `log_ledgers`, one by one: there may be millions."""
+        for ledger_id, _ in _LOG_LEDGER.iter_unpack(self._log_record(log_id)):
+            yield ledger_id
+
+    def _log_record(self, log_id: int) -> bytes:
         value = self._pairs.get(_STATE_KEY.pack(b"G", log_id)) or b""
         if len(value) % _LOG_LEDGER.size:
-            raise BookieIoError(f"index: bad record of entry log {log_id:x}: {len(value)} bytes")
-        for ledger_id, _ in _LOG_LEDGER.iter_unpack(value):
-            yield ledger_id
+            raise IndexUnreadable(
+                f"index: bad record of entry log {log_id:x}: {len(value)} bytes. {INDEX_CURE}"
+            )
+        return value
 
     def put_log_ledgers(self, log_id: int, ledgers: Mapping[int, int]) -> Iterator[None]:
         """In steps, the last of which writes; `ledgers` must not change meanwhile. To be done

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
+from bookie.storage.key_value import IndexUnreadable
 from bookie.storage.settings import StorageFailed
 from ledger.errors import BookieIoError, FinalError
 
@@ -30,11 +31,15 @@ class IndexChanges:
 
     @asynccontextmanager
     async def making(self, what: str) -> AsyncIterator[None]:
-        """Not cancellable once the lock is held: keep it short. Raises StorageFailed."""
+        """Not cancellable once the lock is held: keep it short. Raises StorageFailed if a change
+        failed. If the index could not be read, what was changed so far is whole, for whoever
+        changes it does so in steps that can be stopped after: IndexUnreadable passes."""
         async with self._writing():
             try:
                 with trio.CancelScope(shield=True):
                     yield
+            except IndexUnreadable:
+                raise
             except (OSError, BookieIoError) as error:
                 raise self.failed(what, error) from error
 

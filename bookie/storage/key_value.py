@@ -9,10 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from ledger.errors import BookieIoError
+
+INDEX_CURE = (
+    "Cure: see to the disk; if the index is damaged, stop the bookie and make it again: "
+    "`ledgerstream bookie rebuild-index CONFIG`"
+)
+
+
+class IndexUnreadable(BookieIoError):
+    """Part of the index cannot be read, or is no record of ours. Asking changed nothing, so the
+    process may go on; and no entry log is to blame."""
+
 
 class KeyValue(Protocol):
     """A sorted map of bytes to bytes. Calls are synchronous and quick (memory or block cache);
-    `flush` may take long and is awaited. Nothing is durable before `flush` returns; after a
+    `flush` may take long and is awaited. What cannot be read is IndexUnreadable, what cannot be
+    written another BookieIoError. Nothing is durable before `flush` returns; after a
     crash the map is the state at the last flush *or any later one*, never a torn batch."""
 
     def get(self, key: bytes) -> bytes | None: ...

@@ -27,6 +27,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie.storage.key_value import INDEX_CURE, IndexUnreadable
 from ledger.errors import BookieIoError, InvalidArgument
 
 _log = logging.getLogger(__name__)
@@ -36,10 +37,6 @@ _BLOCK_BYTES = 16 * 1024
 _METADATA_BLOCK_BYTES = 16 * 1024
 _IN_USE = ("lock hold by current process", "While lock file")
 """RocksDB's words for it. Not just "lock": damage is told as "block checksum mismatch"."""
-_CURE = (
-    "Cure: see to the disk; if the index is damaged, stop the bookie and make it again: "
-    "`ledgerstream bookie rebuild-index CONFIG`"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +85,7 @@ class RocksKeyValue:
                     f"index {path} is in use by another process: {error}. Cure: stop the other "
                     "bookie, or give this one directories of its own"
                 ) from error
-            raise BookieIoError(f"index {path} cannot be opened: {error}. {_CURE}") from error
+            raise BookieIoError(f"index {path} cannot be opened: {error}. {INDEX_CURE}") from error
         self._no_wal = WriteOptions()
         # A property, although the stubs say it is a method.
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -98,16 +95,19 @@ class RocksKeyValue:
         try:
             yield
         except Exception as error:  # rocksdict raises plain Exceptions
-            raise self._failed(what, error) from error
+            raise BookieIoError(self._told(what, error)) from error
 
-    def _failed(self, what: str, error: Exception) -> BookieIoError:
-        return BookieIoError(f"index {self._path}: {what} failed: {error}. {_CURE}")
+    def _unreadable(self, what: str, error: Exception) -> IndexUnreadable:
+        return IndexUnreadable(self._told(what, error))
+
+    def _told(self, what: str, error: Exception) -> str:
+        return f"index {self._path}: {what} failed: {error}. {INDEX_CURE}"
 
     def get(self, key: bytes) -> bytes | None:
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:  # a context manager would double the cost
-            raise self._failed("get", error) from error
+            raise self._unreadable("get", error) from error
         return value
 
     def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
@@ -120,21 +120,25 @@ class RocksKeyValue:
             found: bytes = iterator.key()
             return (found, iterator.value()) if found >= lowest else None
         except Exception as error:
-            raise self._failed("seek", error) from error
+            raise self._unreadable("seek", error) from error
 
     def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._mapped("iteration"):
+        try:
             bounds = ReadOptions()
             bounds.set_iterate_upper_bound(end)
             iterator = self._db.iter(bounds)
             iterator.seek(first)
+        except Exception as error:
+            raise self._unreadable("iteration", error) from error
         while True:
-            with self._mapped("iteration"):
+            try:
                 if not iterator.valid():
                     iterator.status()
                     return
                 pair = iterator.key(), iterator.value()
                 iterator.next()
+            except Exception as error:
+                raise self._unreadable("iteration", error) from error
             yield pair
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:

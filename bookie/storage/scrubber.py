@@ -19,7 +19,7 @@ from bookie.storage.disk import Disk
 from bookie.storage.entry_log import EntryLogs
 from bookie.storage.index import Index, PlacedRun
 from bookie.storage.index_changes import IndexChanges
-from bookie.storage.key_value import KeyValue
+from bookie.storage.key_value import IndexUnreadable, KeyValue
 from bookie.storage.log_scan import WINDOW_BYTES, LogScan, Record
 from bookie.storage.storage_meters import ScrubStatistics
 from bookie.storage.turns import give_way
@@ -69,14 +69,29 @@ class Scrubber:
 
     async def round(self) -> None:
         """All logs that are sealed now, but for those set aside. Raises StorageFailed."""
+        unread: dict[int, IndexUnreadable] = {}
         for log_id in self._index.log_ids():
-            if log_id == self._logs.current_id or log_id in self._index.logs_set_aside():
-                continue
-            damage = await self._damage_in(log_id)
-            self.statistics.logs += 1
-            if damage:
-                await self._set_aside(log_id, damage)
+            try:
+                await self._look_at(log_id)
+            except IndexUnreadable as error:  # it says nothing of the log, nor of the others
+                unread[log_id] = error
+                await give_way()
+        for log_id, cause in islice(unread.items(), 1):
+            _log.error(
+                "entry logs not looked at: the index cannot be read logs=%d first=%s cause=%s",
+                len(unread),
+                self._logs.path(log_id),
+                cause,
+            )
         self.statistics.rounds += 1
+
+    async def _look_at(self, log_id: int) -> None:
+        if log_id == self._logs.current_id or log_id in self._index.logs_set_aside():
+            return
+        damage = await self._damage_in(log_id)
+        self.statistics.logs += 1
+        if damage:
+            await self._set_aside(log_id, damage)
 
     async def _set_aside(self, log_id: int, damage: str) -> None:
         async with self._changes.making("marking a damaged entry log"):
@@ -87,7 +102,7 @@ class Scrubber:
         _log.error("damaged entry log found path=%s damage=%s", self._logs.path(log_id), damage)
 
     async def _damage_in(self, log_id: int) -> str:
-        """What is wrong with the log; "" if nothing is."""
+        """What is wrong with the log; "" if nothing is. Raises IndexUnreadable."""
         try:
             file = await self._disk.open(self._logs.path(log_id))
         except OSError as error:
@@ -109,6 +124,8 @@ class Scrubber:
                 # Or it was written meanwhile: by a compaction, which fills its log step by step.
                 if not damage or (record := await scan.next()) is None:
                     return damage
+        except IndexUnreadable:
+            raise
         except (OSError, BookieIoError) as error:
             return str(error)
         finally:

@@ -93,7 +93,7 @@ async def _checked(directory: Path) -> CheckReport:
     return report
 
 
-def _damage_oldest(directory: Path) -> None:
+def damage_oldest(directory: Path) -> None:
     oldest = min(directory.glob("*.sst"))
     data = bytearray(oldest.read_bytes())
     data[100] ^= 1
@@ -116,7 +116,7 @@ async def test_damage_met_in_the_background_stops_writes_but_not_the_closing(
         store.write([(b"E%d" % i, b"x" * 200) for i in range(100)])
         await store.flush()
     store.close()
-    _damage_oldest(tmp_path)
+    damage_oldest(tmp_path)
     store = RocksKeyValue(str(tmp_path))
     with pytest.raises(BookieIoError, match="block checksum mismatch") as told:
         await _write_until_it_fails(store)
