@@ -85,6 +85,7 @@ def _directory(number: int, directory: LedgerDirectory) -> dict[str, object]:
         "ledgers": directory.ledgers,
         "entry_logs": found.storage.entry_logs,
         "entry_logs_missing": found.storage.entry_logs_missing,
+        "entry_logs_stray": found.storage.entry_logs_stray,
         "write_cache_bytes": found.storage.write_cache_bytes + found.flushes.flushing_bytes,
         "write_cache_limit_bytes": found.write_cache_limit_bytes,
         "read_cache_bytes": found.storage.read_cache_bytes,

@@ -140,6 +140,12 @@ DIRECTORY: Final[tuple[Metric[LedgerDirectory], ...]] = (
         "",
         lambda d: d.statistics.storage.entry_logs_missing,
     ),
+    gauge(
+        "entry_logs_stray",
+        "Entry logs the index did not know at a start, kept under another name for an operator.",
+        "",
+        lambda d: d.statistics.storage.entry_logs_stray,
+    ),
     counter(
         "entry_log_written_bytes",
         "Written to entry logs.",

@@ -24,6 +24,7 @@ from bookie.core.ledger_state import LedgerState
 from bookie.core.segments import SegmentPool
 from bookie.storage.collected import Collected
 from bookie.storage.disk import Buffer, Disk
+from bookie.storage.found_logs import count_journal_frames
 from bookie.storage.journal import Journal
 from bookie.storage.journal_release import JournalRelease
 from bookie.storage.key_value import KeyValue
@@ -71,6 +72,7 @@ class BookieStorage:
         options = (options or StorageOptions()).divided(len(directories))
         self.layout = layout = DirectoryMap(len(journals), len(directories))
         self.journals = tuple(journals)
+        self._disk = disk
         self.now_ms = now_ms
         self.gate = gate or WriteGate()
         self.segments = segments = SegmentPool()
@@ -211,6 +213,7 @@ class BookieStorage:
         """
         for directory in self.directories:
             await directory.load()
+        await self._settle_logs()
 
         def has_taken(number: int) -> Awaitable[None] | None:
             task = self.directories[number].task
@@ -224,6 +227,22 @@ class BookieStorage:
                 await self._doubt(number, journal.end.lost, journal.mark)
         for directory in self.directories:
             await directory.checkpoint()
+
+    async def _settle_logs(self) -> None:
+        """What was left over goes before the replay, where whole journals vouch for it."""
+        layout = self.layout
+        strange = [n for n, one in enumerate(self.directories) if one.found.has_strays]
+        frames: dict[int, int | None] = {}
+        for number in sorted({at for one in strange for at in layout.journals_of(one)}):
+            marks, path = self._release.marks_of(number), self.journals[number].directory
+            frames[number] = await count_journal_frames(
+                self._disk, path, number, layout.journals, marks
+            )
+        for one in strange:
+            counts = [frames[number] for number in layout.journals_of(one)]
+            whole = [count for count in counts if count is not None]
+            total = sum(whole) if len(whole) == len(counts) else None
+            await self.directories[one].found.settle_early(total)
 
     async def _doubt(self, number: int, end: Mark, found: Mark) -> None:
         """Before anything is made durable that would look as if nothing were missing."""

@@ -14,6 +14,7 @@ from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.stored_marks import StoredMarks, decode_marks
 from bookie.storage.check_directory import REBUILD, DirectoryCheck
+from bookie.storage.check_doubts import check_strays
 from bookie.storage.check_journal import JournalCheck
 from bookie.storage.disk import Disk
 from bookie.storage.index import Index
@@ -52,6 +53,7 @@ async def check_bookie(
             if stored is not None and pairs is not None:
                 _check_number(directory, stored, pairs, report)
             await DirectoryCheck(disk, directory, pairs, report, on_bytes=on_bytes).run()
+            await check_strays(disk, directory, report)
         finally:
             if pairs is not None:
                 pairs.close()

@@ -184,8 +184,8 @@ class DirectoryCheck:
             if log_id not in indexed:
                 self._found(
                     path,
-                    "the index does not know this log: a checkpoint or a compaction was cut "
-                    "short, or it was being removed. The next start removes it",
+                    "the index does not know this log: a checkpoint or a compaction was cut short, "
+                    "or it was being removed. The next start removes it, or sets it aside",
                     severity=Severity.NOTE,
                 )
             return

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import trio
-
 from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.journal import (
     BEGINNING,
@@ -20,6 +18,7 @@ from bookie.core.journal_frames import FrameCorrupt, decode_frame, iterate_frame
 from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk import Disk, File
 from bookie.storage.journal_end import END_FILE, read_end
+from bookie.storage.turns import give_way
 
 _CURE = (
     "bring the file back as it was; or set all directories of this bookie aside, start it empty "
@@ -31,6 +30,9 @@ _END_CURE = (
     "bring the file back as it was; or start the bookie: it takes all ledgers of this journal for "
     "unknown, and gets what is lost from the other copies"
 )
+
+
+_FRAMES_PER_STEP = 100
 
 
 class JournalCheck:
@@ -158,8 +160,8 @@ class JournalCheck:
                 for group in scanner.feed(data):
                     self._end = Mark(file_id, group.end)
                     self._seen(self._end)
-                    self._check_group(name, group)
-                    await trio.lowlevel.checkpoint()
+                    await self._check_group(name, group)
+                    await give_way()
             if is_last:
                 await self._look_at_end(file, name, scanner)
         except JournalCorrupt as error:
@@ -176,10 +178,12 @@ class JournalCheck:
         for directory in [d for d, mark in self._unseen.items() if mark == place]:
             del self._unseen[directory]
 
-    def _check_group(self, name: str, group: Group) -> None:
+    async def _check_group(self, name: str, group: Group) -> None:
         self._report.journal_groups += 1
         try:
-            for frame in iterate_frames(group.payload):
+            for number, frame in enumerate(iterate_frames(group.payload), 1):
+                if number % _FRAMES_PER_STEP == 0:
+                    await give_way()
                 self._report.journal_frames += 1
                 own = decode_frame(frame)
                 ledger_id = int.from_bytes(frame[28:36], "big") if own is None else own.ledger_id

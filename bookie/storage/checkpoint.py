@@ -61,8 +61,6 @@ class Checkpointer:
         self._logs = logs
         self._states = states
         self.stored = self._numbered(0, dict.fromkeys(self._journals, BEGINNING))
-        self.is_marked = False
-        """There was a mark file when the process began, and the index goes with it."""
         self.entries_flushed = 0
         self.meters = FlushMeters()
 
@@ -103,7 +101,6 @@ class Checkpointer:
                 "rebuild-index CONFIG`"
             )
         self.stored = found
-        self.is_marked = True
         self._release.loaded(self._number, found.marks)
 
     @property

@@ -30,6 +30,8 @@ LEDGERS_MAX = 50_000
 """A log with entries of more ledgers is full, too: the index's record of it is held in memory, and
 written as a whole by each checkpoint."""
 _SUFFIX = ".log"
+STRAY_SUFFIX = ".stray"
+"""Behind the name of a log that the index did not know, and that is kept nevertheless."""
 _log = logging.getLogger(__name__)
 
 
@@ -37,7 +39,8 @@ def log_name(log_id: int) -> str:
     return f"{log_id:016x}{_SUFFIX}"
 
 
-def _log_id_of(name: str) -> int | None:
+def log_id_of(name: str) -> int | None:
+    """None if it is not the name of an entry log."""
     stem = name.removesuffix(_SUFFIX)
     if not name.endswith(_SUFFIX) or len(stem) != 16:
         return None
@@ -46,6 +49,11 @@ def _log_id_of(name: str) -> int | None:
     except ValueError:
         return None
     return log_id if log_name(log_id) == name else None
+
+
+def stray_id_of(name: str) -> int | None:
+    """Of a log that was set aside because the index did not know it; None if it is none."""
+    return log_id_of(name.removesuffix(STRAY_SUFFIX)) if name.endswith(STRAY_SUFFIX) else None
 
 
 class EntryLogs:
@@ -71,7 +79,7 @@ class EntryLogs:
         how much is gathered for one write, which is one hop to a thread. `flush_bytes`: after
         so much a log is synced without being asked, so that no sync takes long; 0: never."""
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._log_bytes_max = log_bytes_max
         self._write_bytes = write_bytes
         self._flush_bytes = flush_bytes
@@ -94,14 +102,18 @@ class EntryLogs:
         self._is_directory_dirty = False
         self._removals = 0
         self.bytes_written = 0
+        self.strays_aside = 0
+        """Logs under another name that the index did not know, as of the start and since."""
 
     async def start(self) -> list[int]:
         """Makes the directory and returns the ids of the logs in it, in order."""
-        await self._disk.make_directory(self._directory)
-        names = await self._disk.list_directory(self._directory)
-        log_ids = sorted(log_id for name in names if (log_id := _log_id_of(name)) is not None)
-        if log_ids:
-            self._next_id = log_ids[-1] + 1
+        await self._disk.make_directory(self.directory)
+        names = await self._disk.list_directory(self.directory)
+        log_ids = sorted(log_id for name in names if (log_id := log_id_of(name)) is not None)
+        aside = [log_id for name in names if (log_id := stray_id_of(name)) is not None]
+        self.strays_aside = len(aside)
+        # One that was set aside may get its name back.
+        self._next_id = max((*log_ids, *aside), default=0) + 1
         return log_ids
 
     def skip_ids(self, log_id: int) -> None:
@@ -190,7 +202,7 @@ class EntryLogs:
         if self._current is not None:
             self._unsynced.append(self._current)
         if self._is_directory_dirty:
-            await self._disk.sync_directory(self._directory)
+            await self._disk.sync_directory(self.directory)
             self._is_directory_dirty = False
 
     def read_nowait(
@@ -277,6 +289,17 @@ class EntryLogs:
         self.forget_file(log_id)
         return True
 
+    async def set_stray_aside(self, log_id: int) -> None:
+        """Keeps a log that the index does not know under another name. Durable after
+        `sync_names`. Raises OSError."""
+        path = self.path(log_id)
+        await self._disk.rename(path, path + STRAY_SUFFIX)
+        self.strays_aside += 1
+
+    async def sync_names(self) -> None:
+        """Makes what was renamed durable. Raises OSError."""
+        await self._disk.sync_directory(self.directory)
+
     def forget_file(self, log_id: int) -> None:
         """Closes the log's file; it is opened again if it is read, with the size it has then."""
         file = self._files.pop(log_id, None)
@@ -321,7 +344,7 @@ class EntryLogs:
 
     def path(self, log_id: int) -> str:
         """Of the log's file."""
-        return f"{self._directory}/{log_name(log_id)}"
+        return f"{self.directory}/{log_name(log_id)}"
 
     def _read_failed(self, log_id: int, offset: int, size: int, why: str) -> BookieIoError:
         return BookieIoError(

@@ -289,6 +289,10 @@ class Index:
         """Remembers that a log is damaged, so that it is not tried again and again."""
         self._pairs.write([(_STATE_KEY.pack(b"D", log_id), reason.encode())])
 
+    def take_log_back(self, log_id: int) -> None:
+        """It is not set aside any more."""
+        self._pairs.write([], [_STATE_KEY.pack(b"D", log_id)])
+
     def logs_set_aside(self) -> dict[int, str]:
         """Damaged logs, and what is wrong with each."""
         return {

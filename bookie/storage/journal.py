@@ -82,7 +82,7 @@ class Journal:
         self.failure: OSError | None = None
         """Why the journal is poisoned. From then on kicks are ignored."""
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._policy = policy or CommitPolicy()
         self._may_wait = not self._policy.flush_when_queue_empty and self._policy.group_wait_ms > 0
         self._files = JournalFiles(
@@ -185,7 +185,7 @@ class Journal:
                     self._file.close()
         if self.failure is not None:
             raise JournalFailed(
-                f"journal {self._directory}: writing at offset {self._offset} of "
+                f"journal {self.directory}: writing at offset {self._offset} of "
                 f"{file_name(self._header.file_id)} failed: {self.failure}. Nothing more is "
                 "acknowledged. Cure: see to the disk, then start again; the journal is replayed"
             ) from self.failure

@@ -105,7 +105,7 @@ class LedgerStorage:
             options=options.garbage,
             log_bytes_max=options.entry_log_bytes_max,
         )
-        self._found = FoundLogs(logs, index)
+        self.found = FoundLogs(logs, index, pairs, changes)
 
     # --- ledgers
 
@@ -234,16 +234,18 @@ class LedgerStorage:
     # --- life
 
     async def load(self) -> None:
-        """Reads the marks and finds the entry logs. Raises BookieIoError or OSError."""
+        """Reads the marks and finds the entry logs. Raises BookieIoError or OSError. A start that
+        is refused up to its first checkpoint, here or in the replay, has changed nothing that
+        anything but these files has."""
         await self._checkpointer.load_marks()
-        await self._found.find(is_marked=self._checkpointer.is_marked)
+        await self.found.find()
 
     async def checkpoint(self) -> None:
         """Makes all that is in memory now durable in entry log and index. Not cancellable:
         half a checkpoint would be a failed one. Raises StorageFailed."""
         with trio.CancelScope(shield=True):
             await self.task.make()
-            await self._found.remove_strays()  # the journals were replayed
+            await self.found.settle()  # the journals were replayed
 
     def close(self) -> None:
         """Closes files and index. Nothing is written: stopping is crashing."""
@@ -262,7 +264,8 @@ class LedgerStorage:
             states=len(self.states),
             frames_replayed=self.taker.frames,
             entry_logs=len(self._index.log_ids()),
-            entry_logs_missing=self._found.missing,
+            entry_logs_missing=self.found.missing,
+            entry_logs_stray=self._logs.strays_aside,
         )
 
     def details(self) -> DirectoryStatistics:

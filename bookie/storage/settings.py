@@ -87,6 +87,8 @@ class StorageStatistics:
     entry_logs: int
     entry_logs_missing: int
     """The index points into these, but their files are gone: damage. Reads say so."""
+    entry_logs_stray: int
+    """The index did not know these at a start, and they were kept under another name."""
 
     @classmethod
     def total(cls, statistics: Sequence[StorageStatistics]) -> StorageStatistics:

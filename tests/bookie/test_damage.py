@@ -46,14 +46,14 @@ class Kept(NamedTuple):
         return Kept(self.files, {INDEX: pairs})
 
 
-def _kept(bottle: Bottle) -> Kept:
+def kept_of(bottle: Bottle) -> Kept:
     return Kept(
         {name: bytes(inode.data) for name, inode in bottle.disk.names.items()},
         {path: dict(pairs.items(b"", b"\xff")) for path, pairs in bottle.pairs.items()},
     )
 
 
-async def _begun(kept: Kept, promised: Bottle) -> Bottle:
+async def begun(kept: Kept, promised: Bottle) -> Bottle:
     """A process that finds `kept`, and must keep the promises; not started."""
     disk = MemoryDisk()
     for name, data in kept.files.items():
@@ -71,15 +71,17 @@ class Outcome(NamedTuple):
     """A check of the stopped bookie told of damage."""
 
 
-async def _outcome(kept: Kept, promised: Bottle) -> Outcome:
-    bottle = await _begun(kept, promised)
+async def outcome(kept: Kept, promised: Bottle) -> Outcome:
+    bottle = await begun(kept, promised)
     is_seen = bool(bad(await checked(bottle)))
     try:
         await bottle.storage.start()
     except LedgerError as error:
-        return Outcome(str(error), frozenset(), _kept(bottle), is_seen)
+        return Outcome(str(error), frozenset(), kept_of(bottle), is_seen)
     if any(one.doubts.doubt is not None for one in bottle.storage.directories):
-        return Outcome("", frozenset(), _kept(bottle), is_seen)  # it serves nothing before it asked
+        return Outcome(
+            "", frozenset(), kept_of(bottle), is_seen
+        )  # it serves nothing before it asked
     denied = set()
     for key in bottle.acked:
         try:
@@ -88,7 +90,7 @@ async def _outcome(kept: Kept, promised: Bottle) -> Outcome:
             denied.add(key)
         except (BookieIoError, UnknownLedgerState):
             pass
-    return Outcome("", frozenset(denied), _kept(bottle), is_seen)
+    return Outcome("", frozenset(denied), kept_of(bottle), is_seen)
 
 
 class Story(NamedTuple):
@@ -109,11 +111,11 @@ async def _story() -> Story:
             await bottle.settle()
             if i in (3, 9):
                 await bottle.storage.checkpoint()
-                ages.append(_kept(bottle))
-    return Story(bottle, _kept(bottle), ages)
+                ages.append(kept_of(bottle))
+    return Story(bottle, kept_of(bottle), ages)
 
 
-def _journals(kept: Kept) -> list[str]:
+def journals(kept: Kept) -> list[str]:
     return sorted(name for name in kept.files if name.endswith(".journal"))
 
 
@@ -160,7 +162,7 @@ async def test_it_starts_or_refuses_with_a_cure_and_denies_and_destroys_nothing(
     story = await _story()
     refused = told = 0
     for what, name, kept in itertools.islice(_damaged(story), 0, None, every):
-        found = await _outcome(kept, story.bottle)
+        found = await outcome(kept, story.bottle)
         told += found.is_seen
         assert not found.denied, (what, name, sorted(found.denied)[:3])
         if found.refusal:
@@ -178,7 +180,7 @@ async def _mended(story: Story, damaged: Kept, left: Kept) -> None:
         name: data for name, data in story.now.files.items() if damaged.files.get(name) != data
     }
     pairs = left.pairs if damaged.pairs == story.now.pairs else story.now.pairs
-    again = await _begun(Kept(left.files | put_right, pairs), story.bottle)
+    again = await begun(Kept(left.files | put_right, pairs), story.bottle)
     await again.storage.start()
     await again.check()
 
@@ -190,9 +192,9 @@ async def test_a_journal_whose_end_is_lost_from_before_the_mark_on_is_refused(
     """Nothing before the mark is needed, so damage there is passed over. But then nobody knows
     with which group that file ended, and the next one must not be taken for its successor."""
     story = await _story()
-    first = _journals(story.now)[0]
+    first = journals(story.now)[0]
     data = story.now.files[first]
     zeroed = data[: begins_at * BLOCK] + bytes(len(data) - begins_at * BLOCK)
-    found = await _outcome(story.now.having(first, zeroed), story.bottle)
+    found = await outcome(story.now.having(first, zeroed), story.bottle)
     assert "its end may be lost" in found.refusal
     assert found.is_seen

@@ -44,7 +44,7 @@ standard `process_*` (memory, CPU, open files). Before the bookie serves there i
 | do readers hit the caches? | `write_cache_hits_total`, `read_cache_hits_total`, `_misses_total` |
 | are reads slow because of the disk? | `disk_read_seconds`, `reads_waiting` |
 | does space come back? | `entry_log_bytes` beside `entry_log_live_bytes`, `reclaimed_by_*` |
-| is something damaged? | `entry_logs_missing`, `entry_logs_set_aside`, `io_error` refused |
+| is something damaged? | `entry_logs_missing`, `_set_aside`, `_stray`, `io_error` refused |
 | may something be forgotten? | `ledgers_in_limbo` |
 | what would losing power lose? | `journal_unsynced_bytes` where `journal_sync_data` is 0 |
 """
