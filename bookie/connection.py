@@ -17,6 +17,7 @@ import trio
 
 from bookie.add_intake import AddIntake, Inbox
 from bookie.held_adds import HELD_BYTES_MAX, HeldAdds
+from bookie.mistakes import MISTAKES, tell_closed
 from bookie.outbox import Outbox
 from bookie.pressure import Blocked, Pressure
 from bookie.refusals import refusal
@@ -68,9 +69,8 @@ class Connection:
         self._inbox = Inbox(buffer, storage.directories)
         self._is_v2 = False
         self._is_refusal_told = False
-        self._outbox = Outbox(
-            transport, pressure, on_room=self._has_outbox_room, on_broken=self.close
-        )
+        has_room = partial(self._disk_reads.resume, self)
+        self._outbox = Outbox(transport, pressure, on_room=has_room, on_broken=self.close)
         self._intake = AddIntake(storage, counts, self._outbox.send, self._may_take)
         self._held = HeldAdds(pressure)
         self._settling: set[int] = set()
@@ -105,10 +105,9 @@ class Connection:
             pass  # the peer is gone: nobody to tell
         except* LedgerError as errors:
             self._counts.protocol_errors += bool(errors.subgroup(ProtocolError))
-            self._tell_closed(errors.exceptions[0])
-
-    def _tell_closed(self, cause: Exception) -> None:
-        _log.warning("connection closed peer=%s cause=%s", self._transport.peer, cause)
+            tell_closed(self._transport.peer, errors.exceptions[0])
+        except* MISTAKES as errors:
+            tell_closed(self._transport.peer, errors)
 
     async def _receive(self) -> None:
         transport, buffer = self._transport, self._inbox.buffer
@@ -266,9 +265,8 @@ class Connection:
                 return
             if not self._requests.answer_nowait(request, reply, self._is_gone, self):
                 await self._requests.answer(request, reply, self._is_gone, self)
-        except LedgerError as error:
-            self._tell_closed(error)
-            self.close()
+        except (LedgerError, *MISTAKES) as error:
+            self._fail(error)
         finally:
             self._waiting_reads -= 1
             self._made_room()
@@ -280,9 +278,6 @@ class Connection:
     def takes_replies(self) -> bool:
         """For `DiskReads`: there is room for the reply to a request that waits."""
         return self._is_closed or not self._outbox.is_full_with(0)
-
-    def _has_outbox_room(self) -> None:
-        self._disk_reads.resume(self)
 
     # ---- adds without room
 
@@ -351,8 +346,7 @@ class Connection:
         buffer = ReceiveBuffer.holding(frames, self._inbox.buffer.frame_bytes_max)
         count = 0
         while (frame := buffer.next_frame()) is not None:
-            codec = v3 if is_version_3(frame[0]) else v2
-            request = codec.decode_request(frame)
+            request = (v3 if is_version_3(frame[0]) else v2).decode_request(frame)
             self._reply(request, refusal(request.body, Status.TOO_MANY_REQUESTS))
             count += 1
             if count % _FRAMES_PER_SLICE == 0:
@@ -367,9 +361,12 @@ class Connection:
 
     def _reply(self, request: Request, body: ResponseBody) -> None:
         self._counts.replied(request, body)
-        response = Response(request.version, request.txn_id, body)
         codec = v3 if request.version == 3 else v2
-        data = codec.encode_response(response)
+        try:
+            data = codec.encode_response(Response(request.version, request.txn_id, body))
+        except (LedgerError, *MISTAKES) as error:  # journals and whoever moves a LAC call this
+            self._fail(error)
+            return
         self._replies.append(data)
         self._replies_bytes += len(data)
         if not self._is_taking or self._replies_bytes > _JOINED_REPLIES_BYTES_MAX:
@@ -380,6 +377,10 @@ class Connection:
             replies, self._replies = self._replies, []
             self._replies_bytes = 0
             self._outbox.send(replies[0] if len(replies) == 1 else b"".join(replies))
+
+    def _fail(self, cause: Exception) -> None:
+        tell_closed(self._transport.peer, cause)
+        self.close()
 
     def close(self) -> None:
         if self._is_closed:

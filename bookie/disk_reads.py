@@ -16,6 +16,7 @@ import trio
 from bookie.config import BookieConfig
 from bookie.core.histogram import SECONDS, Histogram
 from bookie.core.turns import Turns
+from bookie.mistakes import MISTAKES, log_mistake
 from ledger.wire.messages import BatchReadRequest, ReadRequest, RequestBody
 
 SLOTS: Final = 8
@@ -120,6 +121,8 @@ class _Queue:
             self._reads.under_way += 1
             try:
                 await entry.job()
+            except MISTAKES as error:
+                log_mistake("a request that waited for a disk is not answered", error)
             finally:
                 self._reads.ended(entry.queued_at)
             done += 1

@@ -154,6 +154,15 @@ def _settle(
     return state.is_limbo
 
 
+def _learn_key(directory: LedgerStorage, metadata: LedgerMetadata) -> None:
+    """When the ledger was put in limbo, its metadata could not be read. Without the key nothing
+    could be fetched for it, nor could anybody fence it here."""
+    state = directory.state(metadata.ledger_id)
+    if state is not None and not state.is_key_known and not state.is_deleted:
+        state.master_key = master_key(metadata.password)
+        directory.state_changed(state)
+
+
 class LimboRepair:
     """Ends limbo, ledger by ledger, in rounds; slowly, one read at a time.
 
@@ -233,6 +242,7 @@ class LimboRepair:
         """Whether all that should be here is, and nothing more will be."""
         try:
             metadata = await client.ledger_metadata(ledger_id)
+            _learn_key(directory, metadata)
             fixed = fixed_part(metadata)
             if not metadata.is_closed and self._fetched_to.get(ledger_id) == fixed.last_entry_id:
                 return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -74,3 +75,23 @@ def impatient_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks again at once at what may have been on its way."""
     monkeypatch.setattr("ledger.verify._LOOK_AGAIN_S", 0.02)
     monkeypatch.setattr("ledger.copy_reader._PAUSE_S", 0.02)
+
+
+class _Mistakes(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture(autouse=True)
+def mistakes() -> Iterator[list[logging.LogRecord]]:
+    """A bookie survives its own bugs, but no test does: clear the list of what was expected."""
+    handler, logger = _Mistakes(), logging.getLogger("bookie.mistakes")
+    logger.addHandler(handler)
+    yield handler.records
+    logger.removeHandler(handler)
+    told = [handler.format(record) for record in handler.records]
+    assert not told, "a bookie logged a mistake of its own:\n" + "\n".join(told)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from bookie.core.journal_frames import MASTER_KEY_BYTES
 from ledger.errors import Status
 
 _STORED = struct.Struct(">BBqBH")
@@ -25,7 +26,8 @@ _FLAG_LIMBO = 2
 class LedgerState:
     """One ledger's key, fence, limbo flag and last add confirmed. Plain and mutable.
 
-    Fencing never ends, the key never changes, and `lac` only grows.
+    Fencing never ends, the key never changes, and `lac` only grows. The key may not be known: the
+    index was made again without it, or the metadata cannot be read. Then nobody has it.
     """
 
     __slots__ = (
@@ -64,13 +66,22 @@ class LedgerState:
         # a million empty lists to look at.
         self._watchers: list[Callable[[], None]] | None = None
 
+    @property
+    def is_key_known(self) -> bool:
+        return len(self.master_key) == MASTER_KEY_BYTES
+
+    def _is_key(self, key: bytes | memoryview) -> bool:
+        """An unknown key is empty, and so may be what a peer sends."""
+        return key == self.master_key and self.is_key_known
+
     def check_add(self, master_key: bytes | memoryview, is_recovery: bool) -> Status:
         """OK if an entry with this key may be added now.
 
-        UNAUTHORIZED for another key than the first; FENCED for an ordinary add after a fence
-        (also when deleted); NO_SUCH_LEDGER for a recovery add to a deleted ledger.
+        UNAUTHORIZED for another key than the first, or if that is not known; FENCED for an
+        ordinary add after a fence (also when deleted); NO_SUCH_LEDGER for a recovery add to a
+        deleted ledger.
         """
-        if master_key != self.master_key:
+        if not self._is_key(master_key):
             return Status.UNAUTHORIZED
         if not self.is_fenced:
             return Status.OK
@@ -80,13 +91,13 @@ class LedgerState:
 
     def check_fence(self, master_key: bytes | memoryview | None) -> Status:
         """OK if who knows this key may fence the ledger (again). No key is a wrong key."""
-        if master_key is None or master_key != self.master_key:
+        if master_key is None or not self._is_key(master_key):
             return Status.UNAUTHORIZED
         return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
 
     def check_write_lac(self, master_key: bytes | memoryview) -> Status:
         """OK if an explicit LAC with this key may be stored; a fence does not forbid it."""
-        if master_key != self.master_key:
+        if not self._is_key(master_key):
             return Status.UNAUTHORIZED
         return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
 

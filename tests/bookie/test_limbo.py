@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.quorum import entries_held
 from ledger.errors import BookieUnavailable, LedgerFenced, NoSuchLedger, Status, UnknownLedgerState
+from ledger.metastore.ledgers import LedgerStore
 from ledger.wire.messages import ReadRequest
 from tests.real_cluster import SMALL, RealCluster, real_cluster
 
@@ -317,3 +318,33 @@ async def test_of_an_open_ledger_what_is_fixed_is_fetched(tmp_path: Path) -> Non
             assert await ask(client, name, writer.ledger_id, entry) is Status.OK
         assert await _in_limbo(cluster, victim) == 1
         writer.abandon()
+
+
+async def test_a_key_that_could_not_be_read_at_the_start_is_learned_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
+        async with client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+            for i in range(20):
+                await ledger.append(b"%d" % i)
+        await storage_of(cluster).checkpoint()
+        await cluster.stop(0)
+        await _rebuilt(cluster, 0, loses_logs=True)
+
+        async def undecodable(
+            _: LedgerStore, ledger_ids: Sequence[int]
+        ) -> dict[int, LedgerMetadata | None]:
+            return dict.fromkeys(ledger_ids)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("bookie.limbo._read_all", undecodable)
+            await cluster.start(0)
+        storage = storage_of(cluster)
+        with trio.fail_after(20):
+            while storage.directories[0].doubts.doubt is not None:
+                await repair_round(cluster, 0)
+        state = storage.state(ledger.ledger_id)
+        assert state is not None
+        assert state.is_key_known
+        assert not state.is_limbo
+        assert (await storage.read(ledger.ledger_id, 19))[-2:] == b"19"
