@@ -13,8 +13,8 @@ from bookie.core.directories import DirectoryMap
 from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.stored_marks import StoredMarks, decode_marks
-from bookie.storage.check_directory import REBUILD, DirectoryCheck
-from bookie.storage.check_doubts import check_strays
+from bookie.storage.check_directory import DirectoryCheck
+from bookie.storage.check_doubts import REBUILD, check_strays
 from bookie.storage.check_journal import JournalCheck
 from bookie.storage.disk import Disk
 from bookie.storage.index import Index

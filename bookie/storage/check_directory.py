@@ -23,6 +23,7 @@ from bookie.core.integrity import (
     check_entries,
     ranges_of,
 )
+from bookie.storage.check_doubts import NOT_NEEDED, REBUILD, REPLICATE
 from bookie.storage.compaction_index import CompactionIndex
 from bookie.storage.disk import Disk, File
 from bookie.storage.entry_log import EntryLogs
@@ -32,11 +33,6 @@ from bookie.storage.log_scan import LogScan, Record
 from ledger.errors import BookieIoError
 
 _STEP = 200
-REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
-REPLICATE = (
-    "see to the disk; readers and recovery ask other bookies. When the copies are made "
-    "again elsewhere, the log goes with its ledgers"
-)
 
 
 class DirectoryCheck:
@@ -188,6 +184,8 @@ class DirectoryCheck:
                     "or it was being removed. The next start removes it, or sets it aside",
                     severity=Severity.NOTE,
                 )
+            elif self._index.is_log_kept(log_id):
+                self._found(path, NOT_NEEDED, severity=Severity.NOTE)
             return
         try:
             file = await self._disk.open(path)

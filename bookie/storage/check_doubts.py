@@ -6,6 +6,15 @@ from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.storage.disk import Disk
 from bookie.storage.entry_log import stray_id_of
 
+REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
+REPLICATE = (
+    "see to the disk; readers and recovery ask other bookies. When the copies are made "
+    "again elsewhere, the log goes with its ledgers"
+)
+NOT_NEEDED = (
+    "something was left out of it when the index was made again, and nothing in the index points "
+    "into it: when no ledger is in limbo any more, it may be removed"
+)
 _STRAY_CURE = (
     "see 'Entry logs the index does not know' in docs/operations.md: where the index is older "
     "than the logs, give the file its name back and make the index again; else remove it"

@@ -35,7 +35,7 @@ from bookie.storage.index import Index, PlacedRun
 from bookie.storage.index_changes import IndexChanges
 from bookie.storage.key_value import IndexUnreadable
 from bookie.storage.log_scan import LogScan, Record
-from bookie.storage.log_survey import LEDGERS_PER_STEP, survey_logs
+from bookie.storage.log_survey import LEDGERS_PER_STEP, is_removable, survey_logs
 from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 
@@ -330,7 +330,8 @@ class Compactor:
             raise self._changes.failed("writing a compaction log", error) from error
 
     async def _drop(self, log_ids: Sequence[int], *, is_counted: bool = True) -> None:
-        """Removes logs that no run points into."""
+        """Removes logs that no run points into, but for those that only an operator removes."""
+        log_ids = [at for at in log_ids if await is_removable(at, self._index, self._logs)]
         reclaimed = await remove_logs(log_ids, self._index, self._logs, self._changes)
         if is_counted:
             self._round.logs_compacted += len(log_ids)

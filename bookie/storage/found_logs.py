@@ -68,6 +68,7 @@ class FoundLogs:
         self._unexplained: list[int] = []
         """Logs that are missing for the first time."""
         self._back: list[int] = []
+        self._is_settled = False
         self.missing = 0
         """The index points into so many that are not there."""
 
@@ -129,6 +130,15 @@ class FoundLogs:
                 self.missing,
             )
             await self._note_missing()
+        kept = [log_id for log_id in self._index.log_ids() if self._index.is_log_kept(log_id)]
+        if kept and not self._is_settled:
+            _log.warning(
+                "entry logs kept of which something was left out when the index was made again "
+                "directory=%s logs=%d. Cure: see 'A damaged or lost index' in docs/operations.md",
+                self._logs.directory,
+                len(kept),
+            )
+        self._is_settled = True
         if self._back:
             async with self._changes.making("taking entry logs back"):
                 while self._back:

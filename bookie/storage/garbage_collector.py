@@ -26,7 +26,7 @@ from bookie.storage.index import Index
 from bookie.storage.index_changes import IndexChanges
 from bookie.storage.key_value import IndexUnreadable, KeyValue
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.log_survey import LEDGERS_PER_STEP
+from bookie.storage.log_survey import LEDGERS_PER_STEP, is_removable
 from bookie.storage.storage_meters import GarbageMeters
 from bookie.storage.tombstones import Tombstones
 from bookie.storage.turns import give_way
@@ -286,4 +286,4 @@ class GarbageCollector:
         except IndexUnreadable as error:  # no fault of the log, but it must stay
             round_.unreadable(error)
             return False
-        return True
+        return await is_removable(log_id, self._index, self._logs)

@@ -283,11 +283,21 @@ class Index:
     def delete_log(self, log_id: int) -> None:
         if self._log_ids is not None:
             self._log_ids.pop(log_id, None)
-        self._pairs.write([], [_STATE_KEY.pack(b"G", log_id), _STATE_KEY.pack(b"D", log_id)])
+        self._pairs.write([], [_STATE_KEY.pack(kind, log_id) for kind in (b"G", b"D", b"U")])
 
     def set_log_aside(self, log_id: int, reason: str) -> None:
         """Remembers that a log is damaged, so that it is not tried again and again."""
         self._pairs.write([(_STATE_KEY.pack(b"D", log_id), reason.encode())])
+
+    def keep_log(self, log_id: int, reason: str) -> None:
+        """Sets a log aside whose ledgers are not all known: `G` may lack some of them, so nothing
+        in the index proves that the log is not needed."""
+        value = reason.encode()
+        self._pairs.write([(_STATE_KEY.pack(kind, log_id), value) for kind in (b"D", b"U")])
+
+    def is_log_kept(self, log_id: int) -> bool:
+        """It may be removed by an operator only."""
+        return self._pairs.get(_STATE_KEY.pack(b"U", log_id)) is not None
 
     def take_log_back(self, log_id: int) -> None:
         """It is not set aside any more."""

@@ -9,7 +9,7 @@ it may not know all (`Doubt`), which the next start sees to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -35,6 +35,11 @@ _NEW = "index.new"
 _OLD = "index.old-"
 _LAC_OFFSET = 16
 _STEP = 100
+_REASON_CHARS_MAX = 500
+KEPT = (
+    "It is kept until an operator removes it. Cure: see 'A damaged or lost index' in "
+    "docs/operations.md"
+)
 REASON = "the index was made again from the entry logs"
 
 
@@ -176,6 +181,7 @@ class IndexRebuild:
     async def _take_log(self, index: Index, log_id: int) -> None:
         """In the order of ids and of offsets: later runs are newer, and cover those before."""
         self._done.entry_logs += 1
+        left_out_before = len(self._done.left_out)
         path = self._logs.path(log_id)
         file = await self._disk.open(path)
         ledgers: dict[int, int] = {}
@@ -201,6 +207,9 @@ class IndexRebuild:
             file.close()
         for _ in index.put_log_ledgers(log_id, ledgers):
             await trio.lowlevel.checkpoint()
+        if left_out := self._done.left_out[left_out_before:]:
+            # Which ledgers are in there nobody knows: it must not go with those that are known.
+            index.keep_log(log_id, _kept_because(left_out))
         await self._put_states(index, lacs)
 
     async def _put_states(self, index: Index, lacs: dict[int, int]) -> None:
@@ -256,6 +265,13 @@ def _proven(run: PlacedRun, body: bytes) -> list[int]:
     checked = check_entries(body, run.lengths, run.ledger_id, run.first)
     doubtful = dict.fromkeys((*checked.strangers, *checked.unverified))
     return [at for at in range(len(run.lengths)) if run.first + at not in doubtful]
+
+
+def _kept_because(left_out: Sequence[str]) -> str:
+    return (
+        f"when the index was made again {len(left_out)} pieces of it were left out: "
+        f"{left_out[0][:_REASON_CHARS_MAX]}. {KEPT}"
+    )
 
 
 def _set_limbo(state: LedgerState) -> None:

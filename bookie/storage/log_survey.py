@@ -1,4 +1,4 @@
-"""How much of each sealed entry log is needed, by the index."""
+"""How much of each sealed entry log is needed, by the index, and whether its word is enough."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ async def survey_logs(
             else:
                 survey.uses.append(LogUse(log_id, 0, 0))
     return survey
+
+
+async def is_removable(log_id: int, index: Index, logs: EntryLogs) -> bool:
+    """Whether a log that is not needed by the index may go. One whose ledgers are not all known
+    may not, unless an operator removed its file."""
+    if not index.is_log_kept(log_id):
+        return True
+    try:
+        await logs.size(log_id)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 async def _may_hold(log_id: int, ledgers: dict[int, None], index: Index) -> bool:

@@ -1,0 +1,106 @@
+"""An index made again from damaged entry logs: what was left out of them stays where it is.
+
+The new index does not know which ledgers lie behind a damaged head. So no collection and no
+compaction may remove such a log, whatever the index says of it: only an operator does.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie.storage.index import Index
+from bookie.storage.key_value import KeyValue
+from tests.bookie.storage_bottle import Bottle
+from tests.bookie.test_check import PAIRS, checked, payload_of
+from tests.bookie.test_compaction import OPTIONS, collect, logs, statistics
+from tests.bookie.test_index_rebuild import rebuilt
+
+HEAD = 32
+"""Where the first record of a log begins."""
+
+
+async def _filled() -> Bottle:
+    """Of ledgers 1 to 3 there are records in each of several logs."""
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        for i in range(20):
+            for ledger in (1, 2, 3):
+                bottle.add(ledger, i, payload_of(ledger, i, 100))
+            await bottle.settle()
+            if i % 5 == 4:
+                await bottle.storage.checkpoint()
+    return bottle
+
+
+def _heads(pairs: KeyValue, log_id: int) -> list[int]:
+    """Where the records of a log begin, which are all alive."""
+    runs = [run for ledger in (1, 2, 3) for run in Index(pairs).runs(ledger)]
+    return sorted(r.offset - 40 - 4 * len(r.lengths) for r in runs if r.log_id == log_id)
+
+
+def _id_of(name: str) -> int:
+    return int(name.removeprefix("ledgers/").removesuffix(".log"), 16)
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+@pytest.mark.parametrize("dead", [(), (1,), (1, 2, 3)])
+async def test_a_log_of_which_something_was_left_out_is_never_removed(
+    place: int, dead: tuple[int, ...]
+) -> None:
+    bottle = await _filled()
+    victim = list(logs(bottle))[1]
+    data = bottle.disk.names[victim].data
+    at = _heads(bottle.pairs[PAIRS], _id_of(victim))[place] + 10
+    data[at] ^= 1
+    before = bytes(data)
+    done = await rebuilt(bottle)
+    assert [line for line in done.left_out if victim in line]
+    successor = bottle.reopened()
+    successor.acked = {}  # `collect` reads all that was promised, and something is lost now
+    async with successor.running():
+        successor.deleted.update(dict.fromkeys(dead))
+        for _ in range(3):
+            await collect(successor)
+        assert bytes(successor.disk.names[victim].data) == before
+        assert statistics(successor).logs_set_aside == 1
+        [reason] = Index(successor.pairs[PAIRS]).logs_set_aside().values()
+        assert "left out" in reason
+        # What is whole and alive was moved nevertheless: nothing points into it any more.
+        report = await checked(successor)
+        assert any(
+            finding.path == victim and "nothing in the index points into it" in finding.what
+            for finding in report.findings
+        )
+    # What was damaged, a cable say, is right again: then so is everything.
+    data[at] ^= 1
+    assert not [line for line in (await rebuilt(successor)).left_out if victim in line]
+    again = successor.reopened()
+    again.acked = {key: one for key, one in bottle.acked.items() if key[0] not in dead}
+    async with again.running():
+        await again.check()
+
+
+async def test_it_goes_when_an_operator_has_removed_the_file() -> None:
+    bottle = await _filled()
+    victim = list(logs(bottle))[1]
+    bottle.disk.names[victim].data[HEAD + 10] ^= 1
+    await rebuilt(bottle)
+    successor = bottle.reopened()
+    successor.acked = {}
+    async with successor.running():
+        await collect(successor)
+        assert victim in logs(successor)
+        del successor.disk.names[victim]
+        await collect(successor)
+        assert statistics(successor).logs_set_aside == 0
+        assert _id_of(victim) not in Index(successor.pairs[PAIRS]).log_ids()
+
+
+async def test_a_log_taken_as_a_whole_goes_as_ever() -> None:
+    bottle = await _filled()
+    assert (await rebuilt(bottle)).left_out == []
+    successor = bottle.reopened()
+    async with successor.running():
+        successor.deleted.update(dict.fromkeys((1, 2, 3)))
+        await collect(successor)
+        assert logs(successor) == {}
