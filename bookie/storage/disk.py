@@ -13,6 +13,14 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
+class Readable(Protocol):
+    """What a scan needs of a file."""
+
+    async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
+        """See `File.read`."""
+        ...
+
+
 class File(Protocol):
     """An open file. One task at a time may write; reads may overlap."""
 

@@ -9,7 +9,7 @@ it may not know all (`Doubt`), which the next start sees to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -18,7 +18,7 @@ import trio
 
 from bookie.core.doubt import Doubt, DoubtStage
 from bookie.core.entry_log import entry_ends
-from bookie.core.integrity import check_entries, ranges_of
+from bookie.core.integrity import FINDINGS_MAX, check_entries, ranges_of
 from bookie.core.ledger_state import LedgerState
 from bookie.core.stored_marks import decode_marks
 from bookie.storage.check_bookie import MARK_FILE
@@ -28,6 +28,7 @@ from bookie.storage.entry_log import EntryLogs
 from bookie.storage.index import Index, PlacedRun
 from bookie.storage.key_value import KeyValue
 from bookie.storage.log_scan import LogScan, Record
+from bookie.storage.patient_file import PatientFile
 from ledger.errors import BookieIoError
 
 INDEX = "index"
@@ -36,7 +37,7 @@ _OLD = "index.old-"
 _LAC_OFFSET = 16
 _STEP = 100
 _REASON_CHARS_MAX = 500
-KEPT = (
+_KEPT = (
     "It is kept until an operator removes it. Cure: see 'A damaged or lost index' in "
     "docs/operations.md"
 )
@@ -79,7 +80,9 @@ class Rebuilt:
     old_index_unread: str = ""
     """Why nothing, or not all, of it was taken over."""
     left_out: list[str] = field(default_factory=list)
-    """Damage: what was not taken, and from where."""
+    """Damage: what was not taken, and from where; the first thousand."""
+    left_out_count: int = 0
+    """All of it."""
 
 
 class IndexRebuild:
@@ -100,9 +103,13 @@ class IndexRebuild:
         self._on_bytes = on_bytes
         self._logs = EntryLogs(disk, directory, log_bytes_max=1)
         self._done = Rebuilt(directory)
+        self._left_out_first = ""
+        """Of the log that is being read."""
 
     async def run(self) -> Rebuilt:
-        """Raises BookieIoError if the mark file is damaged, and OSError: nothing was changed."""
+        """What cannot be read of an entry log is left out. Raises BookieIoError if the mark file is
+        damaged, and OSError where it or the directory cannot be read, or the new index not be
+        written: nothing was changed."""
         directory, stores = self._directory, self._stores
         checkpoint_no = await self._marked_checkpoint()
         new_path = f"{directory}/{_NEW}"
@@ -181,36 +188,55 @@ class IndexRebuild:
     async def _take_log(self, index: Index, log_id: int) -> None:
         """In the order of ids and of offsets: later runs are newer, and cover those before."""
         self._done.entry_logs += 1
-        left_out_before = len(self._done.left_out)
+        left_out_before = self._done.left_out_count
+        self._left_out_first = ""
         path = self._logs.path(log_id)
-        file = await self._disk.open(path)
         ledgers: dict[int, int] = {}
         lacs: dict[int, int] = {}
         try:
-            scan = LogScan(file, log_id, on_read=self._count_read)
-            while (record := await scan.next()) is not None:
-                for run, lac in await self._whole_runs(scan, record, path):
-                    for _ in index.put_runs([run]):
-                        pass
-                    self._done.runs += 1
-                    self._done.entries += len(run.lengths)
-                    ledger_id = run.ledger_id
-                    ledgers[ledger_id] = ledgers.get(ledger_id, 0) + sum(run.lengths)
-                    lacs[ledger_id] = max(lacs.get(ledger_id, -1), lac)
-                await trio.lowlevel.checkpoint()
-            if file.size > scan.position:
-                self._done.left_out.append(
-                    f"{path}: {file.size - scan.position} bytes, no whole record {scan.end_reason}:"
-                    " a write cut short, or damage"
-                )
-        finally:
-            file.close()
+            file = await self._disk.open(path)
+        except OSError as error:
+            self._leave_out(f"{path}: it cannot be opened: {error}")
+        else:
+            try:
+                await self._scan_log(index, log_id, PatientFile(file), ledgers, lacs)
+            finally:
+                file.close()
         for _ in index.put_log_ledgers(log_id, ledgers):
             await trio.lowlevel.checkpoint()
-        if left_out := self._done.left_out[left_out_before:]:
+        if left_out := self._done.left_out_count - left_out_before:
             # Which ledgers are in there nobody knows: it must not go with those that are known.
-            index.keep_log(log_id, _kept_because(left_out))
+            index.keep_log(log_id, _kept_because(left_out, self._left_out_first))
         await self._put_states(index, lacs)
+
+    async def _scan_log(
+        self,
+        index: Index,
+        log_id: int,
+        file: PatientFile,
+        ledgers: dict[int, int],
+        lacs: dict[int, int],
+    ) -> None:
+        """Adds bytes and the highest LAC of each ledger in the log."""
+        path = self._logs.path(log_id)
+        scan = LogScan(file, log_id, on_read=self._count_read)
+        while (record := await scan.next()) is not None:
+            for run, lac in await self._whole_runs(scan, file, record, path):
+                for _ in index.put_runs([run]):
+                    pass
+                self._done.runs += 1
+                self._done.entries += len(run.lengths)
+                ledger_id = run.ledger_id
+                ledgers[ledger_id] = ledgers.get(ledger_id, 0) + sum(run.lengths)
+                lacs[ledger_id] = max(lacs.get(ledger_id, -1), lac)
+            await trio.lowlevel.checkpoint()
+        if file.unreadable:
+            self._leave_out(f"{path}: {file}")
+        if file.size > scan.position:
+            self._leave_out(
+                f"{path}: {file.size - scan.position} bytes, no whole record {scan.end_reason}:"
+                " a write cut short, or damage"
+            )
 
     async def _put_states(self, index: Index, lacs: dict[int, int]) -> None:
         every = iter(lacs.items())
@@ -225,7 +251,7 @@ class IndexRebuild:
                 await trio.lowlevel.checkpoint()
 
     async def _whole_runs(
-        self, scan: LogScan, record: Record, path: str
+        self, scan: LogScan, file: PatientFile, record: Record, path: str
     ) -> list[tuple[PlacedRun, int]]:
         """What of a record is proven, and the LAC in each: all of it, or where its checksum is
         wrong the entries whose own digest is right."""
@@ -234,13 +260,9 @@ class IndexRebuild:
             body = await scan.body(record)
             proven = list(range(len(run.lengths)))
         except BookieIoError as error:
-            file = await self._disk.open(path)
-            try:
-                body = await file.read(run.offset, record.header.body_bytes)
-            finally:
-                file.close()
+            body = await file.read(run.offset, record.header.body_bytes)
             proven = _proven(run, body)
-            self._done.left_out.append(
+            self._leave_out(
                 f"{path}: {error}; ledger {run.ledger_id} entries {run.first}..{run.last}: "
                 f"{len(run.lengths) - len(proven)} of them left out"
             )
@@ -252,6 +274,12 @@ class IndexRebuild:
             lac = int.from_bytes(body[at : at + 8], "big", signed=True)
             found.append((run.part(run.first + first, run.first + last), lac))
         return found
+
+    def _leave_out(self, what: str) -> None:
+        self._left_out_first = self._left_out_first or what
+        self._done.left_out_count += 1
+        if len(self._done.left_out) < FINDINGS_MAX:
+            self._done.left_out.append(what)
 
     async def _count_read(self, nbytes: int) -> None:
         self._on_bytes(nbytes)
@@ -267,10 +295,10 @@ def _proven(run: PlacedRun, body: bytes) -> list[int]:
     return [at for at in range(len(run.lengths)) if run.first + at not in doubtful]
 
 
-def _kept_because(left_out: Sequence[str]) -> str:
+def _kept_because(left_out: int, first: str) -> str:
     return (
-        f"when the index was made again {len(left_out)} pieces of it were left out: "
-        f"{left_out[0][:_REASON_CHARS_MAX]}. {KEPT}"
+        f"when the index was made again {left_out} pieces of it were left out: "
+        f"{first[:_REASON_CHARS_MAX]}. {_KEPT}"
     )
 
 

@@ -16,7 +16,7 @@ from bookie.core.entry_log import (
     check_run_lengths,
     decode_run_header,
 )
-from bookie.storage.disk import File
+from bookie.storage.disk import Readable
 from bookie.storage.index import PlacedRun
 from ledger.errors import BookieIoError
 
@@ -42,7 +42,7 @@ class LogScan:
     """
 
     def __init__(
-        self, file: File, log_id: int, *, on_read: Callable[[int], Awaitable[None]]
+        self, file: Readable, log_id: int, *, on_read: Callable[[int], Awaitable[None]]
     ) -> None:
         self._file = file
         self._log_id = log_id

@@ -6,10 +6,14 @@ compaction may remove such a log, whatever the index says of it: only an operato
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from bookie.storage.index import Index
 from bookie.storage.key_value import KeyValue
+from ledger.errors import LedgerError
+from tests.bookie.memory_disk import MemoryDisk, MemoryFile
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_check import PAIRS, checked, payload_of
 from tests.bookie.test_compaction import OPTIONS, collect, logs, statistics
@@ -40,6 +44,17 @@ def _heads(pairs: KeyValue, log_id: int) -> list[int]:
 
 def _id_of(name: str) -> int:
     return int(name.removeprefix("ledgers/").removesuffix(".log"), 16)
+
+
+async def _readable(bottle: Bottle) -> set[tuple[int, int]]:
+    found = set()
+    for key, entry in bottle.acked.items():
+        try:
+            assert bytes(await bottle.storage.read(*key)) == entry
+        except LedgerError:
+            continue
+        found.add(key)
+    return found
 
 
 @pytest.mark.parametrize("place", [0, 1, -1])
@@ -104,3 +119,91 @@ async def test_a_log_taken_as_a_whole_goes_as_ever() -> None:
         successor.deleted.update(dict.fromkeys((1, 2, 3)))
         await collect(successor)
         assert logs(successor) == {}
+
+
+SECTOR = 64
+"""Logs are small here; a disk gives up on 4096 bytes."""
+
+
+def _make_unreadable(monkeypatch: pytest.MonkeyPatch, name: str, begin: int, end: int) -> None:
+    whole = MemoryFile.read
+
+    async def read(self: MemoryFile, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
+        if self.path == name and offset < end and begin < offset + size:
+            raise OSError(errno.EIO, "Input/output error", name)
+        return await whole(self, offset, size, drops_cache=drops_cache)
+
+    monkeypatch.setattr(MemoryFile, "read", read)
+    monkeypatch.setattr("bookie.storage.patient_file.BLOCK_BYTES", SECTOR)
+
+
+@pytest.mark.parametrize("part", ["head", "body", "all"])
+async def test_a_sector_that_cannot_be_read_costs_what_lies_in_it(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    bottle = await _filled()
+    victim = list(logs(bottle))[1]
+    size = len(bottle.disk.names[victim].data)
+    pairs = bottle.pairs[PAIRS]
+    [_, second, *_] = _heads(pairs, _id_of(victim))
+    runs = [run for ledger in (1, 2, 3) for run in Index(pairs).runs(ledger)]
+    [run] = [
+        one for one in runs if one.log_id == _id_of(victim) and second < one.offset < second + 80
+    ]
+    in_victim = {
+        (one.ledger_id, entry)
+        for one in runs
+        if one.log_id == _id_of(victim)
+        for entry in range(one.first, one.last + 1)
+        if part == "all" or one.offset >= run.offset
+    }
+    begin, end, lost = second + 4, second + 5, in_victim
+    if part == "body":  # of the run's second entry, and of it alone
+        begin = (run.offset + run.lengths[0]) // SECTOR * SECTOR + SECTOR
+        end, lost = begin + 1, {(run.ledger_id, run.first + 1)}
+    elif part == "all":
+        begin, end = 0, size
+    with monkeypatch.context() as broken:
+        _make_unreadable(broken, victim, begin, end)
+        done = await rebuilt(bottle)
+    told = [line for line in done.left_out if victim in line]
+    assert any("[Errno 5]" in line for line in told)
+    assert len(told) == len(done.left_out)
+    successor = bottle.reopened()
+    async with successor.running():
+        assert await _readable(successor) == successor.acked.keys() - lost
+        successor.deleted.update(dict.fromkeys((1, 2, 3)))
+        await collect(successor)
+        assert list(logs(successor)) == [victim]
+
+
+async def test_a_log_that_cannot_be_opened_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    bottle = await _filled()
+    victim = list(logs(bottle))[1]
+    whole = MemoryDisk.open
+
+    async def opened(
+        self: MemoryDisk, path: str, *, is_new: bool = False, has_own_thread: bool = False
+    ) -> MemoryFile:
+        if path == victim:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return await whole(self, path, is_new=is_new, has_own_thread=has_own_thread)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryDisk, "open", opened)
+        done = await rebuilt(bottle)
+    [line] = done.left_out
+    assert line.startswith(f"{victim}: it cannot be opened: [Errno 5]")
+    successor = bottle.reopened()
+    in_victim = {
+        (run.ledger_id, entry)
+        for ledger in (1, 2, 3)
+        for run in Index(bottle.pairs[done.old_index]).runs(ledger)
+        if run.log_id == _id_of(victim)
+        for entry in range(run.first, run.last + 1)
+    }
+    async with successor.running():
+        assert await _readable(successor) == successor.acked.keys() - in_victim
+        successor.deleted.update(dict.fromkeys((1, 2, 3)))
+        await collect(successor)
+        assert list(logs(successor)) == [victim]
