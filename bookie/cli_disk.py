@@ -21,7 +21,8 @@ from bookie.inspect_disk import (
     journal_lines,
     ledger_lines,
 )
-from bookie.offline import check_cookies, refuse_foreign, stopped_bookie
+from bookie.offline import check_cookies, check_unsynced, refuse_foreign, stopped_bookie
+from bookie.power_loss import boot_id
 from bookie.storage.check_bookie import check_bookie
 from bookie.storage.index_rebuild import IndexRebuild
 from bookie.storage.index_stores import RocksStores
@@ -63,6 +64,7 @@ async def check(config: Path, output: OutputOption) -> int:
     disk = RealDisk()
     async with stopped_bookie(settings, disk):
         await check_cookies(settings, disk, report)
+        await check_unsynced(settings, disk, boot_id(), report)
         progress = Progress("read", is_shown=not output.json and sys.stderr.isatty())
         await check_bookie(
             disk,

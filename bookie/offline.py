@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from bookie.config import BookieConfig
-from bookie.cookies import COOKIE_FILE, LOCK_FILE
+from bookie.cookies import COOKIE_FILE, LOCK_FILE, UNSYNCED_FILE
 from bookie.core.integrity import CheckReport, Finding, Severity
+from bookie.power_loss import doubt_of
 from bookie.storage.disk import Disk
 from ledger.errors import FinalError, InvalidArgument, MetadataCorrupt
 from ledger.metastore.cookie import Cookie, decode_cookie
@@ -65,6 +66,29 @@ async def check_cookies(config: BookieConfig, disk: Disk, report: CheckReport) -
         except (OSError, MetadataCorrupt, InvalidArgument) as error:
             _damage(report, path, str(error))
     _compare(config, found, report)
+
+
+async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: CheckReport) -> None:
+    """Whether the next start will doubt what a journal has. `boot`: the machine's boot id."""
+    for directory in config.journal_directories:
+        path = f"{directory}/{UNSYNCED_FILE}"
+        try:
+            reason = doubt_of(await disk.read_file(path), boot)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _damage(report, path, f"it cannot be read, and the bookie would not start: {error}")
+            continue
+        if reason is not None:
+            report.add(
+                Finding(
+                    severity=Severity.DOUBT,
+                    path=path,
+                    what=f"entries that this journal acknowledged may be gone: {reason}",
+                    cure="start the bookie: it takes all ledgers of this journal for unknown, and "
+                    "gets what is lost from the other copies",
+                )
+            )
 
 
 def _compare(config: BookieConfig, found: Mapping[str, Cookie], report: CheckReport) -> None:

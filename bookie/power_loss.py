@@ -15,6 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
 
 import trio
 
@@ -41,6 +43,19 @@ _REASONS = {EMPTIED: REASON_EMPTIED, SYNC_FAILED: REASON_SYNC_FAILED}
 _SYNC_S_MAX = 20.0
 
 
+def boot_id() -> str:
+    """Another one after each start of the machine; where nobody tells, after each call."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return str(uuid4())
+
+
+def doubt_of(found: bytes | None, boot: str) -> str | None:
+    """Why a start doubts that finds this in the file, or no file; None if it does not."""
+    return None if found in (None, boot.encode()) else _REASONS.get(found or b"", REASON)
+
+
 @asynccontextmanager
 async def noticing_power_loss(
     config: BookieConfig, disk: Disk, storage: BookieStorage, boot: str
@@ -54,8 +69,7 @@ async def noticing_power_loss(
             found = await disk.read_file(path)
         except FileNotFoundError:
             found = None
-        if found not in (None, boot.encode()):
-            reason = REASON if found is None else _REASONS.get(found, REASON)
+        if (reason := doubt_of(found, boot)) is not None:
             for ledger_directory in storage.layout.directories_of(number):
                 doubts = storage.directories[ledger_directory].doubts
                 await doubts.set_doubt(Doubt(DoubtStage.LEDGERS_UNKNOWN, reason))

@@ -17,7 +17,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import trio
 
@@ -25,6 +24,7 @@ from bookie.allocator import give_memory_back_regularly, tune_allocator
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.http import http_address, open_http, serve_http
+from bookie.power_loss import boot_id
 from bookie.snapshot import Observer
 from bookie.storage.real_disk import RealDisk
 from bookie.storage.rocks import index_opener
@@ -96,7 +96,7 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
                     now_ms=lambda: time.time_ns() // 1_000_000,
                     rng=random.SystemRandom(),
                     http=http_address(listeners, config.advertised_host or config.host),
-                    boot_id=_boot_id(),
+                    boot_id=boot_id(),
                 )
                 serving.start_soon(serve_http, listeners, Observer(bookie, disk))
                 bookie_id = await serving.start(bookie.run)
@@ -106,14 +106,6 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
                 sys.stdout.write(f"ready {bookie_id}\n")
                 sys.stdout.flush()
             nursery.cancel_scope.cancel()
-
-
-def _boot_id() -> str:
-    """Another one after each start of the machine; where nobody tells, after each call."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return str(uuid4())
 
 
 @asynccontextmanager

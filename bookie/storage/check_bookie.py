@@ -14,7 +14,7 @@ from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.stored_marks import StoredMarks, decode_marks
 from bookie.storage.check_directory import DirectoryCheck
-from bookie.storage.check_doubts import REBUILD, check_strays
+from bookie.storage.check_doubts import REBUILD, check_doubt, check_strays
 from bookie.storage.check_journal import JournalCheck
 from bookie.storage.disk import Disk
 from bookie.storage.index import Index
@@ -48,11 +48,15 @@ async def check_bookie(
     marks: list[dict[int, Mark] | None] = []
     for number, directory in enumerate(directories):
         stored = await _marks_of(disk, directory, number, layout, report)
+        in_limbo_before = report.ledgers_in_limbo
         pairs = _opened(f"{directory}/index", open_index, report)
         try:
             if stored is not None and pairs is not None:
                 _check_number(directory, stored, pairs, report)
             await DirectoryCheck(disk, directory, pairs, report, on_bytes=on_bytes).run()
+            if pairs is not None:
+                in_limbo = report.ledgers_in_limbo - in_limbo_before
+                _check_doubt(directory, pairs, in_limbo, report)
             await check_strays(disk, directory, report)
         finally:
             if pairs is not None:
@@ -110,6 +114,13 @@ async def _marks_of(
         )
         return None
     return found
+
+
+def _check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:
+    try:
+        check_doubt(directory, pairs, in_limbo, report)
+    except BookieIoError:
+        pass  # told when the index was read
 
 
 def _check_number(

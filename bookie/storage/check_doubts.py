@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bookie.core.doubt import DoubtStage
 from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.storage.disk import Disk
+from bookie.storage.doubts import read_doubt
 from bookie.storage.entry_log import stray_id_of
+from bookie.storage.key_value import KeyValue
 
 REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
 REPLICATE = (
@@ -15,10 +18,41 @@ NOT_NEEDED = (
     "something was left out of it when the index was made again, and nothing in the index points "
     "into it: when no ledger is in limbo any more, it may be removed"
 )
+_STAGES = {
+    DoubtStage.LEDGERS_UNKNOWN: "entries may have been forgotten, of ledgers not known here, too",
+    DoubtStage.LEDGERS_IN_LIMBO: "entries may have been forgotten, of ledgers in limbo",
+}
+_DOUBT_CURE = (
+    "start the bookie: it denies nothing that it may have forgotten, and fetches it from the other "
+    "copies; it is over when ledgers_in_limbo is 0"
+)
 _STRAY_CURE = (
     "see 'Entry logs the index does not know' in docs/operations.md: where the index is older "
     "than the logs, give the file its name back and make the index again; else remove it"
 )
+
+
+def check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:
+    """The index's own record; `in_limbo`: so many ledgers are. Raises BookieIoError."""
+    doubt = read_doubt(pairs)
+    if doubt is not None:
+        report.add(
+            Finding(
+                severity=Severity.DOUBT,
+                path=f"{directory}/index",
+                what=f"{_STAGES[doubt.stage]}: {doubt.reason}",
+                cure=_DOUBT_CURE,
+            )
+        )
+    if in_limbo:
+        report.add(
+            Finding(
+                severity=Severity.NOTE,
+                path=f"{directory}/index",
+                what=f"{in_limbo} ledgers are in limbo: what is not here of them is unknown, not "
+                "absent, to readers, and the bookie fetches it when they are closed",
+            )
+        )
 
 
 async def check_strays(disk: Disk, directory: str, report: CheckReport) -> None:

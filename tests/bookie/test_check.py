@@ -9,8 +9,10 @@ import pytest
 from crc32c import crc32c
 
 from bookie.core.compaction import CompactionKind
+from bookie.core.doubt import Doubt, DoubtStage
 from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.storage.check_bookie import check_bookie
+from bookie.storage.doubts import write_doubt
 from bookie.storage.index import Index
 from bookie.storage.journal_end import END_FILE
 from bookie.testing.memory_key_value import MemoryKeyValue
@@ -165,6 +167,29 @@ async def test_a_lost_log_is_named_with_all_its_entries() -> None:
     report = await checked(bottle)
     assert {finding.path for finding in bad(report)} == {victim}
     assert "entry log is gone" in bad(report)[0].what
+
+
+@pytest.mark.parametrize("stage", DoubtStage)
+async def test_a_doubt_of_the_index_is_told_with_its_reason(stage: DoubtStage) -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+        state = bottle.storage.state(4)
+        assert state is not None
+        state.is_limbo = True
+        bottle.storage.state_changed(state)
+        await bottle.storage.checkpoint()
+    write_doubt(bottle.pairs[PAIRS], Doubt(stage, "the cat was on the disk"))
+    report = await checked(bottle)
+    assert not report.is_clean
+    [finding] = bad(report)
+    assert finding.severity is Severity.DOUBT
+    assert finding.path == PAIRS
+    assert finding.what.endswith(": the cat was on the disk")
+    assert ("not known here" in finding.what) == (stage is DoubtStage.LEDGERS_UNKNOWN)
+    assert "Cure: start the bookie" in str(finding)
+    [note] = [one for one in report.findings if one.severity is Severity.NOTE]
+    assert note.what.startswith("1 ledgers are in limbo")
 
 
 async def test_an_index_that_is_too_old_is_named() -> None:
