@@ -26,6 +26,7 @@ from bookie.power_loss import boot_id
 from bookie.storage.check_bookie import check_bookie
 from bookie.storage.index_rebuild import IndexRebuild
 from bookie.storage.index_stores import RocksStores
+from bookie.storage.read_only_disk import ReadOnlyDisk
 from bookie.storage.real_disk import RealDisk
 from ledger.cli.output import EXIT_ERROR, OutputOption, print_json, remark
 from ledger.errors import InvalidArgument
@@ -61,7 +62,7 @@ async def check(config: Path, output: OutputOption) -> int:
     """The exit code: 0 if all is well."""
     settings = settings_of(config)
     report = CheckReport()
-    disk = RealDisk()
+    disk = ReadOnlyDisk()
     async with stopped_bookie(settings, disk):
         await check_cookies(settings, disk, report)
         await check_unsynced(settings, disk, boot_id(), report)
@@ -152,7 +153,7 @@ class _Shown:
 
 async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> None:
     """A file, or all of a directory in order."""
-    disk = RealDisk()
+    disk = ReadOnlyDisk()
     files = [str(path)]
     if await trio.Path(path).is_dir():
         names = await disk.list_directory(str(path))
@@ -164,11 +165,11 @@ async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> N
 
 
 async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> None:
-    await _Shown(lines_max, output).show_all(entry_log_lines(RealDisk(), str(path)))
+    await _Shown(lines_max, output).show_all(entry_log_lines(ReadOnlyDisk(), str(path)))
 
 
 def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: OutputOption) -> None:
     """Of a ledger directory; all of it, or what it says of one ledger."""
-    with closing(RocksStores(RealDisk()).open_to_read(f"{path}/index")) as pairs:
+    with closing(RocksStores(ReadOnlyDisk()).open_to_read(f"{path}/index")) as pairs:
         lines = index_lines(pairs) if ledger_id is None else ledger_lines(pairs, ledger_id)
         _Shown(lines_max, output).show(lines)

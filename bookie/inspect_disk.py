@@ -16,6 +16,7 @@ from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_fram
 from bookie.core.journal_scan import FileScanner
 from bookie.storage.disk import Disk
 from bookie.storage.doubts import read_doubt
+from bookie.storage.entry_log import STRAY_SUFFIX, log_id_of, stray_id_of
 from bookie.storage.index import Index, PlacedRun
 from bookie.storage.key_value import KeyValue
 from bookie.storage.log_scan import LogScan
@@ -73,8 +74,9 @@ def _frame_line(frame: memoryview) -> Line:
 
 async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
     """A line for each record. Raises InvalidArgument for another name, OSError."""
-    stem, dot, suffix = os.path.basename(path).partition(".")
-    if not dot or suffix != "log" or len(stem) != 16:
+    name = os.path.basename(path)
+    log_id = stray_id_of(name) if name.endswith(STRAY_SUFFIX) else log_id_of(name)
+    if log_id is None:
         raise InvalidArgument(f"{path} is no entry log: their names are 0000000000000001.log")
     file = await disk.open(path)
     try:
@@ -82,7 +84,7 @@ async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
         async def no_limit(_: int) -> None:
             pass
 
-        scan = LogScan(file, int(stem, 16), on_read=no_limit)
+        scan = LogScan(file, log_id, on_read=no_limit)
         at = scan.position
         while (record := await scan.next()) is not None:
             run = record.run

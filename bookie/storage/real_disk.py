@@ -297,6 +297,8 @@ class RealFile:
 class RealDisk:
     """`bookie.storage.disk.Disk` on the file system. Make one per process."""
 
+    OPEN_FLAGS = os.O_RDWR
+
     def __init__(self) -> None:
         self._threads = DiskThreads()
         self._direct_writes = DirectWrites()
@@ -308,7 +310,7 @@ class RealDisk:
     async def open(
         self, path: str, *, is_new: bool = False, has_own_thread: bool = False
     ) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        flags = self.OPEN_FLAGS | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
         directory = os.path.dirname(path)
         fd = await self._call(directory, lambda: os.open(path, flags, 0o640))
         try:

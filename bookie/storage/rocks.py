@@ -27,6 +27,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie.storage.index_view import IndexView
 from bookie.storage.key_value import INDEX_CURE, IndexUnreadable
 from ledger.errors import BookieIoError, InvalidArgument
 
@@ -72,20 +73,33 @@ class RocksKeyValue:
         opened.
         """
         self._path = path
+        self._view: IndexView | None = None
+        if is_read_only:
+            try:
+                self._view = IndexView(path)
+            except OSError as error:
+                raise BookieIoError(
+                    f"index {path} cannot be opened to read: {error}. Cure: make it readable, and "
+                    "have a directory for temporary files (TMPDIR) with a little room"
+                ) from error
         access = AccessType.read_only() if is_read_only else AccessType.read_write()
         try:
             rocks = _rocks_options(options or RocksOptions())
             # Unless the column family is named, rocksdict opens a directory that exists with the
             # options it was made with, as far as these were stored: with a block cache of 8 MiB.
             families = {"default": rocks}
-            self._db = Rdict(path, rocks, column_families=families, access_type=access)
+            opened = path if self._view is None else self._view.path
+            self._db = Rdict(opened, rocks, column_families=families, access_type=access)
         except Exception as error:
+            said = self._said(error)
+            if self._view is not None:
+                self._view.close()
             if any(sign in str(error) for sign in _IN_USE):
                 raise BookieIoError(
-                    f"index {path} is in use by another process: {error}. Cure: stop the other "
+                    f"index {path} is in use by another process: {said}. Cure: stop the other "
                     "bookie, or give this one directories of its own"
                 ) from error
-            raise BookieIoError(f"index {path} cannot be opened: {error}. {INDEX_CURE}") from error
+            raise BookieIoError(f"index {path} cannot be opened: {said}. {INDEX_CURE}") from error
         self._no_wal = WriteOptions()
         # A property, although the stubs say it is a method.
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -101,7 +115,10 @@ class RocksKeyValue:
         return IndexUnreadable(self._told(what, error))
 
     def _told(self, what: str, error: Exception) -> str:
-        return f"index {self._path}: {what} failed: {error}. {INDEX_CURE}"
+        return f"index {self._path}: {what} failed: {self._said(error)}. {INDEX_CURE}"
+
+    def _said(self, error: Exception) -> str:
+        return str(error) if self._view is None else self._view.named(str(error))
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -167,6 +184,8 @@ class RocksKeyValue:
                 self._db.close()
         except BookieIoError as error:
             _log.warning("index closed without its last flush cause=%s", error)
+        if self._view is not None:
+            self._view.close()
 
 
 def index_opener(cache_bytes: int, directories: int) -> Callable[[str], RocksKeyValue]:
