@@ -21,8 +21,8 @@ from bookie.inspect_disk import (
     journal_lines,
     ledger_lines,
 )
+from bookie.machine import boot_id
 from bookie.offline import check_cookies, check_unsynced, refuse_foreign, stopped_bookie
-from bookie.power_loss import boot_id
 from bookie.storage.check_bookie import check_bookie
 from bookie.storage.index_rebuild import IndexRebuild
 from bookie.storage.index_stores import RocksStores

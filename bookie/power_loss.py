@@ -15,8 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from uuid import uuid4
 
 import trio
 
@@ -41,14 +39,6 @@ REASON_EMPTIED = (
 )
 _REASONS = {EMPTIED: REASON_EMPTIED, SYNC_FAILED: REASON_SYNC_FAILED}
 _SYNC_S_MAX = 20.0
-
-
-def boot_id() -> str:
-    """Another one after each start of the machine; where nobody tells, after each call."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return str(uuid4())
 
 
 def doubt_of(found: bytes | None, boot: str) -> str | None:

@@ -24,7 +24,7 @@ from bookie.allocator import give_memory_back_regularly, tune_allocator
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.http import http_address, open_http, serve_http
-from bookie.power_loss import boot_id
+from bookie.machine import boot_id
 from bookie.snapshot import Observer
 from bookie.storage.real_disk import RealDisk
 from bookie.storage.rocks import index_opener
