@@ -233,7 +233,7 @@ class LimboRepair:
                     left += 1
             after = ids[-1]
         if not left:
-            await directory.checkpoint()
+            await directory.task.made()
             await directory.doubts.set_doubt(None)
             _log.info("no ledger in limbo any more directory=%s", directory.directory)
         return left
@@ -292,7 +292,7 @@ class LimboRepair:
 
         if not ask(1):
             return []
-        await directory.checkpoint()  # so that the index has all
+        await directory.task.made()  # so that the index has all
         return ask(_RANGES_PER_ROUND)
 
     async def _copy(

@@ -37,10 +37,34 @@ class DiskState(enum.IntEnum):
     """Nothing new is written there."""
 
 
-def checkpoint_bytes(cache_bytes: int) -> int:
+_STATE_BYTES = 150
+"""A ledger's state in the index: key 9, record 33, explicit LAC up to 64, what RocksDB adds."""
+_LEDGER_BYTES = 100
+"""Beside that, of a ledger with entries: the head of a record in a log, the record of a run."""
+_LOG_LEDGER_BYTES = 16
+"""Of a ledger in the record of its entry log, which is written anew each time."""
+
+
+def checkpoint_bytes(
+    cache_bytes: int, *, states: int = 0, ledgers: int = 0, log_ledgers: int = 0
+) -> int:
     """Room for a checkpoint of so many bytes of frames: entry logs with their heads, the index's
-    records, the marks."""
-    return cache_bytes + cache_bytes // 8 + cache_bytes // 4 + 64 * KIB
+    records, the marks.
+
+    Args:
+        states: ledgers that are new or changed; a full disk takes fences of ever more of them.
+        ledgers: ledgers that the frames are of.
+        log_ledgers: ledgers with entries in the logs that were begun before.
+    """
+    return (
+        cache_bytes
+        + cache_bytes // 8
+        + cache_bytes // 4
+        + 64 * KIB
+        + states * _STATE_BYTES
+        + ledgers * (_STATE_BYTES + _LEDGER_BYTES + _LOG_LEDGER_BYTES)
+        + log_ledgers * _LOG_LEDGER_BYTES
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,14 @@ class Checkpointer:
     @property
     def bytes_to_write(self) -> int:
         """What the next checkpoint takes of the disk, at most."""
-        return checkpoint_bytes(self._cache.nbytes)
+        logs = self._logs
+        sealed = sum(map(len, logs.sealed_ledgers.values()))
+        return checkpoint_bytes(
+            self._cache.nbytes,
+            states=self._states.changes,
+            ledgers=len(self._cache.active),
+            log_ledgers=len(logs.current_ledgers) + sealed,
+        )
 
     async def make(self, *, moves_mark: bool, on_swapped: trio.Event) -> None:
         """One checkpoint. `on_swapped` is set as soon as the cache has room again.

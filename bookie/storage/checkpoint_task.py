@@ -36,6 +36,9 @@ class CheckpointTask:
         self._is_checkpointing = False
         self._wanted = trio.Event()
         self._swapped = trio.Event()
+        self._begun = self._ended = 0
+        """Of the checkpoints of `run`."""
+        self._one_ended = trio.Event()
         self.failure: FinalError | None = None
         self.checkpoints = 0
         self.seconds_last = 0.0
@@ -83,11 +86,22 @@ class CheckpointTask:
         """A checkpoint is wanted soon. Cheap; may be said often."""
         self._wanted.set()
 
+    async def made(self) -> None:
+        """Returns when `run` has made a checkpoint of all that is in memory now, which it does when
+        the disk has room: that may take as long as the disk is full. Raises the failure."""
+        number = self._begun + 1  # one that is under way may have left something behind
+        self.ask()
+        while self._ended < number:
+            if self.failure is not None:
+                raise self.failure
+            await self._one_ended.wait()
+
     def poison(self, failure: FinalError) -> None:
-        """Nothing works any more; whoever waits for room is told. The first failure counts."""
+        """Nothing works any more; whoever waits is told. The first failure counts."""
         if self.failure is None:
             self.failure = failure
         self._swapped.set()
+        self._one_ended.set()
 
     async def run(self) -> None:
         """Until cancelled. Raises StorageFailed."""
@@ -96,7 +110,11 @@ class CheckpointTask:
                 await self._wanted.wait()
             self._wanted = trio.Event()
             await self._wait_disk()
+            self._begun += 1
             await self.make()
+            self._ended = self._begun
+            ended, self._one_ended = self._one_ended, trio.Event()
+            ended.set()
             if self.has_room is not None:
                 await self.has_room(0)
 

@@ -79,6 +79,11 @@ class LedgerStates:
         return bool(self._dirty)
 
     @property
+    def changes(self) -> int:
+        """So many states the next checkpoint must store, whatever else is in memory."""
+        return len(self._dirty)
+
+    @property
     def are_changes_many(self) -> bool:
         """So many states cannot be let go that a checkpoint must come first: fences and explicit
         LACs of ever new ledgers fill no cache."""
