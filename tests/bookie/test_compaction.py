@@ -99,6 +99,7 @@ async def test_what_lives_is_moved_and_the_rest_comes_back() -> None:
         await successor.check()
         assert logs(successor).items() >= after.items()
         assert successor.storage.statistics().entry_logs_missing == 0
+        assert successor.storage.statistics().entry_logs_stray == 0
 
 
 async def test_a_minor_compaction_takes_the_emptiest_only() -> None:

@@ -104,6 +104,7 @@ async def _check_after(successor: Bottle) -> None:
     async with successor.running():
         await successor.check()
         assert successor.storage.statistics().entry_logs_missing == 0
+        assert successor.storage.statistics().entry_logs_stray == 0
         if successor.buried:
             with pytest.raises(NoSuchLedger):
                 await successor.storage.read(3, 0)

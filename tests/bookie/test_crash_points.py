@@ -118,6 +118,7 @@ async def _check_after(successor: Bottle) -> None:
     async with successor.running():
         await successor.check()
         assert successor.storage.statistics().entry_logs_missing == 0
+        assert successor.storage.statistics().entry_logs_stray == 0
         state = successor.storage.state(3)
         assert not successor.buried or (state is not None and state.is_deleted)
         if state is not None and state.is_deleted:

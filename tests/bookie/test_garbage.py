@@ -80,6 +80,7 @@ async def test_the_current_log_is_sealed_when_it_holds_deleted_entries() -> None
     async with successor.running():
         await successor.check()
         assert successor.storage.statistics().entry_logs_missing == 0
+        assert successor.storage.statistics().entry_logs_stray == 0
 
 
 async def test_an_error_is_not_an_answer() -> None:
