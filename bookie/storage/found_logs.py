@@ -130,13 +130,13 @@ class FoundLogs:
                 self.missing,
             )
             await self._note_missing()
-        kept = [log_id for log_id in self._index.log_ids() if self._index.is_log_kept(log_id)]
-        if kept and not self._is_settled:
+        kept = 0 if self._is_settled else self._index.count_logs_kept()
+        if kept:
             _log.warning(
                 "entry logs kept of which something was left out when the index was made again "
                 "directory=%s logs=%d. Cure: see 'A damaged or lost index' in docs/operations.md",
                 self._logs.directory,
-                len(kept),
+                kept,
             )
         self._is_settled = True
         if self._back:

@@ -299,6 +299,10 @@ class Index:
         """It may be removed by an operator only."""
         return self._pairs.get(_STATE_KEY.pack(b"U", log_id)) is not None
 
+    def count_logs_kept(self) -> int:
+        """How many there are of those."""
+        return sum(1 for _ in self._pairs.items(_STATE_KEY.pack(b"U", 0), b"V"))
+
     def take_log_back(self, log_id: int) -> None:
         """It is not set aside any more."""
         self._pairs.write([], [_STATE_KEY.pack(b"D", log_id)])

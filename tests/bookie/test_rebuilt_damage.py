@@ -60,7 +60,7 @@ async def _readable(bottle: Bottle) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("place", [0, 1, -1])
 @pytest.mark.parametrize("dead", [(), (1,), (1, 2, 3)])
 async def test_a_log_of_which_something_was_left_out_is_never_removed(
-    place: int, dead: tuple[int, ...]
+    place: int, dead: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     bottle = await _filled()
     victim = list(logs(bottle))[1]
@@ -73,6 +73,8 @@ async def test_a_log_of_which_something_was_left_out_is_never_removed(
     successor = bottle.reopened()
     successor.acked = {}  # `collect` reads all that was promised, and something is lost now
     async with successor.running():
+        [told] = [one for one in caplog.messages if "something was left out" in one]
+        assert "logs=1. Cure: " in told
         successor.deleted.update(dict.fromkeys(dead))
         for _ in range(3):
             await collect(successor)
