@@ -34,6 +34,9 @@ from ledger.errors import BookieIoError
 
 BATCHES_PER_HOLD = 50
 """Of a deleted ledger's runs removed at once while a checkpoint must wait: some 25 ms."""
+BATCHES_PER_FLUSH = 2000
+"""After so many of the index's changes it is flushed: RocksDB clears away what was deleted once it
+lies in a file, and till then everybody who looks for the next ledger passes over it."""
 _ASKS_BURST_S = 0.05
 """How many questions may follow each other at once, in seconds of their rate."""
 
@@ -83,6 +86,8 @@ class GarbageCollector:
         )
         self.meters = GarbageMeters()
         self._asked_last = -1
+        self._batches = 0
+        """Of deletions since the index was flushed."""
         self._asks: TokenBucket | None = None
         self._one_round = trio.Lock()
         self._clock: CompactionClock | None = None
@@ -161,6 +166,7 @@ class GarbageCollector:
             is_all = True
             with round_.noting_unreadable():
                 is_all = await self._ask(round_, is_deleted) or not is_forced
+            await self._flush_deletions(BATCHES_PER_FLUSH // 10)
             sealed = await self._remove_dead_logs(round_)
         kind = self._clock.due(now, compaction, self._suspended, is_forced=is_forced)
         if kind is not CompactionKind.NONE:
@@ -203,6 +209,7 @@ class GarbageCollector:
                 self._asked_last = ledger_id
                 if failures >= self._options.failures_max:
                     return True  # nobody is there to answer: what is known to be dead goes first
+            await self._flush_deletions(BATCHES_PER_FLUSH)
             asked += len(ledger_ids)
             if len(ledger_ids) < count_max:
                 self._asked_last = -1
@@ -241,12 +248,19 @@ class GarbageCollector:
             async with self._changes.making(what):
                 is_more = False
                 for number, _ in enumerate(steps, 1):
+                    self._batches += 1
                     await give_way()
                     if number == BATCHES_PER_HOLD:
                         is_more = True
                         break
         self._blocks.drop_ledger(ledger_id)
         self._states.buried(ledger_id)
+
+    async def _flush_deletions(self, batches_min: int) -> None:
+        if self._batches >= batches_min:
+            async with self._changes.making("making deletions durable"):
+                await self._index.flush()
+            self._batches = 0
 
     async def _remove_dead_logs(self, round_: Collected) -> Sequence[int]:
         """Removes logs whose ledgers are all deleted; returns the other sealed ones."""

@@ -328,8 +328,5 @@ class Index:
         """Makes all earlier writes durable. Raises BookieIoError."""
         await self._pairs.flush()
 
-    async def compact(self) -> None:
-        await self._pairs.compact()
-
     def close(self) -> None:
         self._pairs.close()

@@ -25,7 +25,8 @@ class IndexUnreadable(BookieIoError):
 class KeyValue(Protocol):
     """A sorted map of bytes to bytes. Calls are synchronous and quick (memory or block cache);
     `flush` may take long and is awaited. What cannot be read is IndexUnreadable, what cannot be
-    written another BookieIoError. Nothing is durable before `flush` returns; after a
+    written another BookieIoError. What was deleted costs whoever passes over it little, and soon
+    nothing. Nothing is durable before `flush` returns; after a
     crash the map is the state at the last flush *or any later one*, never a torn batch."""
 
     def get(self, key: bytes) -> bytes | None: ...
@@ -45,10 +46,6 @@ class KeyValue(Protocol):
 
     async def flush(self) -> None:
         """Makes all earlier writes durable."""
-        ...
-
-    async def compact(self) -> None:
-        """Gives space of deleted pairs back."""
         ...
 
     def close(self) -> None: ...

@@ -2,7 +2,9 @@
 
 RocksDB's own write-ahead log is off: the bookie's journal is that log, and nothing counts as
 durable before `flush`. A batch holds the interpreter while it is applied, so batches stay
-small; flushing and compacting run on a thread. Every error leaves as BookieIoError.
+small; flushing runs on a thread. What is deleted is only marked so, until RocksDB compacts it
+away, by itself and soon after a flush; till then each mark costs whoever passes over it. Every
+error leaves as BookieIoError.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
     WriteOptions,
@@ -36,6 +39,12 @@ _log = logging.getLogger(__name__)
 MIB = 1 << 20
 _BLOCK_BYTES = 16 * 1024
 _METADATA_BLOCK_BYTES = 16 * 1024
+_MARKS_SKIPPED_MAX = 100
+"""Of deleted pairs, some 20 us, before a look-up asks whether there is anything to be found."""
+_TOO_MANY_SKIPPED = "Too many internal keys skipped"
+_MARKS_WINDOW, _MARKS_MAX = 4000, 2000
+"""A file with so many marks of deleted pairs among so many records one after the other is
+compacted. To pass over that many takes half a millisecond."""
 _IN_USE = ("lock hold by current process", "While lock file")
 """RocksDB's words for it. Not just "lock": damage is told as "block checksum mismatch"."""
 
@@ -61,7 +70,7 @@ class RocksOptions:
 class RocksKeyValue:
     """A sorted map in the directory `path`, which is made if it does not exist.
 
-    Opening and all calls but `flush` and `compact` are synchronous.
+    Opening and all calls but `flush` are synchronous.
     """
 
     def __init__(
@@ -100,6 +109,8 @@ class RocksKeyValue:
                     "bookie, or give this one directories of its own"
                 ) from error
             raise BookieIoError(f"index {path} cannot be opened: {said}. {INDEX_CURE}") from error
+        self._impatient = ReadOptions()
+        self._impatient.set_max_skippable_internal_keys(_MARKS_SKIPPED_MAX)
         self._no_wal = WriteOptions()
         # A property, although the stubs say it is a method.
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -129,8 +140,15 @@ class RocksKeyValue:
 
     def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
         try:
-            iterator = self._db.iter()
+            iterator = self._db.iter(self._impatient)
             iterator.seek_for_prev(key)
+            if not iterator.valid() and self._is_given_up(iterator):
+                # Backwards RocksDB knows no bound (rocksdict's lower bound sets the upper one), and
+                # would go on through all that was deleted below: forwards it ends at the key.
+                if not self._has_any(lowest, key):
+                    return None
+                iterator = self._db.iter()
+                iterator.seek_for_prev(key)
             if not iterator.valid():
                 iterator.status()
                 return None
@@ -138,6 +156,27 @@ class RocksKeyValue:
             return (found, iterator.value()) if found >= lowest else None
         except Exception as error:
             raise self._unreadable("seek", error) from error
+
+    @staticmethod
+    def _is_given_up(iterator: RdictIter) -> bool:
+        """For too many marks of deleted pairs. Raises what else is wrong."""
+        try:
+            iterator.status()
+        except Exception as error:
+            if _TOO_MANY_SKIPPED in str(error):
+                return True
+            raise
+        return False
+
+    def _has_any(self, first: bytes, last: bytes) -> bool:
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(last + b"\0")
+        iterator = self._db.iter(bounds)
+        iterator.seek(first)
+        if iterator.valid():
+            return True
+        iterator.status()
+        return False
 
     def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:
@@ -172,10 +211,6 @@ class RocksKeyValue:
         with self._mapped("flush"):
             await trio.to_thread.run_sync(self._db.flush)
 
-    async def compact(self) -> None:
-        with self._mapped("compaction"):
-            await trio.to_thread.run_sync(self._db.compact_range, None, None)
-
     def close(self) -> None:
         """Never fails: RocksDB flushes here what nobody counts on, and cannot once one of its
         background threads has met damage."""
@@ -204,6 +239,7 @@ def _rocks_options(options: RocksOptions) -> Options:
     rocks.set_max_open_files(options.files_open_max)
     rocks.set_keep_log_file_num(3)
     rocks.set_compression_type(DBCompressionType.lz4())
+    rocks.add_compact_on_deletion_collector_factory(_MARKS_WINDOW, _MARKS_MAX, 0.0)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(options.block_cache_bytes))
     table.set_block_size(_BLOCK_BYTES)

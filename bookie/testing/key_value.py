@@ -95,9 +95,6 @@ class SimKeyValue:
         await self._mounted.operate("sync", self._path, self._mounted.options.sync_max_s)
         states.flush(max(0, target - states.batches_flushed))
 
-    async def compact(self) -> None:
-        await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
-
     def close(self) -> None:
         pass
 

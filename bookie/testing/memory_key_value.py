@@ -50,9 +50,6 @@ class MemoryKeyValue:
         self._unflushed.clear()
         await trio.lowlevel.checkpoint()
 
-    async def compact(self) -> None:
-        await trio.lowlevel.checkpoint()
-
     def close(self) -> None:
         pass
 
