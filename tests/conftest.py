@@ -14,7 +14,13 @@ from hypothesis import HealthCheck, settings
 
 from bookie import local
 from bookie.zookeeper_server import ZooKeeperMissing, require_zookeeper
-from tests.zookeeper import RunningZooKeeper, running_zookeeper
+
+# Before they are imported: what a helper's assertion found is told like that of a test.
+pytest.register_assert_rewrite(
+    *(f"tests.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py"))
+)
+
+from tests.zookeeper import RunningZooKeeper, running_zookeeper  # noqa: E402
 
 # How long an example takes says how busy the machine is, and nothing about the example. Developers'
 # machines look at other examples each time; a change is judged by the same ones each time.
