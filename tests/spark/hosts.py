@@ -57,7 +57,7 @@ def event_log(directory: Path) -> dict[str, str]:
 
 def speculative_tasks(directory: Path) -> tuple[int, int]:
     """How many copies of slow tasks Spark started, and how many of them were done first; from the
-    event logs of drivers that have ended."""
+    event logs of drivers. One that still runs has its last second or so still to write."""
     started = won = 0
     for event in _events(directory):
         if not event.get("Task Info", {}).get("Speculative"):
@@ -75,4 +75,5 @@ def _events(directory: Path) -> Iterator[dict[str, Any]]:
             continue
         with path.open() as lines:
             for line in lines:
-                yield json.loads(line)
+                if line.endswith("\n"):  # else it is being written
+                    yield json.loads(line)

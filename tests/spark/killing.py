@@ -25,6 +25,7 @@ from tests.spark.driver import Driver
 from tests.spark.hosts import event_log, speculative_tasks
 from tests.spark.pipeline import TWO_HOSTS
 from tests.spark.scene import Scene
+from tests.spark.slow_tasks import Slower
 from tests.spark.streams import connected
 from tests.spark.torment import Stage, Tally, Tormentor, Unexplained, explain
 from tests.spark.victims import send, victims
@@ -61,8 +62,8 @@ _DRIVERS = (_JVM, _PYTHON, _FROZEN)
 _FREEZE_S = (1.0, 5.0)
 _THAWED_S = 8.0
 _BOOKIES = 3
-_SPECULATES_FROM = 50
-"""Kills in a world; one with fewer may be over before a task is slow."""
+_COPIES, _COPIES_PATIENCE_S = 3, 60.0
+"""Of slow tasks, begun by Spark in each world; how long they are waited for after the last kill."""
 _TOLD_EVERY = 20
 """Kills; a run of 200 takes ten minutes and more."""
 _LAST_KILLS = 6
@@ -130,7 +131,7 @@ class World:
     def _speculated(self) -> dict[str, int]:
         """From the event log of the driver with executors. Raises NotTried."""
         started, won = speculative_tasks(self._directory / "events")
-        if not started and self._kills >= _SPECULATES_FROM:
+        if not started:
             raise NotTried("no speculative task was started: nothing is shown about them")
         return {"speculative tasks started": started, "speculative tasks that were first": won}
 
@@ -165,6 +166,7 @@ class World:
         ]
         for tormentor in tormentors:
             tormentor.start()
+        slower = None if is_local else self._slower(stage)
         deaths = self._deaths(kills) if is_local else [_EXECUTOR] * max(1, kills // 12)
         for number, death in enumerate(deaths):
             spare = self._new_driver(scene, is_local=True) if death in _DRIVERS else None
@@ -182,9 +184,18 @@ class World:
         self._wait(tormentors, tally, 0)
         for tormentor in tormentors:
             tormentor.join()
+        if slower is not None:
+            slower.end(_COPIES_PATIENCE_S)
         self._done.add(tally)
         self._raise_errors()
         return stage.driver, following
+
+    def _slower(self, stage: Stage) -> Slower:
+        events = self._directory / "events"
+        chance = random.Random(f"{self._seed}/slower")
+        slower = Slower(stage, lambda: speculative_tasks(events)[0], _COPIES, chance)
+        slower.start()
+        return slower
 
     def _deaths(self, kills: int) -> list[Deed]:
         deaths = [_JVM] * max(1, kills // 50) + [_PYTHON] * max(1, kills // 50)

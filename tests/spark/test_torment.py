@@ -134,8 +134,10 @@ def test_speculative_tasks_are_read_from_sparks_own_log(tmp_path: Path) -> None:
         event(end, speculative=True),
         event(end, speculative=True, reason="TaskKilled"),
     ]
-    (tmp_path / "app-1").write_text("\n".join(map(json.dumps, events)))
-    assert speculative_tasks(tmp_path) == (2, 1)
+    lines = "".join(json.dumps(event) + "\n" for event in events)
+    (tmp_path / "app-1").write_text(lines)
+    (tmp_path / "app-2.inprogress").write_text(lines[: lines.rindex('"Reason"')])
+    assert speculative_tasks(tmp_path) == (4, 2)
     assert Path(event_log(tmp_path)["spark.eventLog.dir"].removeprefix("file://")) == tmp_path
 
 
