@@ -34,7 +34,10 @@ RECONNECT_DELAY_S = 0.05
 RECONNECT_DELAY_S_MAX = 0.35
 """Before jitter of up to 40 %: a server that is back is found within half a second."""
 
-CONNECT_TIMEOUT_S_MIN = 0.5
+GREETINGS_PER_PATIENCE = 3
+GREET_TIMEOUT_S_MIN = 0.5
+"""A server that takes a connection and says nothing costs a part of the patience, not all."""
+
 CLOSE_TIMEOUT_S = 2.0
 """How long closing waits for the server to end the session."""
 
@@ -230,7 +233,7 @@ class ZooKeeperLink:
         ended = partial(self.inbox.put, self._on_ended)
         self._handler = Handler(
             f"zookeeper {self.address.hosts}",
-            max(self.patience_s / servers, CONNECT_TIMEOUT_S_MIN),
+            max(self.patience_s / servers / GREETINGS_PER_PATIENCE, GREET_TIMEOUT_S_MIN),
             ended,
         )
         self._client = KazooClient(
@@ -247,8 +250,10 @@ class ZooKeeperLink:
 
     def _hear_state(self, client: KazooClient, state: str) -> None:
         """In kazoo's thread."""
-        session = client.client_id
-        session_id = session[0] if state == KazooState.CONNECTED and session else None
+        session_id = None
+        if state == KazooState.CONNECTED:
+            self._handler.greeted()
+            session_id = client.client_id[0] if client.client_id else None
         self.inbox.put(partial(self._on_state, state, session_id))
 
     def _on_state(self, state: str, session_id: int | None) -> None:

@@ -9,6 +9,7 @@ trio's thread.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -84,20 +85,22 @@ class Handler:
 
     Args:
         name: of the thread.
-        connect_timeout_s: for one server; kazoo alone would wait a whole session for it.
+        greet_timeout_s: for one server, until it answers the handshake; kazoo alone would wait a
+            whole session for it. ZooKeeper forgets connections which it takes in the moment in
+            which it loads its data: they stay open, and nothing is ever said on them.
         on_ended: called in the thread when kazoo's connection loop is over.
     """
 
     name = "ledgerstream"
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
-    select = staticmethod(selector_select)
     running = False
     """False makes kazoo call back at once, in the thread that has the result."""
 
-    def __init__(self, name: str, connect_timeout_s: float, on_ended: Callable[[], None]) -> None:
+    def __init__(self, name: str, greet_timeout_s: float, on_ended: Callable[[], None]) -> None:
         self._thread_name = name
-        self._connect_timeout_s = connect_timeout_s
+        self._greet_timeout_s = greet_timeout_s
+        self._greeted_by = math.inf
         self._on_ended = on_ended
         self._socket: socket.socket | None = None
         self._is_stopped = False
@@ -139,10 +142,11 @@ class Handler:
         )[0]
         connection = socket.socket(family, kind, protocol)
         self._socket = connection
+        self._greeted_by = time.monotonic() + self._greet_timeout_s
         try:
             if self._is_stopped:
                 raise ConnectionAbortedError("closing")
-            connection.settimeout(self._connect_timeout_s)
+            connection.settimeout(self._greet_timeout_s)
             connection.connect(target)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
@@ -151,6 +155,15 @@ class Handler:
             raise
         self.connect_error = "no answer to the handshake"
         return connection
+
+    def greeted(self) -> None:
+        """In kazoo's thread: the server has answered the handshake."""
+        self._greeted_by = math.inf
+
+    def select(self, reads: Any, writes: Any, errors: Any, timeout_s: float) -> Any:
+        """kazoo's, but it ends when a handshake takes too long: nothing is ready then."""
+        left_s = max(self._greeted_by - time.monotonic(), 0)
+        return selector_select(reads, writes, errors, min(timeout_s, left_s))
 
     def create_socket_pair(self) -> tuple[Doorbell, Doorbell]:
         bell = Doorbell()

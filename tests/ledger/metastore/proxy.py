@@ -22,6 +22,8 @@ class Proxy:
         self.answers_pass = True
         self.answers_held = trio.Event()
         self.is_refusing = False
+        self.silences = 0
+        """So many of the next connections are taken, and nothing is ever said on them."""
         self.connections = 0
 
     def hold_answers(self) -> None:
@@ -41,6 +43,10 @@ class Proxy:
             await client.aclose()
             return
         self.connections += 1
+        if self.silences:
+            self.silences -= 1
+            async with client:
+                await trio.sleep_forever()
         try:
             server = await trio.open_tcp_stream(*self._target)
         except OSError:

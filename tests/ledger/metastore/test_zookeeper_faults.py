@@ -101,6 +101,22 @@ async def test_a_call_waits_for_a_server_that_is_away_for_a_while(
         assert await store.children("/made") == ["later"]
 
 
+async def test_a_server_that_forgot_a_connection_is_greeted_again_in_time(
+    shared_zookeeper: RunningZooKeeper,
+) -> None:
+    """As ZooKeeper does with those it takes in the moment in which it loads its data."""
+    async with open_proxy(shared_zookeeper.address) as proxy:
+        uri = f"zk://{proxy.address}/forgotten/ledgers"
+        async with open_zookeeper(uri, session_timeout_ms=LONG_MS // 10) as store:
+            await store.create("/made/before", b"")
+            proxy.silences = 1
+            await proxy.break_all()
+            await disconnected(store)
+            await store.create("/made/later", b"")
+            assert proxy.connections >= 3, "with the one that was forgotten"
+            assert await store.children("/made") == ["before", "later"]
+
+
 async def test_a_call_gives_up_after_the_session_timeout_and_did_not_happen(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
