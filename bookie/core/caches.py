@@ -87,7 +87,12 @@ class WriteCache:
     @property
     def is_active_full(self) -> bool:
         """The active half holds as much as it may: time to swap, or to stop receiving."""
-        return self.nbytes >= self.bytes_max or self.released_bytes >= self.bytes_max
+        return self.active_filled >= 1
+
+    @property
+    def active_filled(self) -> float:
+        """How much the active half holds of what it may."""
+        return max(self.nbytes, self.released_bytes) / self.bytes_max
 
     @property
     def has_released(self) -> bool:

@@ -16,6 +16,7 @@ from bookie.core.disk_space import checkpoint_bytes
 from bookie.core.entry_log import flush_steps
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.ledger_state import LedgerState
+from bookie.core.pace import checkpoint_pace
 from bookie.core.stored_marks import StoredMarks, decode_marks, encode_marks
 from bookie.storage.disk import Disk
 from bookie.storage.entry_log import EntryLogs
@@ -62,6 +63,8 @@ class Checkpointer:
         self._states = states
         self.stored = self._numbered(0, dict.fromkeys(self._journals, BEGINNING))
         self.entries_flushed = 0
+        self._began_at = 0.0
+        self._leisure_s = 0.0
         self.meters = FlushMeters()
 
     def _numbered(self, checkpoint_no: int, marks: Mapping[int, Mark]) -> StoredMarks:
@@ -129,11 +132,13 @@ class Checkpointer:
             log_ledgers=len(logs.current_ledgers) + sealed,
         )
 
-    async def make(self, *, moves_mark: bool, on_swapped: trio.Event) -> None:
+    async def make(self, *, moves_mark: bool, on_swapped: trio.Event, leisure_s: float = 0) -> None:
         """One checkpoint. `on_swapped` is set as soon as the cache has room again.
 
         `moves_mark` is False during replay: the journals must not let go of what is read.
+        `leisure_s`: so long it may take its time, unless memory fills.
         """
+        self._began_at, self._leisure_s = trio.current_time(), leisure_s
         # No await between these three: an add enters the cache before the journal, so all
         # that is durable before a mark is in the half swapped out, or was flushed before.
         marks = {no: journal.mark for no, journal in self._journals.items()}
@@ -169,6 +174,11 @@ class Checkpointer:
             self.stored = stored
             await self._release.stored(self._number, marks)
 
+    async def _give_way(self) -> None:
+        filled = max(self._cache.active_filled, self._states.changes_filled)
+        lasts_s = trio.current_time() - self._began_at
+        await give_way(checkpoint_pace(filled, lasts_s, self._leisure_s))
+
     async def _write_runs(self, half: Half) -> list[PlacedRun]:
         placed: list[PlacedRun] = []
         for runs in flush_steps(half, self._cache.segments):
@@ -178,7 +188,7 @@ class Checkpointer:
             if len(runs) < self._SMALL_RUNS:
                 await trio.lowlevel.checkpoint()
             else:
-                await give_way()
+                await self._give_way()
         return placed
 
     async def _write_index(
@@ -190,14 +200,14 @@ class Checkpointer:
             logs[self._logs.current_id] = self._logs.current_ledgers
         for log_id, ledgers in logs.items():
             for _ in self._index.put_log_ledgers(log_id, ledgers):
-                await give_way()
+                await self._give_way()
         first_seen: set[int] = set()
         for _ in self._index.put_states(self._states_to_store(half, changed, first_seen)):
-            await give_way()
+            await self._give_way()
         for overwritten in self._index.put_runs(runs, first_seen):
             if overwritten is not None:
                 self._blocks.drop_ledger(overwritten)
-            await give_way()
+            await self._give_way()
 
     def _states_to_store(
         self, half: Half, changed: dict[int, LedgerState], first_seen: set[int]
@@ -220,18 +230,18 @@ class Checkpointer:
         acknowledgements by tens of milliseconds. With many ledgers there are as many runs."""
         while runs:
             del runs[-self._FREE_ENTRIES :]
-            await give_way()
+            await self._give_way()
         while segments:
             self._cache.spares.give_back(segments.pop())
-            await give_way()
+            await self._give_way()
         freed = 0
         while half:
             _, entries = half.popitem()
             while len(entries) > self._FREE_ENTRIES:
                 for _ in range(self._FREE_ENTRIES):
                     entries.popitem()
-                await give_way()
+                await self._give_way()
             freed += len(entries) + 10
             if freed > self._FREE_ENTRIES:
                 freed = 0
-                await give_way()
+                await self._give_way()

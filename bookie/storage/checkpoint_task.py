@@ -111,7 +111,7 @@ class CheckpointTask:
             self._wanted = trio.Event()
             await self._wait_disk()
             self._begun += 1
-            await self.make()
+            await self.make(leisure_s=self._interval_s)
             self._ended = self._begun
             ended, self._one_ended = self._one_ended, trio.Event()
             ended.set()
@@ -133,8 +133,9 @@ class CheckpointTask:
         finally:
             self.is_waiting_for_disk = False
 
-    async def make(self, *, moves_mark: bool = True) -> None:
-        """A checkpoint now, if there is anything to write. Raises StorageFailed.
+    async def make(self, *, moves_mark: bool = True, leisure_s: float = 0) -> None:
+        """A checkpoint now, if there is anything to write; see `Checkpointer.make`. Raises
+        StorageFailed.
 
         Cancelling it is a failure, too: caches and logs are then in the middle of something.
         """
@@ -145,7 +146,9 @@ class CheckpointTask:
             started = trio.current_time()
             swapped, self._swapped = self._swapped, trio.Event()
             try:
-                await self._checkpointer.make(moves_mark=moves_mark, on_swapped=swapped)
+                await self._checkpointer.make(
+                    moves_mark=moves_mark, on_swapped=swapped, leisure_s=leisure_s
+                )
             except (OSError, BookieIoError) as error:
                 failure = StorageFailed(
                     f"checkpoint failed: {error}. Nothing more is taken. Cure: see to the disk, "

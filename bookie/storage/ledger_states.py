@@ -87,7 +87,12 @@ class LedgerStates:
     def are_changes_many(self) -> bool:
         """So many states cannot be let go that a checkpoint must come first: fences and explicit
         LACs of ever new ledgers fill no cache."""
-        return len(self._dirty) >= self._states_max
+        return self.changes_filled >= 1
+
+    @property
+    def changes_filled(self) -> float:
+        """How many there are of as many as may be."""
+        return len(self._dirty) / self._states_max
 
     @property
     def are_changes_over(self) -> bool:

@@ -6,12 +6,12 @@ from typing import Final
 
 import trio
 
-_WORK_S: Final = 0.0005
-_REST_S: Final = 0.0001
+from bookie.core.pace import BRISK, Pace
+
 _rested_at: Final = trio.lowlevel.RunVar("rested_at", 0.0)
 
 
-async def give_way() -> None:
+async def give_way(pace: Pace = BRISK) -> None:
     """Between two steps, each well under a millisecond: other tasks run, and now and then the loop
     waits for real, so that other threads run, too.
 
@@ -21,8 +21,8 @@ async def give_way() -> None:
     went on, which was up to a third of a second, no add was acknowledged. All such work in a
     process shares its rests.
     """
-    if trio.current_time() - _rested_at.get() < _WORK_S:
+    if trio.current_time() - _rested_at.get() < pace.work_s:
         await trio.lowlevel.checkpoint()
     else:
-        await trio.sleep(_REST_S)
+        await trio.sleep(pace.rest_s)
         _rested_at.set(trio.current_time())
