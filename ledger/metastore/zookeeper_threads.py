@@ -22,6 +22,8 @@ import trio
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 from kazoo.handlers.utils import selector_select
 
+from ledger.runtime.network import refuse_own_echo
+
 log = logging.getLogger(__name__)
 
 
@@ -148,6 +150,7 @@ class Handler:
                 raise ConnectionAbortedError("closing")
             connection.settimeout(self._greet_timeout_s)
             connection.connect(target)
+            refuse_own_echo(connection)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             connection.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 from typing import Protocol
 
 import trio
@@ -142,6 +143,21 @@ class TcpListener:
             self._socket.close()
 
 
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+
+
+def refuse_own_echo(connected: socket.socket) -> None:
+    """Raises ConnectionRefusedError if both ends of the connection are this socket.
+
+    Who calls a free port of its own machine may be given that port to call from, and TCP lets the
+    two meet. Whoever tries again for long enough is. It would keep the server off its port, and
+    for a minute after an ordinary close.
+    """
+    if connected.getsockname() == connected.getpeername():
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
+
+
 class TcpNetwork:
     """The production form of `Network`."""
 
@@ -152,6 +168,7 @@ class TcpNetwork:
             raise BookieUnavailable(f"cannot connect to {host}:{port}: {error}") from error
         plain = socket.socket(fileno=stream.socket.detach())
         try:
+            refuse_own_echo(plain)
             return TcpTransport(plain)
         except OSError as error:
             plain.close()

@@ -7,7 +7,8 @@ import socket
 import pytest
 import trio
 
-from ledger.runtime.network import TcpTransport
+from ledger.errors import BookieUnavailable
+from ledger.runtime.network import TcpNetwork, TcpTransport
 
 
 async def test_who_waits_for_a_closed_transport_is_told_so() -> None:
@@ -21,3 +22,22 @@ async def test_who_waits_for_a_closed_transport_is_told_so() -> None:
             with pytest.raises(trio.ClosedResourceError):
                 await transport.wait_writable()
         transport.close()  # a second time harms nobody
+
+
+async def test_a_socket_connected_to_itself_is_no_bookie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one is, sooner or later, that calls a free port of its own machine again and again."""
+    with socket.socket() as echo:
+        echo.bind(("127.0.0.1", 0))
+        host, port = echo.getsockname()
+        echo.connect((host, port))
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(echo))
+
+        async def open_tcp_stream(*_: object) -> trio.SocketStream:
+            await trio.lowlevel.checkpoint()
+            return stream
+
+        monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
+        with pytest.raises(BookieUnavailable, match="nobody listens"):
+            await TcpNetwork().connect(host, port)
+    with socket.create_server((host, port)) as bookie:
+        assert bookie.getsockname() == (host, port), "the port is free at once"
