@@ -95,10 +95,7 @@ class Orders:
 
     def _look(self, names: str) -> Taken | None:
         for found in self._directory.glob(names):
-            try:
-                facts = json.loads(found.read_text())
-            except (ValueError, FileNotFoundError):
-                continue  # it is just being written
+            facts = json.loads(found.read_text())
             found.rename(found.with_name(f"seen-{found.name}"))
             return Taken(Order(**facts["order"]), facts["pid"])
         return None
@@ -127,9 +124,11 @@ class Orders:
             mine.unlink()
             self._place(replace(order, skip=left))
             return
-        mine = mine.rename(mine.with_name(f"mine-{order.number}-{os.getpid()}"))
-        mine.write_text(json.dumps({"order": asdict(order), "pid": os.getpid()}))
-        mine.rename(mine.with_name(mine.name.replace("mine", "taken")))
+        # Into a file of its own: whoever opened the order before it was ours still reads that.
+        receipt = self._directory / f"receipt-{order.number}-{os.getpid()}"
+        receipt.write_text(json.dumps({"order": asdict(order), "pid": os.getpid()}))
+        receipt.rename(self._directory / f"taken-{order.number}-{os.getpid()}")
+        mine.unlink()
         _obey(order)
 
     @contextmanager

@@ -28,7 +28,7 @@ from tests.spark.mortal import (
     START_POINTS,
     TASK_POINTS,
 )
-from tests.spark.orders import Order
+from tests.spark.orders import Order, OrderedFailure, Orders
 from tests.spark.torment import BESIDE_ANOTHER, EXPECTED, LOCKED_OUT, Tally, Unexplained, explain
 from tests.spark.victims import KINDS
 
@@ -163,3 +163,16 @@ def test_a_driver_ran_until_its_jvm_was_gone() -> None:
     assert not driver.ran_after(time.monotonic())
     driver.took_queries = False
     assert not driver.ran_after(0.0)
+
+
+def test_who_has_opened_an_order_reads_that_order_whoever_takes_it(tmp_path: Path) -> None:
+    orders = Orders(tmp_path)
+    orders.give(Order("read.begin", "raise"))
+    with (tmp_path / "order").open() as opened:
+        with pytest.raises(OrderedFailure):
+            orders.passes("read.begin")
+        assert json.load(opened)["point"] == "read.begin"
+    taken = orders.taken()
+    assert taken is not None
+    assert taken.order == Order("read.begin", "raise", number=1)
+    assert [found.name for found in tmp_path.iterdir() if "seen" not in found.name] == []
