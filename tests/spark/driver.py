@@ -44,6 +44,7 @@ class Driver:
         self.jvm = 0
         self.took_queries = False
         self._jvm_gone_s: float | None = None
+        self._telling = threading.Lock()
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """What it reported; the last one is "gone"."""
         warm_up = replace(warm_up, checkpoint=str(directory / "warm-up"))
@@ -112,12 +113,16 @@ class Driver:
         self._tell(json.dumps({"finish": True}) + "\n")
 
     def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has been killed
+        stdin = self._process.stdin
+        assert stdin is not None
+        with self._telling:
+            if stdin.closed:
+                return  # it has been killed, and whoever tells it something has not heard
+            try:
+                stdin.write(line)
+                stdin.flush()
+            except BrokenPipeError:
+                pass  # it has been killed
 
     # Deaths.
 
@@ -158,6 +163,7 @@ class Driver:
         self._process.wait()
         if self._process.stdin is not None:
             try:
-                self._process.stdin.close()
+                with self._telling:
+                    self._process.stdin.close()
             except BrokenPipeError:
                 pass

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,7 @@ class OfSleepers(Driver):
         self.jvm = pid
         self.took_queries = True
         self._jvm_gone_s = None
+        self._telling = threading.Lock()
 
 
 def test_a_driver_ran_until_its_jvm_was_gone() -> None:
@@ -163,6 +165,14 @@ def test_a_driver_ran_until_its_jvm_was_gone() -> None:
     assert not driver.ran_after(time.monotonic())
     driver.took_queries = False
     assert not driver.ran_after(0.0)
+
+
+def test_who_tells_a_driver_that_was_killed_something_tells_nobody() -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
+    driver = OfSleepers(sleeper.pid)
+    driver._process = sleeper
+    driver.kill_python()
+    driver.restart("plain")
 
 
 def test_who_has_opened_an_order_reads_that_order_whoever_takes_it(tmp_path: Path) -> None:
