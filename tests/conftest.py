@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -15,10 +16,10 @@ from hypothesis import HealthCheck, settings
 from bookie import local
 from bookie.zookeeper_server import ZooKeeperMissing, require_zookeeper
 
-# Before they are imported: what a helper's assertion found is told like that of a test.
-pytest.register_assert_rewrite(
-    *(f"tests.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py"))
-)
+# Before they are imported: what a helper's assertion found is told like that of a test. A program
+# that runs tests is in such a package, and has imported it.
+_PACKAGES = {f"tests.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py")}
+pytest.register_assert_rewrite(*sorted(_PACKAGES - sys.modules.keys()))
 
 from tests.zookeeper import RunningZooKeeper, running_zookeeper  # noqa: E402
 
