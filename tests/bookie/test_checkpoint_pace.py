@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 import trio.testing
@@ -37,24 +39,36 @@ def test_a_pace_leaves_the_loop_to_others_for_its_part() -> None:
 OPTIONS = StorageOptions(write_cache_bytes=1 << 20, checkpoint_interval_s=1)
 
 
-async def test_one_at_its_time_is_leisurely_and_hurries_when_adds_come(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    bottle = Bottle(options=OPTIONS)
+def watch_paces(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[int], None] = lambda _: None
+) -> list[Pace]:
+    """Those of all steps from now on; `meanwhile` is told how many there were."""
     paces: list[Pace] = []
 
     async def give_way(pace: Pace = BRISK) -> None:
         paces.append(pace)
-        if len(paces) == 20:
+        meanwhile(len(paces))
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(checkpoint, "give_way", give_way)
+    return paces
+
+
+async def test_one_at_its_time_is_leisurely_and_hurries_when_adds_come(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    bottle = Bottle(options=OPTIONS)
+
+    def add_at_20(steps: int) -> None:
+        if steps == 20:
             for i in range(300):
                 bottle.add(1, i, bytes(1000))
-        await trio.lowlevel.checkpoint()
 
     async with bottle.running():
         for ledger_id in range(10, 3000):
             bottle.add(ledger_id, 0)
         await bottle.settle()
-        monkeypatch.setattr(checkpoint, "give_way", give_way)
+        paces = watch_paces(monkeypatch, add_at_20)
         await bottle.storage.directories[0].task.made()
         assert paces[:20] == [LEISURELY] * 20
         assert set(paces[20:]) == {BRISK}
@@ -64,16 +78,10 @@ async def test_one_that_is_waited_for_is_brisk(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     bottle = Bottle(options=OPTIONS)
-    paces: list[Pace] = []
-
-    async def give_way(pace: Pace = BRISK) -> None:
-        paces.append(pace)
-        await trio.lowlevel.checkpoint()
-
     async with bottle.running():
         for ledger_id in range(100):
             bottle.add(ledger_id, 0)
         await bottle.settle()
-        monkeypatch.setattr(checkpoint, "give_way", give_way)
+        paces = watch_paces(monkeypatch)
         await bottle.storage.checkpoint()
         assert set(paces) == {BRISK}
