@@ -22,6 +22,7 @@ from bookie.storage.direct_read import DIRECT_BYTES_MIN, open_direct, read_direc
 from bookie.storage.direct_write import DirectWrites, open_direct_write
 from bookie.storage.directory_names import make_directory, sync_directory
 from bookie.storage.disk_threads import DiskThreads, Threads
+from bookie.storage.small_read import read_through_cache
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -62,18 +63,6 @@ def _write_all_synced(fd: int, offset: int, views: Sequence[Buffer]) -> None:
                 raise
     _write_all(fd, offset, views)
     return os.fdatasync(fd)
-
-
-def _read_all(fd: int, offset: int, size: int) -> bytes:
-    pieces: list[bytes] = []
-    while size:
-        piece = os.pread(fd, size, offset)
-        if not piece:
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        size -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class _FileThread:
@@ -257,7 +246,7 @@ class RealFile:
                 data = read_direct(direct, offset, size)
                 if data is not None:
                     return data
-            data = _read_all(fd, offset, size)
+            data = read_through_cache(fd, offset, size)
             if drops_cache:
                 os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
             return data

@@ -55,14 +55,14 @@ async def test_reads_that_hang_in_one_directory_keep_nobody_elses_threads(
 ) -> None:
     """All slots of one directory hang, and a good deal more; priority slots get through, and so
     does the other directory."""
-    goes_on, read_all = threading.Event(), real_disk._read_all
+    goes_on, read_all = threading.Event(), real_disk.read_through_cache
 
     def hanging(fd: int, offset: int, size: int) -> bytes:
         if offset == 0:
             goes_on.wait(60)
         return read_all(fd, offset, size)
 
-    monkeypatch.setattr(real_disk, "_read_all", hanging)
+    monkeypatch.setattr(real_disk, "read_through_cache", hanging)
     disk = RealDisk()
     files = []
     for name in ("slow", "other"):
