@@ -14,6 +14,7 @@ from bookie.requests import Requests
 from bookie.storage import real_disk
 from bookie.storage.disk_threads import READ_THREADS_MAX
 from bookie.storage.real_disk import RealDisk
+from bookie.storage.small_read import read_through_cache
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest, Request
 from tests.bookie.pressed_bookie import KIB, PressedBookie, asked, press
@@ -55,7 +56,7 @@ async def test_reads_that_hang_in_one_directory_keep_nobody_elses_threads(
 ) -> None:
     """All slots of one directory hang, and a good deal more; priority slots get through, and so
     does the other directory."""
-    goes_on, read_all = threading.Event(), real_disk.read_through_cache
+    goes_on, read_all = threading.Event(), read_through_cache
 
     def hanging(fd: int, offset: int, size: int) -> bytes:
         if offset == 0:
