@@ -8,14 +8,15 @@ reads go to the two in turns, `_SLICE` at a time, so that what else the machine 
 What is compared, and why so:
 
 - `add`: the first entry of a new ledger, with the next entry of a ledger that is there.
-- `read_disk`: entries anywhere, none twice, each one read of the disk on both sides. The bookie was
-  just started, nothing of its files is in the page cache, and it reads nothing ahead
-  (`read_ahead_entries_max = 1`): else a thousand reads of 256 KiB would bring all there is of a
-  thousand ledgers, and the rest of the sample would compare memory with the disk.
+- `read_disk`: entries anywhere, none twice. The bookie was just started, nothing of its files is in
+  the page cache, and its own cache reads nothing ahead (`read_ahead_entries_max = 1`): else a
+  thousand reads of 256 KiB would bring all there is of a thousand ledgers, and the rest of the
+  sample would compare memory with the disk. What lies around a small read is in the page cache
+  afterwards (`bookie/storage/small_read.py`), on both sides alike.
 - `read_memory`: the same entries once more. All are in the read cache, on both sides.
-- `read_ahead`: entries anywhere with the default settings. *Not* like with like: what lies beside
-  an entry is another ledger's where each has one, so nothing can be read ahead, while with a
-  thousand ledgers most of these reads find what an earlier one brought. What neighbours are worth.
+- `read_ahead`: entries anywhere with the default settings, while the adds before are written to
+  entry logs. With a thousand ledgers most of these reads find what an earlier one brought; what
+  lies beside an entry is another ledger's where each has one, so only the page cache can help.
 
 `..._disk_bytes` is what the bookie's process had to fetch from the disk for one such read, as the
 kernel counts it: it shows which of these cases was really measured.
