@@ -12,17 +12,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from bookie.add_acks import encode_acks
-from bookie.core.adds import FRAME_BYTES_MIN, Run, take_adds
+from bookie.core.adds import FRAME_BYTES_MIN, Run, frames_ahead, take_adds
 from bookie.core.caches import SharedSegment
 from bookie.request_counts import RequestCounts
 from bookie.storage.bookie_storage import BookieStorage, Lane
 from bookie.storage.journal import CommitGroup
 from bookie.storage.ledger_storage import LedgerStorage
+from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
 
 _LAC = struct.Struct(">q").unpack_from
 _LEDGER_ID = struct.Struct(">28xq").unpack_from
+
+_NEW_LEDGERS_MAX = 200
+"""So many are made known before others run: each may ask the index twice."""
+
+CheckAdd = Callable[[int, int, bytes, bool], Status]
 
 
 class _Acks:
@@ -85,31 +91,37 @@ class AddIntake:
         counts: RequestCounts,
         send: Callable[[bytes], None],
         may_take: Callable[[int], bool],
+        check_add: CheckAdd,
     ) -> None:
         """`send` gets acknowledgements. `may_take` says, while `is_careful`, whether ordinary
-        adds of a lane may be taken now."""
+        adds of a lane may be taken now. `check_add`: `Requests.check_add`."""
         self.is_careful = False
         """Each stretch of adds must be asked for: somewhere room is short."""
+        self.takes_new = False
+        """There is room for ledgers that are not in memory, whatever comes in one chunk."""
         self._lanes = storage.lanes
         self._counts = counts
         self._send = send
         self._may_take = may_take
+        self._check_add = check_add
         self._header = 0
         self._takes_range_acks = False
         self._acks = [_Acks() for _ in storage.journals]
 
-    def take_many(self, inbox: Inbox) -> None:
-        """The ordinary adds at the front of the buffer, a stretch for each lane (hot)."""
+    def take_many(self, inbox: Inbox) -> int:
+        """The ordinary adds at the front of the buffer, a stretch for each lane (hot). Returns how
+        many ledgers were made known for them, each of which took as long as dozens of adds."""
+        made_known = 0
         header = self._header
         if not header:
-            return
+            return made_known
         buffer, lanes = inbox.buffer, self._lanes
         count = len(lanes)
         while buffer.end - buffer.start >= FRAME_BYTES_MIN:
             start = buffer.start
             number = 0 if count == 1 else _LEDGER_ID(buffer.segment, start)[0] % count
             if self.is_careful and not self._may_take(number):
-                return
+                break
             lane = lanes[number]
             directory = lane.directory
             segment_no = inbox.pin(lane)
@@ -130,15 +142,49 @@ class AddIntake:
                 number,
             )
             if stop == start:
-                return
+                if made_known >= _NEW_LEDGERS_MAX or not self.takes_new:
+                    break
+                new = self._make_known(buffer)
+                if not new:
+                    break
+                made_known += new
+                continue
             buffer.start = stop
             entries = 0
             for i in range(before, len(runs)):
                 _, first, last = runs[i]
                 entries += last - first + 1
             self._queue(lane, buffer.view[start:stop], entries)
-            if count == 1:
-                return
+            if count == 1 and not self._may_be_new(buffer, directory):
+                break
+        return made_known
+
+    @staticmethod
+    def _may_be_new(buffer: ReceiveBuffer, directory: LedgerStorage) -> bool:
+        """What the stretch ended at may be an add to a ledger that is not in memory."""
+        start = buffer.start
+        return (
+            buffer.end - start >= FRAME_BYTES_MIN
+            and _LEDGER_ID(buffer.segment, start)[0] not in directory.states
+        )
+
+    def _make_known(self, buffer: ReceiveBuffer) -> int:
+        """Ledgers of the adds at the front that are not in memory, up to the first add that may not
+        be taken; how many. 0 if the first add is not one of those: something else is about it."""
+        lanes = self._lanes
+        new = 0
+        for ledger_id, entry_id, key in frames_ahead(
+            buffer.segment, buffer.start, buffer.end, self._header, buffer.frame_bytes_max
+        ):
+            if ledger_id not in lanes[ledger_id % len(lanes)].directory.states:
+                if self._check_add(ledger_id, entry_id, key, False) is not Status.OK:
+                    break
+                new += 1
+                if new == _NEW_LEDGERS_MAX:
+                    break
+            elif not new:
+                break
+        return new
 
     def expect(self, header: int) -> None:
         """Adds with this packet header are what the hot loop takes from now on."""

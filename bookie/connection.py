@@ -71,7 +71,9 @@ class Connection:
         self._is_refusal_told = False
         has_room = partial(self._disk_reads.resume, self)
         self._outbox = Outbox(transport, pressure, on_room=has_room, on_broken=self.close)
-        self._intake = AddIntake(storage, counts, self._outbox.send, self._may_take)
+        self._intake = AddIntake(
+            storage, counts, self._outbox.send, self._may_take, requests.check_add
+        )
         self._held = HeldAdds(pressure)
         self._settling: set[int] = set()
         """Lanes of which adds are held, each with a task that sees to them."""
@@ -173,6 +175,7 @@ class Connection:
         is_careful = self._pressure.is_felt or self._held.nbytes > 0
         self._is_strained = self._pressure.is_strained
         self._intake.is_careful = is_careful or self._storage.gate.is_read_only
+        self._intake.takes_new = not (self._intake.is_careful or self._is_strained)
         return is_careful
 
     def _take_chunk(self, inbox: Inbox) -> None:
@@ -183,7 +186,7 @@ class Connection:
         self._is_taking = True
         try:
             while not self._is_closed:  # it may be found out by a reply
-                intake.take_many(inbox)
+                taken += intake.take_many(inbox)
                 at = buffer.start
                 if not is_held and (taken >= _FRAMES_PER_SLICE or self._is_too_much_asked):
                     self._has_unread = True

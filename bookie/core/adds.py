@@ -9,6 +9,7 @@ ends the stretch; `bookie.connection` then looks at that one frame by the ordina
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from bookie.core.ledger_state import ENTRY_ID_END, LedgerState
 
@@ -83,6 +84,20 @@ def take_adds(
     if state is not None:
         _close_run(runs, state, first, last, segment, last_at)
     return p
+
+
+def frames_ahead(
+    segment: bytearray | memoryview, start: int, end: int, header: int, frame_bytes_max: int
+) -> Iterator[tuple[int, int, bytes]]:
+    """Ledger, entry and key of the whole ADD frames that `take_adds` would look at."""
+    p = start
+    while end - p >= FRAME_BYTES_MIN:
+        length, head, key, ledger_id, entry_id = _FRAME(segment, p)
+        q = p + 4 + length
+        if head != header or not 56 <= length <= frame_bytes_max or q > end:
+            return
+        yield ledger_id, entry_id, key
+        p = q
 
 
 def _close_run(

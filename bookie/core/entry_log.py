@@ -154,6 +154,15 @@ def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list
             yield []
             continue
         entries = half[ledger_id]
+        if len(entries) == 1:
+            run = _run_of_one(ledger_id, entries, segments)
+            runs.append(run)
+            bytes_done += run.body_bytes
+            entries_done += RECORD_ENTRIES
+            if bytes_done > STEP_BYTES or entries_done >= RUN_ENTRIES_MAX:
+                yield runs
+                runs, entries_done, bytes_done = [], 0, 0
+            continue
         ids = iter(entries)
         while window := list(islice(ids, RUN_ENTRIES_MAX)):
             window.sort()
@@ -175,6 +184,19 @@ def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list
                     runs, entries_done, bytes_done = [], 0, 0
     if runs:
         yield runs
+
+
+def _run_of_one(
+    ledger_id: int, entries: Mapping[int, int], segments: Mapping[int, memoryview]
+) -> Run:
+    """That of the only entry of a ledger, at a third of the usual cost: with a million ledgers they
+    are all such."""
+    [(entry_id, place)] = entries.items()
+    segment, offset = segments[place >> 32], place & OFFSET_MASK
+    body: Buffer = segment[offset + ENTRY_OFFSET : offset + 4 + _frame_length(segment, offset)[0]]
+    if len(body) < VIEWED_BODY_BYTES_MIN:
+        body = bytes(body)
+    return make_run(ledger_id, entry_id, array("I", (len(body),)), (body,))
 
 
 def _in_order(ledger_ids: Iterable[int]) -> Iterator[int | None]:

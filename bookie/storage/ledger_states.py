@@ -23,10 +23,13 @@ class LedgerStates:
 
     When there are more than `states_max`, the least recently asked for are let go, but none
     with watchers, with changes not yet in the index, or with entries in the write cache. So
-    the true bound is `states_max` plus what the write cache holds.
+    the true bound is `states_max` plus what the write cache holds, and a quarter more.
     """
 
     _EVICT_STEPS = 32
+    _MORE_AFTER_VAIN = 8
+    """Where none of the states looked at could be let go, so many more are held before as many are
+    looked at again: four steps for each, while a checkpoint is awaited."""
 
     def __init__(self, index: Index, cache: WriteCache, states_max: int) -> None:
         # Ordered: to find the first key of a dict takes a step per key that was there before it.
@@ -34,6 +37,8 @@ class LedgerStates:
         self._index = index
         self._cache = cache
         self._states_max = states_max
+        self._looked_at = states_max
+        """With no more than these in `held` there is nothing to let go."""
         # A connection may keep a state that was let go: whoever asks next must get the same.
         self._alive: weakref.WeakValueDictionary[int, LedgerState] = weakref.WeakValueDictionary()
         self._dirty: dict[int, LedgerState] = {}
@@ -56,8 +61,11 @@ class LedgerStates:
         return state
 
     def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
-        """The state of a ledger seen for the first time; stored by the next checkpoint."""
-        assert self.get(ledger_id) is None, f"ledger {ledger_id} has a state already"
+        """The state of a ledger seen for the first time, for which `get` found none just now;
+        stored by the next checkpoint."""
+        # That `get` has asked the index: to ask it twice made a new ledger a third dearer.
+        is_known = ledger_id in self.held or ledger_id in self._alive
+        assert not is_known, f"ledger {ledger_id} has a state already"
         state = LedgerState(ledger_id, bytes(master_key))
         self.held[ledger_id] = state
         self.changed(state)
@@ -102,6 +110,7 @@ class LedgerStates:
     def saved(self) -> None:
         """What `take_changed` gave is durable in the index."""
         self._saving = {}
+        self._looked_at = self._states_max
         self._evict()
 
     def deleted(self, state: LedgerState) -> None:
@@ -138,20 +147,27 @@ class LedgerStates:
         return state
 
     def _evict(self) -> None:
+        held, states_max = self.held, self._states_max
+        if len(held) <= self._looked_at:
+            return
+        before = len(held)
         # All but the newest, which somebody just asked for.
-        for _ in range(min(self._EVICT_STEPS, len(self.held) - 1)):
-            if len(self.held) <= self._states_max:
-                return
-            ledger_id, state = self.held.popitem(last=False)
+        for _ in range(min(self._EVICT_STEPS, before - 1)):
+            if len(held) <= states_max:
+                break
+            ledger_id, state = held.popitem(last=False)
             if (
                 state.is_watched
                 or ledger_id in self._dirty
                 or ledger_id in self._saving
                 or self._cache.holds(ledger_id)
             ):
-                self.held[ledger_id] = state
+                held[ledger_id] = state
             else:
                 self._let_go(state)
+        is_vain = len(held) == before
+        more = min(self._MORE_AFTER_VAIN, states_max // 4)
+        self._looked_at = before + more if is_vain else states_max
 
     def _let_go(self, state: LedgerState) -> None:
         """`state` is no longer in `held`. Only now a weak reference is made: it is gone at once
