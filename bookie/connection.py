@@ -24,6 +24,7 @@ from bookie.refusals import refusal
 from bookie.request_counts import RequestCounts, Wait
 from bookie.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.thread_turns import let_threads_in
 from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
@@ -70,10 +71,8 @@ class Connection:
         self._is_v2 = False
         self._is_refusal_told = False
         has_room = partial(self._disk_reads.resume, self)
-        self._outbox = Outbox(transport, pressure, on_room=has_room, on_broken=self.close)
-        self._intake = AddIntake(
-            storage, counts, self._outbox.send, self._may_take, requests.check_add
-        )
+        self._outbox = box = Outbox(transport, pressure, on_room=has_room, on_broken=self.close)
+        self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.check_add)
         self._held = HeldAdds(pressure)
         self._settling: set[int] = set()
         """Lanes of which adds are held, each with a task that sees to them."""
@@ -119,6 +118,7 @@ class Connection:
             else:
                 await transport.wait_readable()
             await self._wait_turn()
+            let_threads_in()
             if self._has_unread:
                 self._has_unread = False
                 self._look_for_room()

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 import trio
 
+from bookie.storage.call_threads import CallThreads
+
 WRITE_THREADS_MAX: Final = 4
 READ_THREADS_MAX: Final = 16
 """More than `bookie.disk_reads` has slots, those for priority included: none of its reads waits for
@@ -19,7 +21,7 @@ a thread behind compaction, scrubbing and the like."""
 class Threads(NamedTuple):
     """Of one directory."""
 
-    reads: trio.CapacityLimiter
+    reads: CallThreads
     writes: trio.CapacityLimiter
 
 
@@ -34,6 +36,12 @@ class DiskThreads:
         threads = self._by_directory.get(directory)
         if threads is None:
             threads = self._by_directory[directory] = Threads(
-                trio.CapacityLimiter(READ_THREADS_MAX), trio.CapacityLimiter(WRITE_THREADS_MAX)
+                CallThreads(f"reads {directory}", READ_THREADS_MAX),
+                trio.CapacityLimiter(WRITE_THREADS_MAX),
             )
         return threads
+
+    def end(self) -> None:
+        """Those that read end when what they do has."""
+        for threads in self._by_directory.values():
+            threads.reads.end()

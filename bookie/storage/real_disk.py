@@ -10,19 +10,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import outcome
 import trio
 
+from bookie.storage.call_threads import CallThreads
 from bookie.storage.direct_read import DIRECT_BYTES_MIN, open_direct, read_direct
 from bookie.storage.direct_write import DirectWrites, open_direct_write
 from bookie.storage.directory_names import make_directory, sync_directory
 from bookie.storage.disk_threads import DiskThreads, Threads
 from bookie.storage.small_read import read_through_cache
+from bookie.storage.thread_turns import waiting_for_thread
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -65,38 +64,6 @@ def _write_all_synced(fd: int, offset: int, views: Sequence[Buffer]) -> None:
     return os.fdatasync(fd)
 
 
-class _FileThread:
-    """One daemon thread that does one call after the other for tasks of one trio run."""
-
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._token = trio.lowlevel.current_trio_token()
-        threading.Thread(target=self._work, name=name, daemon=True).start()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-    async def run(self, do: Callable[[], T]) -> T:
-        """Not cancellable: the outcome of a write must be known."""
-        task = trio.lowlevel.current_task()
-
-        def call() -> None:
-            result = outcome.capture(do)
-            try:
-                self._token.run_sync_soon(trio.lowlevel.reschedule, task, result)
-            except trio.RunFinishedError:
-                pass  # the run was torn down; nobody waits
-
-        self._calls.put(call)
-        # Any: trio does not type what a task is rescheduled with.
-        done: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-        return done
-
-    def end(self) -> None:
-        self._calls.put(None)
-
-
 class RealFile:
     """`bookie.storage.disk.File` on a file descriptor."""
 
@@ -112,9 +79,10 @@ class RealFile:
         self._fd = fd
         self._path = path
         self._size = os.fstat(fd).st_size
-        self._read_limiter = threads.reads
+        self._reads = threads.reads
         self._write_limiter = threads.writes
-        self._thread = _FileThread(f"journal {os.path.basename(path)}") if has_own_thread else None
+        name = f"journal {os.path.basename(path)}"
+        self._thread = CallThreads(name, 1) if has_own_thread else None
         self._calls = 0  # under way
         self._is_closed = False
         self._reads_nowait = bool(_RWF_NOWAIT)
@@ -128,14 +96,17 @@ class RealFile:
     def size(self) -> int:
         return self._size
 
-    async def _call(self, do: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+    async def _write(self, do: Callable[[], T]) -> T:
+        return await self._call(do, self._thread)
+
+    async def _call(self, do: Callable[[], T], threads: CallThreads | None) -> T:
         if self._is_closed:
             raise OSError(errno.EBADF, "the file is closed", self._path)
         self._calls += 1
         try:
-            if self._thread is not None and limiter is self._write_limiter:
-                return await self._thread.run(do)
-            return await trio.to_thread.run_sync(do, limiter=limiter)
+            if threads is not None:
+                return await threads.run(do)
+            return await trio.to_thread.run_sync(do, limiter=self._write_limiter)
         except OSError as error:
             if error.filename is None:
                 error.filename = self._path  # whoever reads the last line must know which disk
@@ -177,7 +148,7 @@ class RealFile:
             if then is not None:
                 then()
 
-        await self._call(do, self._write_limiter)
+        await self._write(do)
         self._size = max(self._size, offset + nbytes)
 
     async def write_at_synced(
@@ -192,7 +163,7 @@ class RealFile:
             if then is not None:
                 then()
 
-        await self._call(do, self._write_limiter)
+        await self._write(do)
         self._size = max(self._size, offset + nbytes)
 
     def write_now(self, offset: int, data: Buffer) -> None:
@@ -206,7 +177,7 @@ class RealFile:
             if drops_cache:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
-        await self._call(do, self._write_limiter)
+        await self._write(do)
 
     def read_nowait(
         self, offset: int, size: int, *, drops_cache: bool = False
@@ -251,17 +222,19 @@ class RealFile:
                 os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
             return data
 
-        return await self._call(do, self._read_limiter)
+        await trio.lowlevel.checkpoint_if_cancelled()  # nobody need know how a read ends
+        with waiting_for_thread:
+            return await self._call(do, self._reads)
 
     async def allocate(self, size: int) -> None:
         fd = self._fd
         if size > self._size:
-            await self._call(lambda: os.posix_fallocate(fd, 0, size), self._write_limiter)
+            await self._write(lambda: os.posix_fallocate(fd, 0, size))
             self._size = max(self._size, size)
 
     async def truncate(self, size: int) -> None:
         fd = self._fd
-        await self._call(lambda: os.ftruncate(fd, size), self._write_limiter)
+        await self._write(lambda: os.ftruncate(fd, size))
         self._size = size
 
     def close(self) -> None:
@@ -319,8 +292,8 @@ class RealDisk:
             with open(path, "rb") as file:
                 return file.read()
 
-        threads = self._threads.of(os.path.dirname(path))
-        return await trio.to_thread.run_sync(do, limiter=threads.reads)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return await self._threads.of(os.path.dirname(path)).reads.run(do)
 
     async def replace_file(self, path: str, data: bytes) -> None:
         def do() -> None:
@@ -377,6 +350,7 @@ class RealDisk:
         self._locks.append(await self._call(os.path.dirname(path), do))
 
     def close(self) -> None:
-        """Gives the locks back. Threads belong to files and end with them."""
+        """Gives the locks back. Threads end by themselves, those of journals with their files."""
+        self._threads.end()
         while self._locks:
             os.close(self._locks.pop())

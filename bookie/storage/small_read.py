@@ -8,20 +8,23 @@ wanted next more often than anything else: it costs the disk no second turn (doc
 from __future__ import annotations
 
 import os
+import threading
 
 AROUND_BYTES = 32 * 1024
 """So much is brought into the page cache at once, aligned. Larger reads bring themselves only."""
+
+_buffers = threading.local()
 
 
 def read_through_cache(fd: int, offset: int, size: int) -> bytes:
     """Up to `size` bytes, fewer only at the end of the file. To be called in a thread that waits.
 
-    What lies around them is a hint: if it cannot be read, that harms nobody who does not want it.
+    If what lies around them cannot be read, that harms nobody who does not want it.
     """
     if size < AROUND_BYTES:
-        begin, end = offset - offset % AROUND_BYTES, offset + size
-        end += -end % AROUND_BYTES  # two times as much for one that lies across
-        os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
+        data = _read_around(fd, offset, size)
+        if len(data) == size:
+            return data
     pieces: list[bytes] = []
     while size:
         piece = os.pread(fd, size, offset)
@@ -31,3 +34,24 @@ def read_through_cache(fd: int, offset: int, size: int) -> bytes:
         offset += len(piece)
         size -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _read_around(fd: int, offset: int, size: int) -> bytes:
+    """Fewer than `size` bytes if anything is amiss. One call, and not a hint first and then a read:
+    each lets go of the interpreter, for which a thread may wait longer than for the disk."""
+    begin, end = offset - offset % AROUND_BYTES, offset + size
+    end += -end % AROUND_BYTES  # two times as much for one that lies across
+    buffer = memoryview(_buffer())[: end - begin]
+    try:
+        count = os.preadv(fd, [buffer], begin)
+    except OSError:
+        return b""
+    return bytes(buffer[offset - begin : min(offset - begin + size, count)])
+
+
+def _buffer() -> bytearray:
+    """This thread's own: pages that were never used before cost more than the copy."""
+    buffer: bytearray | None = getattr(_buffers, "around", None)
+    if buffer is None:
+        buffer = _buffers.around = bytearray(2 * AROUND_BYTES)
+    return buffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ import time
 import trio
 import trio.testing
 
+from bookie.storage.thread_turns import let_threads_in, waiting_for_thread
 from bookie.storage.turns import give_way
 
 
@@ -50,3 +52,40 @@ async def test_another_thread_is_not_locked_out() -> None:
         thread.join()
         sys.setswitchinterval(before)
     assert turns >= 200
+
+
+async def test_a_thread_somebody_waits_for_is_let_in() -> None:
+    """The loop is never idle, and lets go of the interpreter only for calls of the system that are
+    over at once: without being let in the thread got a turn in some milliseconds, by luck."""
+    turns = 0
+    is_over = False
+
+    def wait_for_turns() -> None:
+        nonlocal turns
+        while not is_over:
+            time.sleep(0.0005)
+            turns += 1
+
+    def busy_for(seconds: float) -> None:
+        ends_at = time.perf_counter() + seconds
+        while time.perf_counter() < ends_at:
+            sum(range(1000))
+            os.getppid()
+            let_threads_in()
+
+    thread = threading.Thread(target=wait_for_turns)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        with waiting_for_thread:
+            thread.start()
+            busy_for(1)
+        while_waited_for = turns
+        busy_for(0.2)
+        by_itself = turns - while_waited_for
+    finally:
+        is_over = True
+        sys.setswitchinterval(before)
+        thread.join()
+    assert while_waited_for > 100
+    assert by_itself <= 2, "nobody waits for a thread: none is let in"

@@ -1,0 +1,43 @@
+"""How the loop lets in the threads that somebody waits for; nothing where there are none.
+
+A loop that always has something to do lets go of the interpreter for some microseconds per call of
+the system. A thread that waits for it, such as one with a finished read, is woken each time, comes
+too late each time, and because it was woken never asks that it be handed over (see also `turns`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import trio
+
+_waited_for: Final = trio.lowlevel.RunVar("threads_waited_for", 0)
+_let_in_at: Final = trio.lowlevel.RunVar("threads_let_in_at", 0.0)
+
+_AFTER_S: Final = 0.0003
+_FOR_S: Final = 0.00003
+"""With what the system adds to it, some 60 us, a thread has time to wake up."""
+
+
+class _WaitingForThread:
+    def __enter__(self) -> None:
+        _waited_for.set(_waited_for.get() + 1)
+
+    def __exit__(self, *_: object) -> None:
+        _waited_for.set(_waited_for.get() - 1)
+
+
+waiting_for_thread: Final = _WaitingForThread()
+"""Within, a task waits for what a thread does."""
+
+
+def let_threads_in() -> None:
+    """To be called in each turn of whatever may keep the loop busy. Now and then, while somebody
+    waits for a thread, the interpreter is free for long enough that one can take it."""
+    if not _waited_for.get():
+        return
+    now = trio.current_time()
+    if now - _let_in_at.get() >= _AFTER_S:
+        time.sleep(_FOR_S)
+        _let_in_at.set(now)
