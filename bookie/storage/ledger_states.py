@@ -132,6 +132,8 @@ class LedgerStates:
         self._alive.pop(ledger_id, None)
 
     def _load(self, ledger_id: int) -> LedgerState | None:
+        if self._index.is_above_all(ledger_id):
+            return None
         state = self._index.state(ledger_id)
         if state is None:
             master_key = self._index.tombstone(ledger_id)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.core.ledger_state import LedgerState
-from bookie.storage.index import Index, PlacedRun
-from bookie.storage.key_value import KeyValue
+from bookie.storage.index import ENTRY_ID_MAX, Index, PlacedRun
+from bookie.storage.key_value import IndexUnreadable, KeyValue
 from bookie.storage.rocks import MIB, RocksKeyValue, RocksOptions
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, InvalidArgument
@@ -285,3 +285,50 @@ def test_damaged_records_are_io_errors() -> None:
     for call in (lambda: index.find(1, 0), lambda: index.state(1), lambda: index.log_ledgers(1)):
         with pytest.raises(BookieIoError):
             call()
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["state", "tombstone", "delete", "forget", "ask", "reopen"]),
+        st.sampled_from([0, 1, 2, 5, 9, 2**40, ENTRY_ID_MAX]),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=200)
+@given(changes)
+def test_nothing_is_known_of_what_is_above_all(changes: list[tuple[str, int]]) -> None:
+    """Against looking for both records; and without a change below it, what was put is not."""
+    index, ledger_ids = Index(store := MemoryKeyValue()), [0, 1, 2, 5, 9, 2**40, ENTRY_ID_MAX]
+    for kind, ledger_id in changes:
+        if kind == "state":
+            list(index.put_states([LedgerState(ledger_id, KEY), LedgerState(1, KEY)]))
+        elif kind == "tombstone":
+            index.put_tombstone(ledger_id, KEY, 5)
+        elif kind == "delete":
+            list(index.delete_ledger(ledger_id, KEY, 5))
+        elif kind == "forget":
+            index.forget_tombstones([ledger_id])
+        elif kind == "reopen":
+            index = Index(store)
+        else:
+            index.is_above_all(ledger_id)
+        for asked in ledger_ids:
+            known = index.has_state(asked) or index.tombstone(asked) is not None
+            assert not (known and index.is_above_all(asked))
+    fresh = Index(store)
+    highest = max((n for n in ledger_ids if fresh.has_state(n) or fresh.tombstone(n)), default=-1)
+    assert [fresh.is_above_all(n) for n in ledger_ids] == [n > highest for n in ledger_ids]
+
+
+def test_where_the_highest_ledger_cannot_be_read_each_is_looked_for() -> None:
+    class Unreadable(MemoryKeyValue):
+        def floor(self, key: bytes, lowest: bytes) -> tuple[bytes, bytes] | None:
+            raise IndexUnreadable("a bad block")
+
+    index = Index(Unreadable())
+    assert not index.is_above_all(7)
+    assert index.state(7) is None
+    list(index.put_states([LedgerState(7, KEY)]))
+    assert not index.is_above_all(8)
