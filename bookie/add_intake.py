@@ -18,7 +18,6 @@ from bookie.request_counts import RequestCounts
 from bookie.storage.bookie_storage import BookieStorage, Lane
 from bookie.storage.journal import CommitGroup
 from bookie.storage.ledger_storage import LedgerStorage
-from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
 
@@ -26,9 +25,11 @@ _LAC = struct.Struct(">q").unpack_from
 _LEDGER_ID = struct.Struct(">28xq").unpack_from
 
 _NEW_LEDGERS_MAX = 200
-"""So many are made known before others run: each may ask the index twice."""
+"""So many are made known in a row: each may ask the index twice."""
+_KNOWN_BETWEEN_MAX = 16
+"""To look for further new ledgers behind so many adds to known ones costs more than it saves."""
 
-CheckAdd = Callable[[int, int, bytes, bool], Status]
+MakeKnown = Callable[[int, int, bytes], bool]
 
 
 class _Acks:
@@ -91,10 +92,10 @@ class AddIntake:
         counts: RequestCounts,
         send: Callable[[bytes], None],
         may_take: Callable[[int], bool],
-        check_add: CheckAdd,
+        make_known: MakeKnown,
     ) -> None:
         """`send` gets acknowledgements. `may_take` says, while `is_careful`, whether ordinary
-        adds of a lane may be taken now. `check_add`: `Requests.check_add`."""
+        adds of a lane may be taken now. `make_known`: `Requests.make_known`."""
         self.is_careful = False
         """Each stretch of adds must be asked for: somewhere room is short."""
         self.takes_new = False
@@ -103,7 +104,7 @@ class AddIntake:
         self._counts = counts
         self._send = send
         self._may_take = may_take
-        self._check_add = check_add
+        self._make_ledger_known = make_known
         self._header = 0
         self._takes_range_acks = False
         self._acks = [_Acks() for _ in storage.journals]
@@ -169,21 +170,24 @@ class AddIntake:
         )
 
     def _make_known(self, buffer: ReceiveBuffer) -> int:
-        """Ledgers of the adds at the front that are not in memory, up to the first add that may not
-        be taken; how many. 0 if the first add is not one of those: something else is about it."""
+        """Ledgers of adds at the front that are not in memory, up to the first of them whose add
+        may not be taken; how many. 0 if the first add is to another: something else is about it."""
         lanes = self._lanes
-        new = 0
+        new = known = 0
         for ledger_id, entry_id, key in frames_ahead(
             buffer.segment, buffer.start, buffer.end, self._header, buffer.frame_bytes_max
         ):
             if ledger_id not in lanes[ledger_id % len(lanes)].directory.states:
-                if self._check_add(ledger_id, entry_id, key, False) is not Status.OK:
+                if not self._make_ledger_known(ledger_id, entry_id, key):
                     break
                 new += 1
+                known = 0
                 if new == _NEW_LEDGERS_MAX:
                     break
-            elif not new:
-                break
+            else:
+                known += 1
+                if not new or known > _KNOWN_BETWEEN_MAX:
+                    break
         return new
 
     def expect(self, header: int) -> None:

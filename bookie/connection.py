@@ -72,7 +72,7 @@ class Connection:
         self._is_refusal_told = False
         has_room = partial(self._disk_reads.resume, self)
         self._outbox = box = Outbox(transport, pressure, on_room=has_room, on_broken=self.close)
-        self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.check_add)
+        self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.make_known)
         self._held = HeldAdds(pressure)
         self._settling: set[int] = set()
         """Lanes of which adds are held, each with a task that sees to them."""

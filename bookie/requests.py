@@ -140,14 +140,25 @@ class Requests:
 
     def check_add(self, ledger_id: int, entry_id: int, key: bytes, is_recovery: bool) -> Status:
         """Whether this add may be stored; makes the ledger known if it is new."""
+        try:
+            return self._check_add(ledger_id, entry_id, key, is_recovery)
+        except BookieIoError as error:
+            return status_of(error, ledger_id, entry_id)
+
+    def make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
+        """Whether this ordinary add may be stored; makes its ledger known. What is wrong is for
+        `check_add` to tell."""
+        try:
+            return self._check_add(ledger_id, entry_id, key, False) is Status.OK
+        except BookieIoError:
+            return False
+
+    def _check_add(self, ledger_id: int, entry_id: int, key: bytes, is_recovery: bool) -> Status:
         if ledger_id < 0 or not 0 <= entry_id < ENTRY_ID_END:
             return Status.BAD_REQUEST
         if self._storage.gate.refuses(is_recovery=is_recovery):
             return Status.READ_ONLY
-        try:
-            state = self._storage.state(ledger_id)
-        except BookieIoError as error:
-            return status_of(error, ledger_id, entry_id)
+        state = self._storage.state(ledger_id)
         if state is None:
             if len(key) != MASTER_KEY_BYTES:
                 return Status.BAD_REQUEST

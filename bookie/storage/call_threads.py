@@ -6,8 +6,9 @@ never lose what a call returned or raised, or leave it open whether it ended: ca
 
 from __future__ import annotations
 
-import queue
+import errno
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -15,28 +16,44 @@ import outcome
 import trio
 
 T = TypeVar("T")
+Call = Callable[[], None]
 
 IDLE_S: Final = 10.0
 """A thread that had nothing to do for so long ends."""
+FOR_EVER: Final = -1.0
+
+
+class _Worker:
+    """A thread, which sleeps until `wakes` is released: to make `call`, or to end."""
+
+    __slots__ = ("call", "wakes")
+
+    def __init__(self, call: Call) -> None:
+        self.call: Call | None = call
+        self.wakes = threading.Lock()
+        self.wakes.acquire()
 
 
 class CallThreads:
     """Up to `threads_max` daemon threads, begun when they are needed. Calls begin in the order in
-    which they came; with one thread they end in it, too."""
+    which they came. Who was idle for the shortest time goes next, so that the others may end."""
 
-    def __init__(self, name: str, threads_max: int) -> None:
+    def __init__(self, name: str, threads_max: int, *, idle_s: float = IDLE_S) -> None:
+        """`idle_s`: a thread that had nothing to do for so long ends, or FOR_EVER."""
         assert threads_max > 0
         self._name = name
         self._threads_max = threads_max
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle_s = idle_s
         self._lock = threading.Lock()
         self._threads = 0
-        self._under_way = 0
-        """Calls that were put and have not ended: while there are more of them than threads, there
-        are as many threads as may be."""
+        self._idle: list[_Worker] = []
+        self._waiting: deque[Call] = deque()
+        """For a thread; empty while one is idle. No more than tasks that wait."""
+        self._is_ended = False
 
     async def run(self, do: Callable[[], T]) -> T:
-        """What `do` returns or raises, in a thread. Not cancellable: the outcome must be known."""
+        """What `do` returns or raises, in a thread. Not cancellable: the outcome must be known.
+        Raises OSError (EAGAIN) if the system gives no thread at all."""
         task = trio.lowlevel.current_task()
         token = trio.lowlevel.current_trio_token()
 
@@ -47,33 +64,61 @@ class CallThreads:
             except trio.RunFinishedError:
                 pass  # the run was torn down; nobody waits
 
-        with self._lock:
-            if self._under_way >= self._threads and self._threads < self._threads_max:
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-                self._threads += 1
-            self._under_way += 1
-        self._calls.put(call)
+        self._put(call)
         # Any: trio does not type what a task is rescheduled with.
         done: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return done
 
-    def _work(self) -> None:
-        while True:
-            try:
-                call = self._calls.get(timeout=IDLE_S)
-            except queue.Empty:
-                call = None
-            if call is not None:
-                call()
+    def _put(self, call: Call) -> None:
+        with self._lock:
+            if self._idle:
+                worker = self._idle.pop()
+                worker.call = call
+                worker.wakes.release()
+            elif self._threads == self._threads_max or not self._start(_Worker(call)):
+                self._waiting.append(call)
+
+    def _start(self, worker: _Worker) -> bool:
+        """False: the system gives no further thread, but there are some to wait for."""
+        thread = threading.Thread(target=self._work, args=(worker,), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if self._threads:
+                return False
+            raise OSError(errno.EAGAIN, f"the system gives no thread: {error}") from error
+        self._threads += 1
+        return True
+
+    def _work(self, worker: _Worker) -> None:
+        call = worker.call
+        while call is not None:
+            call()
+            call = self._next_call(worker)
+
+    def _next_call(self, worker: _Worker) -> Call | None:
+        """None: the thread ends, and is counted no more."""
+        worker.call = None
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            if self._is_ended:
+                self._threads -= 1
+                return None
+            self._idle.append(worker)
+        if not worker.wakes.acquire(timeout=self._idle_s):
             with self._lock:
-                if call is not None:
-                    self._under_way -= 1
-                elif self._under_way < self._threads:  # else a call has just been put
+                if worker in self._idle:
+                    self._idle.remove(worker)
                     self._threads -= 1
-                    return
+                    return None
+            worker.wakes.acquire()  # it has just been given a call
+        return worker.call
 
     def end(self) -> None:
-        """Threads end when the calls put so far have; for later ones there are threads again."""
+        """Threads end when the calls put so far have. Later ones are made, by threads that end."""
         with self._lock:
-            for _ in range(self._threads):
-                self._calls.put(None)
+            self._is_ended = True
+            self._threads -= len(self._idle)
+            while self._idle:
+                self._idle.pop().wakes.release()

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import trio
 
-from bookie.storage.call_threads import CallThreads
+from bookie.storage.call_threads import FOR_EVER, CallThreads
 from bookie.storage.direct_read import DIRECT_BYTES_MIN, open_direct, read_direct
 from bookie.storage.direct_write import DirectWrites, open_direct_write
 from bookie.storage.directory_names import make_directory, sync_directory
 from bookie.storage.disk_threads import DiskThreads, Threads
-from bookie.storage.small_read import read_through_cache
+from bookie.storage.small_read import AROUND_BYTES, read_through_cache
 from bookie.storage.thread_turns import waiting_for_thread
 
 Buffer = bytes | bytearray | memoryview
@@ -82,7 +82,7 @@ class RealFile:
         self._reads = threads.reads
         self._write_limiter = threads.writes
         name = f"journal {os.path.basename(path)}"
-        self._thread = CallThreads(name, 1) if has_own_thread else None
+        self._thread = CallThreads(name, 1, idle_s=FOR_EVER) if has_own_thread else None
         self._calls = 0  # under way
         self._is_closed = False
         self._reads_nowait = bool(_RWF_NOWAIT)
@@ -223,6 +223,8 @@ class RealFile:
             return data
 
         await trio.lowlevel.checkpoint_if_cancelled()  # nobody need know how a read ends
+        if size >= AROUND_BYTES:  # whoever reads so much at once is in no hurry
+            return await self._call(do, self._reads)
         with waiting_for_thread:
             return await self._call(do, self._reads)
 

@@ -11,7 +11,8 @@ import os
 import threading
 
 AROUND_BYTES = 32 * 1024
-"""So much is brought into the page cache at once, aligned. Larger reads bring themselves only."""
+"""So much is brought into the page cache at once, aligned, and what the system reads ahead behind
+it. Larger reads bring themselves only."""
 
 _buffers = threading.local()
 

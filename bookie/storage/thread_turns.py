@@ -13,23 +13,29 @@ from typing import Final
 import trio
 
 _waited_for: Final = trio.lowlevel.RunVar("threads_waited_for", 0)
+_changed_at: Final = trio.lowlevel.RunVar("threads_changed_at", 0.0)
 _let_in_at: Final = trio.lowlevel.RunVar("threads_let_in_at", 0.0)
 
 _AFTER_S: Final = 0.0003
 _FOR_S: Final = 0.00003
 """With what the system adds to it, some 60 us, a thread has time to wake up."""
+_PATIENCE_S: Final = 0.02
+"""After so long without an end of any call, or a new one, none is let in: a disk that hangs would
+cost everybody else a fifth of the loop."""
 
 
 class _WaitingForThread:
     def __enter__(self) -> None:
         _waited_for.set(_waited_for.get() + 1)
+        _changed_at.set(trio.current_time())
 
     def __exit__(self, *_: object) -> None:
         _waited_for.set(_waited_for.get() - 1)
+        _changed_at.set(trio.current_time())
 
 
 waiting_for_thread: Final = _WaitingForThread()
-"""Within, a task waits for what a thread does."""
+"""Within, a task waits for what a thread does, and is in a hurry."""
 
 
 def let_threads_in() -> None:
@@ -38,6 +44,6 @@ def let_threads_in() -> None:
     if not _waited_for.get():
         return
     now = trio.current_time()
-    if now - _let_in_at.get() >= _AFTER_S:
+    if now - _let_in_at.get() >= _AFTER_S and now - _changed_at.get() < _PATIENCE_S:
         time.sleep(_FOR_S)
-        _let_in_at.set(now)
+        _let_in_at.set(trio.current_time())

@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage import call_threads
 from bookie.storage.call_threads import CallThreads
 
 NAME = "threads of a test"
@@ -50,9 +49,34 @@ async def test_no_more_threads_than_may_be_and_no_more_than_calls(threads_max: i
             await trio.testing.wait_all_tasks_blocked()
             assert alive() == min(calls, threads_max)
         goes_on.set()
-    for _ in range(20):
-        await threads.run(lambda: None)
+    made_by = {await threads.run(threading.get_ident) for _ in range(20)}
+    assert len(made_by) <= 2, "who was idle for longer may end; the first may not have been back"
     assert alive() == threads_max
+    threads.end()
+    await none_left()
+
+
+@pytest.mark.parametrize("has_one", [False, True])
+async def test_where_no_thread_is_to_be_had_those_that_are_there_do_it(
+    has_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, goes_on = CallThreads(NAME, 3), threading.Event()
+
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with trio.open_nursery() as nursery:
+        if has_one:
+            nursery.start_soon(threads.run, goes_on.wait)
+            await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(threading.Thread, "start", none)
+        if has_one:
+            nursery.start_soon(threads.run, goes_on.wait)
+            await trio.testing.wait_all_tasks_blocked()
+        else:
+            with pytest.raises(OSError, match="gives no thread"):
+                await threads.run(goes_on.wait)
+        goes_on.set()
     threads.end()
     await none_left()
 
@@ -91,12 +115,9 @@ async def test_cancelling_waits_for_the_outcome() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_calls_are_made_whenever_threads_end(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Idle ones at once, told ones in between: a call is never left to a thread that has gone."""
-    monkeypatch.setattr(call_threads, "IDLE_S", 0.0)
-    threads, rng, made = CallThreads(NAME, 3), random.Random(seed), 0
+async def test_calls_are_made_whenever_threads_end(seed: int) -> None:
+    """Idle ones at once, all of them in between: a call is never left to one that has gone."""
+    threads, rng, made = CallThreads(NAME, 3, idle_s=0.0), random.Random(seed), 0
 
     def counted() -> None:
         nonlocal made
@@ -105,7 +126,7 @@ async def test_calls_are_made_whenever_threads_end(
     async def calls(next_one: Callable[[], float]) -> None:
         for _ in range(200):
             await threads.run(counted if next_one() < 0.5 else threading.get_ident)
-            if next_one() < 0.2:
+            if made > 300 and next_one() < 0.2:
                 threads.end()
 
     with trio.fail_after(60):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import trio
 
+from bookie.core.adds import frames_ahead
 from bookie.core.ledger_state import LedgerState
 from bookie.storage.ledger_states import LedgerStates
 from bookie.testing.memory_key_value import MemoryKeyValue
@@ -175,3 +177,26 @@ def test_a_chunk_of_new_ledgers_lets_others_run(monkeypatch: pytest.MonkeyPatch)
 
     press(story, queued_bytes_max=8 << 20)
     assert 100 < longest <= 700
+
+
+def test_a_new_ledger_now_and_then_does_not_have_everything_looked_at_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at = 0
+
+    def counted(*arguments: Any) -> Iterator[tuple[int, int, bytes]]:
+        nonlocal looked_at
+        for frame in frames_ahead(*arguments):
+            looked_at += 1
+            yield frame
+
+    monkeypatch.setattr("bookie.add_intake.frames_ahead", counted)
+    frames = [_frame(7, n) if n % 100 else _frame(1000 + n, n) for n in range(1, 3001)]
+
+    async def story(bookie: PressedBookie) -> None:
+        await _ask_in_chunks(bookie, [_frame(7, 0)], ())
+        answers = await _ask_in_chunks(bookie, frames, ())
+        assert set(answers.values()) == {Status.OK}
+
+    press(story, queued_bytes_max=8 << 20)
+    assert 30 <= looked_at <= 30 * 20

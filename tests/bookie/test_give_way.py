@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import pytest
 import trio
 import trio.testing
 
@@ -77,9 +78,10 @@ async def test_a_thread_somebody_waits_for_is_let_in() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
-        with waiting_for_thread:
-            thread.start()
-            busy_for(1)
+        thread.start()
+        for _ in range(200):
+            with waiting_for_thread:
+                busy_for(0.005)
         while_waited_for = turns
         busy_for(0.2)
         by_itself = turns - while_waited_for
@@ -89,3 +91,23 @@ async def test_a_thread_somebody_waits_for_is_let_in() -> None:
         thread.join()
     assert while_waited_for > 100
     assert by_itself <= 2, "nobody waits for a thread: none is let in"
+
+
+async def test_nobody_is_let_in_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would cost everybody else a fifth of the loop, for as long as it hangs."""
+    let_in = 0
+
+    def counted(_: float) -> None:
+        nonlocal let_in
+        let_in += 1
+
+    monkeypatch.setattr(time, "sleep", counted)
+    with waiting_for_thread:
+        ends_at = time.perf_counter() + 0.2
+        while time.perf_counter() < ends_at:
+            let_threads_in()
+        assert 0 < let_in < 0.03 / 0.0003
+        while_hanging = let_in
+        with waiting_for_thread:
+            let_threads_in()
+        assert let_in == while_hanging + 1
