@@ -241,10 +241,9 @@ class Connection:
     def _take_one_add(
         self, inbox: Inbox, at: int, size: int, request: Request, body: AddRequest
     ) -> None:
-        ledger_id, entry_id = body.ledger_id, body.entry_id
-        status = self._requests.check_add(ledger_id, entry_id, body.master_key, body.is_recovery)
+        status = self._requests.check_add(body)
         if status is Status.OK:
-            self._intake.take_one(inbox, at, size, ledger_id, entry_id)
+            self._intake.take_one(inbox, at, size, body.ledger_id, body.entry_id)
         else:
             self._reply(request, refusal(body, status))
 
@@ -292,14 +291,13 @@ class Connection:
 
     def _must_hold(self, body: AddRequest) -> bool:
         """There is no room for it, but there may be soon."""
-        if self._storage.gate.refuses(is_recovery=body.is_recovery):
+        if self._storage.gate.refuses(is_urgent=body.is_urgent):
             return False
         lane_no = body.ledger_id % len(self._lanes)
         is_open = self._pressure.cause(self._lanes[lane_no]) is None
         if is_open and not self._held.has(lane_no):
             return False
-        is_urgent = body.is_recovery or body.is_high_priority
-        return not (is_urgent and self._pressure.may_use_reserve(self._lanes[lane_no]))
+        return not (body.is_urgent and self._pressure.may_use_reserve(self._lanes[lane_no]))
 
     def _hold(self, body: AddRequest, frame: memoryview) -> None:
         lane_no = body.ledger_id % len(self._lanes)

@@ -35,7 +35,7 @@ class Need(enum.Flag):
 def need_of(storage: BookieStorage, body: RequestBody) -> Need:
     """Costs a look at the ledger: ask only when room is short."""
     if isinstance(body, WriteLacRequest):
-        return Need.FRAME | Need.STATE
+        return Need.FRAME | Need.STATE | Need.ANSWER
     if isinstance(body, ForceLedgerRequest):
         return Need.ANSWER
     if not isinstance(body, AddRequest | ReadRequest | BatchReadRequest) or body.ledger_id < 0:
@@ -45,7 +45,7 @@ def need_of(storage: BookieStorage, body: RequestBody) -> Need:
     except BookieIoError:
         return Need.NOTHING  # which is what it is answered with
     if isinstance(body, AddRequest):
-        is_taken = not storage.gate.refuses(is_recovery=body.is_recovery)
+        is_taken = not storage.gate.refuses(is_urgent=body.is_urgent)
         return Need.STATE if state is None and is_taken else Need.NOTHING
     if body.is_fencing:
         if state is None or not state.is_fenced:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable
 
+import trio
+
 from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
 from bookie.disk_reads import Job, Owner, ReadLimits, Unbounded, is_urgent
+from bookie.lac_linger import LacLinger
 from bookie.late_answers import Asker, IsGone, Reply
 from bookie.read_status import status_of
 from bookie.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
@@ -45,6 +48,9 @@ _ADD_HEAD = struct.Struct(">iI20s").pack
 _LAC = struct.Struct(">q").unpack_from
 _LAC_OFFSET = 16
 _LAC_PACKET = struct.Struct(">qq")
+_ANSWER_BYTES = 1024
+"""What the answer to an add over v3 takes in memory while it waits: objects, and the entry that is
+in the request as well. Small adds would else fill twenty times the bound of a journal's queue."""
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 _ANYBODY = Unbounded()
 
@@ -66,10 +72,13 @@ class Requests:
         self._space = space
         self._reads = Reads(storage, long_polls_max=long_polls_max, limits=read_limits)
         self.disk_reads = self._reads.disk_reads
+        self._lac_linger = LacLinger()
 
     async def run(self) -> None:
         """Answers what outlives the chunk it came in; until cancelled."""
-        await self._reads.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reads.run)
+            nursery.start_soon(self._lac_linger.run)
 
     def answer_nowait(
         self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner = _ANYBODY
@@ -96,7 +105,7 @@ class Requests:
         if isinstance(body, AddRequest):
             self._add(body, reply)
         elif isinstance(body, WriteLacRequest):
-            reply(WriteLacResponse(self._write_lac(body), body.ledger_id))
+            self._write_lac(body, reply)
         elif isinstance(body, ForceLedgerRequest):
             self._storage.journal_of(body.ledger_id).when_durable(
                 lambda: reply(ForceLedgerResponse(Status.OK, body.ledger_id))
@@ -138,26 +147,34 @@ class Requests:
 
     # ---- adds
 
-    def check_add(self, ledger_id: int, entry_id: int, key: bytes, is_recovery: bool) -> Status:
+    def check_add(self, body: AddRequest) -> Status:
         """Whether this add may be stored; makes the ledger known if it is new."""
+        status = self._check_place(body.ledger_id, body.entry_id, is_urgent=body.is_urgent)
+        if status is not Status.OK:
+            return status
         try:
-            return self._check_add(ledger_id, entry_id, key, is_recovery)
+            return self._check_key(body.ledger_id, body.master_key, body.is_recovery)
         except BookieIoError as error:
-            return status_of(error, ledger_id, entry_id)
+            return status_of(error, body.ledger_id, body.entry_id)
 
     def make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
         """Whether this ordinary add may be stored; makes its ledger known. What is wrong is for
         `check_add` to tell."""
         try:
-            return self._check_add(ledger_id, entry_id, key, False) is Status.OK
+            return (
+                self._check_place(ledger_id, entry_id, is_urgent=False) is Status.OK
+                and self._check_key(ledger_id, key, False) is Status.OK
+            )
         except BookieIoError:
             return False
 
-    def _check_add(self, ledger_id: int, entry_id: int, key: bytes, is_recovery: bool) -> Status:
+    def _check_place(self, ledger_id: int, entry_id: int, *, is_urgent: bool) -> Status:
         if ledger_id < 0 or not 0 <= entry_id < ENTRY_ID_END:
             return Status.BAD_REQUEST
-        if self._storage.gate.refuses(is_recovery=is_recovery):
-            return Status.READ_ONLY
+        is_refused = self._storage.gate.refuses(is_urgent=is_urgent)
+        return Status.READ_ONLY if is_refused else Status.OK
+
+    def _check_key(self, ledger_id: int, key: bytes, is_recovery: bool) -> Status:
         state = self._storage.state(ledger_id)
         if state is None:
             if len(key) != MASTER_KEY_BYTES:
@@ -170,7 +187,7 @@ class Requests:
         entry = body.body
         # The codec checked lengths and that the entry is the one that is announced.
         lac: int = _LAC(entry, _LAC_OFFSET)[0]
-        status = self.check_add(body.ledger_id, body.entry_id, body.master_key, body.is_recovery)
+        status = self.check_add(body)
         if status is not Status.OK:
             reply(AddResponse(status, body.ledger_id, body.entry_id, body.entry_id))
             return
@@ -183,6 +200,7 @@ class Requests:
         group = journal.open_group
         group.views.append(frame)
         group.nbytes += len(frame)
+        group.overhead_bytes += _ANSWER_BYTES + len(entry)
         group.entries += 1
         group.on_accepted.append(
             lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id))
@@ -191,25 +209,35 @@ class Requests:
 
     # ---- LAC, info
 
-    def _write_lac(self, body: WriteLacRequest) -> Status:
+    def _write_lac(self, body: WriteLacRequest, reply: Reply) -> None:
+        status = self._check_write_lac(body)
+        if status is not Status.OK:
+            reply(WriteLacResponse(status, body.ledger_id))
+            return
+        state = self._storage.state(body.ledger_id)
+        assert state is not None, f"ledger {body.ledger_id} was known a moment ago"
+        self._storage.set_explicit_lac(
+            state,
+            body.lac,
+            bytes(body.body),
+            lambda: reply(WriteLacResponse(Status.OK, body.ledger_id)),
+        )
+        self._lac_linger.soon(self._storage.journal_of(body.ledger_id))
+
+    def _check_write_lac(self, body: WriteLacRequest) -> Status:
         if body.ledger_id < 0 or not _LAC_PACKET.size <= len(body.body) <= EXPLICIT_LAC_BYTES_MAX:
             return Status.BAD_REQUEST
         if _LAC_PACKET.unpack_from(body.body) != (body.ledger_id, body.lac):
             return Status.BAD_REQUEST
         # Where Apache refuses: tails of what was written before would not learn of its end.
-        if self._storage.gate.refuses(is_recovery=True):
+        if self._storage.gate.refuses(is_urgent=True):
             return Status.READ_ONLY
         state = self._storage.state(body.ledger_id)
         if state is None:
             if len(body.master_key) != MASTER_KEY_BYTES:
                 return Status.BAD_REQUEST
             state = self._storage.create(body.ledger_id, body.master_key)
-        status = state.check_write_lac(body.master_key)
-        if status is Status.OK:
-            # A hint: it need not be durable before it is used (docs/adr/0011), so an idle
-            # stream does not pay a second fsync for each append.
-            self._storage.set_explicit_lac(state, body.lac, bytes(body.body), None)
-        return status
+        return state.check_write_lac(body.master_key)
 
     async def _info(self, body: GetBookieInfoRequest) -> ResponseBody:
         try:

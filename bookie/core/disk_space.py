@@ -189,10 +189,11 @@ class WriteGate:
         self.is_read_only = False
         """Ordinary adds are refused."""
         self.takes_recovery = True
-        """Adds of recovery and a writer's last add confirmed pass, read-only or not."""
+        """Adds of recovery or with priority, and a writer's last add confirmed pass, read-only or
+        not."""
 
-    def refuses(self, *, is_recovery: bool) -> bool:
-        return self.is_read_only and not (is_recovery and self.takes_recovery)
+    def refuses(self, *, is_urgent: bool) -> bool:
+        return self.is_read_only and not (is_urgent and self.takes_recovery)
 
     @property
     def is_shut(self) -> bool:

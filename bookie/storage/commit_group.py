@@ -22,6 +22,7 @@ class CommitGroup:
         "nbytes",
         "on_accepted",
         "on_durable",
+        "overhead_bytes",
         "queued_at",
         "views",
     )
@@ -29,11 +30,18 @@ class CommitGroup:
     def __init__(self) -> None:
         self.views: list[Buffer] = []
         self.nbytes = 0
+        self.overhead_bytes = 0
+        """What waits with the frames takes so much more memory."""
         self.entries = 0
         self.on_accepted: list[Callable[[], None]] = []
         self.on_durable: list[Callable[[], None]] = []
         self.queued_at: float | None = None
         self.is_kicked = False
+
+    @property
+    def queued_bytes(self) -> int:
+        """What all of it takes in memory."""
+        return self.nbytes + self.overhead_bytes
 
     def add(self, frame: Buffer, on_durable: Callable[[], None] | None = None) -> None:
         """One frame, for whoever is not in a hurry."""

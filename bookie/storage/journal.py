@@ -112,8 +112,8 @@ class Journal:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of frames that are not accepted yet, so they take memory here."""
-        return self.open_group.nbytes + self._bytes_in_flight
+        """What is not accepted yet, frames and who waits for them, takes so much memory."""
+        return self.open_group.queued_bytes + self._bytes_in_flight
 
     @property
     def queued_callbacks(self) -> int:
@@ -212,7 +212,7 @@ class Journal:
                 await self._wait_due()
             group = self.open_group
             self.open_group = CommitGroup()
-            self._bytes_in_flight, self._entries_in_flight = group.nbytes, group.entries
+            self._bytes_in_flight, self._entries_in_flight = group.queued_bytes, group.entries
             if group.views:
                 self._meters.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:

@@ -153,15 +153,12 @@ class LedgerStorage:
     ) -> None:
         """Stores the writer's LAC packet, unless a higher one is known, and journals it.
 
-        Without `on_durable` nobody waits: it goes with the next group, and costs no sync.
+        It goes with the next group: whoever waits for `on_durable` sees to it that one comes.
         """
         state.set_explicit_lac(lac, packet)
         self._states.changed(state)
         frame = encode_explicit_lac(state.ledger_id, state.master_key, lac, packet)
-        journal = self.journal_of(state.ledger_id)
-        journal.open_group.add(frame, on_durable)
-        if on_durable is not None:
-            journal.kick()
+        self.journal_of(state.ledger_id).open_group.add(frame, on_durable)
 
     # --- entries
 

@@ -47,6 +47,11 @@ class AddRequest:
     takes_range_acks: bool = False
     """v2 only, our extension: one reply may acknowledge a run of entries (docs/wire.md)."""
 
+    @property
+    def is_urgent(self) -> bool:
+        """What brings a ledger back in order passes where ordinary adds do not."""
+        return self.is_recovery or self.is_high_priority
+
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:

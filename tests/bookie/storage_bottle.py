@@ -138,6 +138,7 @@ class Bottle:
         self.storage.set_explicit_lac(
             state, lac, packet, lambda: self.lacs.__setitem__(ledger_id, lac)
         )
+        self.storage.journal_of(ledger_id).kick()
 
     async def settle(self) -> None:
         """Waits until all that was queued is durable."""

@@ -160,8 +160,8 @@ def test_the_gate(
     gate = WriteGate()
     decide_gate(gate, systems, is_forced=is_forced)
     assert (gate.is_read_only, gate.takes_recovery) == (read_only, recovery)
-    assert gate.refuses(is_recovery=False) is read_only
-    assert gate.refuses(is_recovery=True) is (read_only and not recovery)
+    assert gate.refuses(is_urgent=False) is read_only
+    assert gate.refuses(is_urgent=True) is (read_only and not recovery)
     assert gate.is_shut is (read_only and not recovery)
     assert decide_gate(gate, systems, is_forced=is_forced) is False
 
