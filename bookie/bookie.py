@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from bookie.config import BookieConfig
-from bookie.cookies import LOCK_FILE, check_cookie
+from bookie.cookies import LOCK_FILE, check_cookie, check_has_no_cluster
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import DiskState
 from bookie.disk_reads import ReadLimits
@@ -143,6 +143,10 @@ class Bookie:
             listener.close()
 
     async def _join_cluster(self) -> None:
+        try:
+            await self.registry.instance_id()
+        except NoSuchNode:
+            await check_has_no_cluster(self.config, self._disk)
         await self.registry.init_cluster(self._rng, self._layout)
         self.instance_id = await self.registry.instance_id()
         await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)

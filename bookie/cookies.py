@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from bookie.config import BookieConfig
 from bookie.storage.disk import Disk
@@ -56,6 +57,10 @@ async def check_cookie(
     if registered is not None:
         found.append(("the cluster", registered[0]))
     for where, cookie in found:
+        if cookie == replace(expected, instance_id=cookie.instance_id) != expected:
+            raise _of_another_cluster(
+                where, cookie.instance_id, f"is cluster {instance_id}", config.metadata_uri
+            )
         if cookie != expected:
             raise CookieMismatch(
                 f"cookie in {where} is {cookie}, this bookie is {expected}: foreign disk or "
@@ -77,6 +82,28 @@ async def check_cookie(
             # cluster knows this bookie, a directory without its cookie is refused for ever.
             await disk.sync_directory(directory)
         await registry.write_cookie(bookie_id, expected)
+
+
+async def check_has_no_cluster(config: BookieConfig, disk: Disk) -> None:
+    """Before a cluster is made where the metadata has none. A disk that belongs to one was there
+    before, so that the address is wrong: it must not become a cluster. Raises CookieMismatch."""
+    for directory in (*config.journal_directories, *config.ledger_directories):
+        cookie = await _cookie_of(disk, directory)
+        if cookie is not None and cookie.instance_id:
+            raise _of_another_cluster(
+                directory, cookie.instance_id, "is no cluster", config.metadata_uri
+            )
+
+
+def _of_another_cluster(
+    where: str, instance_id: str, is_there: str, metadata_uri: str
+) -> CookieMismatch:
+    return CookieMismatch(
+        f"cookie in {where} is of cluster {instance_id or 'without an id'}, and at {metadata_uri} "
+        f"there {is_there}. Cure: point metadata_uri at the cluster the disks belong to; if its "
+        "metadata was emptied, bring it back; for a new bookie of this cluster, use empty "
+        "directories"
+    )
 
 
 async def _check_may_begin(

@@ -13,9 +13,9 @@ from bookie.cookies import COOKIE_FILE, UNSYNCED_FILE, CookieMismatch, check_coo
 from bookie.storage.real_disk import RealDisk
 from ledger.errors import UnknownLedgerState
 from ledger.metastore.bookies import BookieRegistry
-from ledger.metastore.memory import MemoryStore
+from ledger.metastore.memory import MemoryStore, MemoryTree
 from tests.bookie.test_limbo import read_if_there, repair_round, storage_of
-from tests.real_cluster import SMALL, RealCluster, now_ms, real_cluster
+from tests.real_cluster import SMALL, RealCluster, bookie_of, now_ms, real_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -105,11 +105,39 @@ async def test_the_cookie_of_another_cluster_is_refused(tmp_path: Path) -> None:
         found = cluster.bookies[0]
         async with MemoryStore(cluster.tree, now_ms) as store:
             registry = BookieRegistry(store)
-            with pytest.raises(CookieMismatch, match="foreign disk") as told:
+            with pytest.raises(CookieMismatch, match="of cluster") as told:
                 await check_cookie(
-                    found.config, RealDisk(), registry, found.bookie_id, "of-another-cluster"
+                    found.config, RealDisk(), registry, found.bookie_id, "another-one"
                 )
-        assert "Cure: " in str(told.value)
+        said = str(told.value)
+        assert f"is of cluster {found.instance_id}, and at memory: there is cluster another" in said
+        assert "Cure: point metadata_uri at the cluster the disks belong to" in said
+        assert "same order" not in said  # they are right as they are
+
+
+async def test_disks_of_a_cluster_make_no_other_where_there_is_none(tmp_path: Path) -> None:
+    """Whoever mistypes an address must not find a new, empty cluster there later."""
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
+        await cluster.stop(0)
+        found = cluster.bookies[0]
+        elsewhere, disk = MemoryTree(), RealDisk()
+        async with MemoryStore(elsewhere, now_ms) as store:
+            with pytest.raises(CookieMismatch, match="there is no cluster. Cure: point") as told:
+                await bookie_of(found.config, disk, store).run()
+            assert found.instance_id in str(told.value)
+            assert await store.children("/") == []
+        disk.close()
+
+
+async def test_another_id_in_the_right_cluster_is_told_as_before(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
+        await cluster.stop(0)
+        found = cluster.bookies[0]
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            with pytest.raises(CookieMismatch, match="foreign disk.*Cure: give it the directories"):
+                await check_cookie(
+                    found.config, RealDisk(), BookieRegistry(store), "another", found.instance_id
+                )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # protobuf's, for unknown escapes
