@@ -20,6 +20,7 @@ from ledger.errors import InvalidArgument
 T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "LEDGERSTREAM_"
+_BYTE_UNITS = ("bytes", "bytes/s")
 
 
 def setting(default: Any, *, unit: str, apache: str, reason: str) -> Any:
@@ -88,7 +89,9 @@ def settings_table(settings_type: type[object]) -> str:
     ]
     for field in _fields(settings_type):
         about = field.metadata
-        default = "required" if field.default is dataclasses.MISSING else _shown(field.default)
+        default = "required"
+        if field.default is not dataclasses.MISSING:
+            default = _shown(field.default, is_bytes=about["unit"] in _BYTE_UNITS)
         apache = f"`{about['apache']}`" if about["apache"] else "-"
         lines.append(
             f"| `{field.name}` | {default} | {about['unit'] or '-'} | {apache} |"
@@ -131,12 +134,12 @@ def _unknown(source: str, name: str, names: Collection[str]) -> InvalidArgument:
     return InvalidArgument(f"{source}: unknown setting {shown}: {cure}")
 
 
-def _shown(default: object) -> str:
+def _shown(default: object, *, is_bytes: bool) -> str:
     if isinstance(default, bool):
         return "true" if default else "false"
     if isinstance(default, str):
         return f'"{default}"'
-    if isinstance(default, int) and default >= 1024 and default % 1024 == 0:
+    if is_bytes and isinstance(default, int) and default >= 1024:
         for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
             if default % (1 << shift) == 0:
                 return f"{default} ({default >> shift} {unit})"

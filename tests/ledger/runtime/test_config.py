@@ -9,7 +9,7 @@ import pytest
 
 from bookie.config import BookieConfig, load_bookie_config
 from ledger.errors import InvalidArgument
-from ledger.runtime.config import settings_table
+from ledger.runtime.config import setting, settings_table
 
 ROOT = Path(__file__).parents[3]
 REQUIRED = {
@@ -143,3 +143,16 @@ def test_every_setting_has_a_reason_of_one_or_two_sentences() -> None:
     for field in dataclasses.fields(BookieConfig):
         assert field.metadata["reason"].endswith("."), field.name
         assert field.metadata["reason"].count(". ") <= 1, field.name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    size: int = setting(3 << 20, unit="bytes", apache="", reason="")
+    odd: int = setting((1 << 20) + 1, unit="bytes", apache="", reason="")
+    day: int = setting(86_400_000, unit="ms", apache="", reason="")
+    many: int = setting(4096, unit="entries", apache="", reason="")
+
+
+def test_only_bytes_are_shown_in_binary_units() -> None:
+    shown = [line.split(" | ")[1] for line in settings_table(_Sizes).splitlines()[2:]]
+    assert shown == ["3145728 (3 MiB)", "1048577", "86400000", "4096"]
