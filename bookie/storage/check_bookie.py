@@ -14,7 +14,7 @@ from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.stored_marks import StoredMarks, decode_marks
 from bookie.storage.check_directory import DirectoryCheck
-from bookie.storage.check_doubts import REBUILD, check_doubt, check_strays
+from bookie.storage.check_doubts import REBUILD, check_doubt, check_strays, unread_index
 from bookie.storage.check_journal import JournalCheck
 from bookie.storage.disk import Disk
 from bookie.storage.index import Index
@@ -83,7 +83,8 @@ def _opened(
     try:
         return open_index(path)
     except BookieIoError as error:
-        report.add(Finding(severity=Severity.DAMAGE, path=path, what=f"{error}", cure=REBUILD))
+        what, cure = unread_index(error)
+        report.add(Finding(severity=Severity.DAMAGE, path=path, what=what, cure=cure))
         return None
 
 

@@ -23,7 +23,7 @@ from bookie.core.integrity import (
     check_entries,
     ranges_of,
 )
-from bookie.storage.check_doubts import NOT_NEEDED, REBUILD, REPLICATE
+from bookie.storage.check_doubts import NOT_NEEDED, REBUILD, REPLICATE, unread_index
 from bookie.storage.compaction_index import CompactionIndex
 from bookie.storage.disk import Disk, File
 from bookie.storage.entry_log import EntryLogs
@@ -76,7 +76,7 @@ class DirectoryCheck:
         try:
             indexed = await self._check_index()
         except BookieIoError as error:
-            self._found(f"{self._directory}/index", str(error), cure=REBUILD)
+            self._found(f"{self._directory}/index", *unread_index(error))
             self._index = self._places = None
             indexed = {}
         for log_id in sorted(self._sizes):
@@ -107,7 +107,7 @@ class DirectoryCheck:
                     run = decode_run(key, value)
                 except BookieIoError as error:
                     whose = ledger_of_run_key(key) if len(key) == 17 else None
-                    self._found(path, str(error), ledger_id=whose, cure=REBUILD)
+                    self._found(path, *unread_index(error), ledger_id=whose)
                     continue
                 self._check_run(run, indexed)
             await trio.lowlevel.checkpoint()
@@ -161,7 +161,7 @@ class DirectoryCheck:
                     has_entries = index.last_entry_id(ledger_id) >= 0
                 except BookieIoError as error:
                     path = f"{self._directory}/index"
-                    self._found(path, str(error), ledger_id=ledger_id, cure=REBUILD)
+                    self._found(path, *unread_index(error), ledger_id=ledger_id)
                     continue
                 assert state is not None
                 self._report.ledgers_in_limbo += state.is_limbo
@@ -372,11 +372,11 @@ class DirectoryCheck:
         self,
         path: str,
         what: str,
+        cure: str = REPLICATE,
         *,
         offset: int | None = None,
         ledger_id: int | None = None,
         severity: Severity = Severity.DAMAGE,
-        cure: str = REPLICATE,
     ) -> None:
         self._report.add(
             Finding(

@@ -8,6 +8,7 @@ from bookie.storage.disk import Disk
 from bookie.storage.doubts import read_doubt
 from bookie.storage.entry_log import stray_id_of
 from bookie.storage.key_value import KeyValue
+from ledger.errors import BookieIoError
 
 REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
 REPLICATE = (
@@ -30,6 +31,12 @@ _STRAY_CURE = (
     "see 'Entry logs the index does not know' in docs/operations.md: where the index is older "
     "than the logs, give the file its name back and make the index again; else remove it"
 )
+
+
+def unread_index(error: BookieIoError) -> tuple[str, str]:
+    """What is wrong and its cure: the one the error names, which knows more, or REBUILD."""
+    what, _, cure = str(error).partition(". Cure: ")
+    return what, cure or REBUILD
 
 
 def check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:

@@ -14,10 +14,11 @@ from bookie.core.journal import (
     file_id_of,
     file_name,
 )
+from bookie.core.journal_end import decode_end
 from bookie.core.journal_frames import FrameCorrupt, decode_frame, iterate_frames
 from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk import Disk, File
-from bookie.storage.journal_end import END_FILE, read_end
+from bookie.storage.journal_end import END_FILE
 from bookie.storage.turns import give_way
 
 _CURE = (
@@ -29,6 +30,12 @@ _CURE = (
 _END_CURE = (
     "bring the file back as it was; or start the bookie: it takes all ledgers of this journal for "
     "unknown, and gets what is lost from the other copies"
+)
+
+
+_END_FILE_CURE = (
+    "start the bookie, which writes it again, and let `ledgerstream stream verify` compare what it "
+    "has with the other copies"
 )
 
 
@@ -104,10 +111,24 @@ class JournalCheck:
 
     async def _check_end(self, found: Mark) -> None:
         try:
-            told = await read_end(self._disk, self._directory)
+            data = await self._disk.read_file(f"{self._directory}/{END_FILE}")
+        except FileNotFoundError:
+            return  # of a version that did not write it, or never started
         except OSError as error:
             self._damage(END_FILE, None, f"it cannot be read: {error}")
             return
+        told = decode_end(data)
+        # A journal that was killed before its first group may not have said anything yet.
+        if told is None and (data or found != BEGINNING):
+            self._report.add(
+                Finding(
+                    severity=Severity.DOUBT,
+                    path=f"{self._directory}/{END_FILE}",
+                    what="it is damaged, and only it could tell whether groups are missing at the "
+                    f"end of this journal, offset {found.offset} of {file_name(found.file_id)}",
+                    cure=_END_FILE_CURE,
+                )
+            )
         if told is not None and told > found:
             self._damage(
                 file_name(told.file_id),

@@ -257,6 +257,56 @@ async def test_a_last_group_that_is_not_whole_is_noted() -> None:
     assert note.offset == 3 * 4096
 
 
+async def test_a_damaged_note_of_the_end_is_a_doubt() -> None:
+    """Without it a journal that lost its last groups looks like one that never had them."""
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0, payload_of(1, 0))
+        await bottle.settle()
+    end = bottle.disk.names[f"journal/{END_FILE}"].data
+    whole = bytes(end)
+    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:9], bytes(len(whole)), b""):
+        end[:] = damaged
+        report = await checked(bottle)
+        assert not report.is_clean
+        [doubt] = report.findings
+        assert (doubt.severity, doubt.path) == (Severity.DOUBT, f"journal/{END_FILE}")
+        assert "offset 8192 of 0000000000000001.journal" in doubt.what
+        assert "stream verify" in doubt.cure
+    end[:] = whole
+    assert (await checked(bottle)).is_clean
+
+
+async def test_no_note_of_the_end_of_a_journal_without_groups_is_no_doubt() -> None:
+    """A process killed at its first start leaves this."""
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0, payload_of(1, 0))
+        await bottle.settle()
+    for name in [name for name in bottle.disk.names if name.endswith(".journal")]:
+        del bottle.disk.names[name]
+    bottle.disk.names[f"journal/{END_FILE}"].data[:] = b""
+    assert (await checked(bottle)).is_clean
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [("", "rebuild-index"), (". Cure: make it readable", "make it readable")],
+)
+async def test_what_is_wrong_with_an_index_is_told_with_one_cure(own: str, expected: str) -> None:
+    bottle = Bottle(options=OPTIONS)
+
+    def unreadable(path: str) -> MemoryKeyValue:
+        raise BookieIoError(f"index {path} cannot be opened{own}")
+
+    report = CheckReport()
+    await check_bookie(bottle.disk, ["journal"], ["ledgers"], unreadable, report)
+    [finding] = bad(report)
+    assert finding.what == f"index {PAIRS} cannot be opened"
+    assert expected in finding.cure
+    assert str(finding).count("Cure: ") == 1
+
+
 async def test_missing_journal_files_and_foreign_ones_are_named() -> None:
     bottle = Bottle(options=OPTIONS, journals=2)
     async with bottle.running():
