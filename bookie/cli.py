@@ -253,8 +253,9 @@ async def rebuild_index(
 @inspect.command(name="journal")
 async def inspect_journal(
     path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
-) -> None:
-    """Show groups and frames of a journal file, or of all files of a journal directory.
+) -> int:
+    """Show groups and frames of a journal file, or of all files of a journal directory. Exit
+    code 1: something is damaged, after what could be read.
 
     Parameters
     ----------
@@ -263,17 +264,18 @@ async def inspect_journal(
     """
     from bookie import cli_disk
 
-    await cli_disk.inspect_journal(path, lines_max, output)
+    return await cli_disk.inspect_journal(path, lines_max, output)
 
 
 @inspect.command(name="entry-log")
 async def inspect_entry_log(
     path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
-) -> None:
-    """Show the records of an entry log, and verify their checksums."""
+) -> int:
+    """Show the records of an entry log, and verify their checksums. Exit code 1: something is
+    damaged, after what could be read."""
     from bookie import cli_disk
 
-    await cli_disk.inspect_entry_log(path, lines_max, output)
+    return await cli_disk.inspect_entry_log(path, lines_max, output)
 
 
 @inspect.command(name="index")

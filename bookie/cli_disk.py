@@ -122,20 +122,30 @@ class _Shown:
     """Lines on stdout, no more than a number of them; the rest is remarked on."""
 
     def __init__(self, lines_max: int, output: OutputOption) -> None:
+        self.is_any = False
+        """There was a line, shown or not."""
+        self.has_problem = False
+        """Of the lines shown."""
         self._left = lines_max
         self._output = output
 
     def is_over(self, line: Line) -> bool:
         """Shows the line, or says that there are more and ends it."""
+        self.is_any = True
         if not self._left:
             remark("there is more: give a larger --lines-max")
             return True
         self._left -= 1
+        self.has_problem = self.has_problem or bool(line.get("problem"))
         if self._output.json:
             print_json(line)
         else:
-            fields = (f"{name}={value}" for name, value in line.items() if name != "kind")
-            sys.stdout.write(f"{line['kind']} {' '.join(fields)}\n")
+            fields = (
+                f" {name}={value}"
+                for name, value in line.items()
+                if name != "kind" and (name != "problem" or value)
+            )
+            sys.stdout.write(f"{line['kind']}{''.join(fields)}\n")
         return False
 
     def show(self, lines: Iterable[Line]) -> None:
@@ -150,26 +160,54 @@ class _Shown:
                 return False
         return True
 
+    @property
+    def exit_code(self) -> int:
+        return EXIT_ERROR if self.has_problem else 0
 
-async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> None:
-    """A file, or all of a directory in order."""
+
+async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> int:
+    """A file, or all of a directory in order. The exit code: 0 if nothing shown is wrong."""
     disk = ReadOnlyDisk()
+    await _check_is_there(path)
     files = [str(path)]
     if await trio.Path(path).is_dir():
         names = await disk.list_directory(str(path))
         files = [f"{path}/{name}" for name in names if file_id_of(name) is not None]
+        if not files:
+            raise InvalidArgument(
+                f"there is no journal file in {path}: their names are 0000000000000001.journal. "
+                "Cure: name one of the bookie's journal_directories"
+            )
     shown = _Shown(lines_max, output)
     for file in files:
         if not await shown.show_all(journal_lines(disk, file)):
-            return
+            break
+    return shown.exit_code
 
 
-async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> None:
-    await _Shown(lines_max, output).show_all(entry_log_lines(ReadOnlyDisk(), str(path)))
+async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> int:
+    """The exit code: 0 if nothing shown is wrong."""
+    await _check_is_there(path)
+    shown = _Shown(lines_max, output)
+    await shown.show_all(entry_log_lines(ReadOnlyDisk(), str(path)))
+    return shown.exit_code
+
+
+async def _check_is_there(path: Path) -> None:
+    if not await trio.Path(path).exists():
+        raise InvalidArgument(f"{path} does not exist")
 
 
 def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: OutputOption) -> None:
-    """Of a ledger directory; all of it, or what it says of one ledger."""
+    """Of a ledger directory; all of it, or what it says of one ledger. Raises InvalidArgument if
+    it does not know that one."""
     with closing(RocksStores(ReadOnlyDisk()).open_to_read(f"{path}/index")) as pairs:
         lines = index_lines(pairs) if ledger_id is None else ledger_lines(pairs, ledger_id)
-        _Shown(lines_max, output).show(lines)
+        shown = _Shown(lines_max, output)
+        shown.show(lines)
+    if not shown.is_any:
+        raise InvalidArgument(
+            f"the index in {path} does not know ledger {ledger_id}: the bookie has nothing of it, "
+            "or only in its journal, or it lies in another of its ledger directories. Cure: of "
+            f"n of them, look into number {ledger_id} modulo n, counted from 0; or inspect journal"
+        )

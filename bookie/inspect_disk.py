@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from bookie.core.integrity import check_entries
-from bookie.core.journal import JournalCorrupt, decode_file_header, file_id_of
+from bookie.core.journal import BLOCK_BYTES, JournalCorrupt, decode_file_header, file_id_of
 from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_frame, iterate_frames
 from bookie.core.journal_scan import FileScanner
 from bookie.storage.disk import Disk
@@ -26,7 +26,7 @@ Line = dict[str, Any]
 
 
 async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
-    """A line for the file, for each group and frame, and for what is wrong. Raises
+    """A line for the file, for each group and frame, and for what is wrong (`problem`). Raises
     InvalidArgument if it is no journal file by its name; OSError."""
     name = os.path.basename(path)
     file_id = file_id_of(name)
@@ -36,11 +36,15 @@ async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
         )
     file = await disk.open(path)
     try:
-        header = decode_file_header(await file.read(0, 4096))
-        if header is None:
-            yield {"kind": "file", "path": path, "problem": "no file header of this version"}
-            return
-        yield {"kind": "file", "path": path, "id": header.file_id, "first": header.first_sequence}
+        head = await file.read(0, BLOCK_BYTES)
+        header = decode_file_header(head)
+        if header is not None:
+            told: Line = {"id": header.file_id, "first": header.first_sequence}
+        elif any(head):
+            told = {"problem": "no file header of this version: damaged, or of another program"}
+        else:  # a crash before anything was written leaves this, and then no group
+            told = {"id": None, "first": None}
+        yield {"kind": "file", "path": path} | told
         scanner = FileScanner(name, file_id, file.size, last_sequence=None)
         try:
             while (wanted := scanner.wanted) is not None:
@@ -73,7 +77,8 @@ def _frame_line(frame: memoryview) -> Line:
 
 
 async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
-    """A line for each record. Raises InvalidArgument for another name, OSError."""
+    """A line for each record and for the end; `problem` says what is wrong. Raises
+    InvalidArgument for another name, OSError."""
     name = os.path.basename(path)
     log_id = stray_id_of(name) if name.endswith(STRAY_SUFFIX) else log_id_of(name)
     if log_id is None:
@@ -98,7 +103,12 @@ async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
                 line["problem"] = str(error)
             yield line
             at = scan.position
-        yield {"kind": "end", "offset": at, "size": file.size, "problem": scan.end_reason}
+        problem = ""
+        if rest := max(file.size - at, 0):
+            problem = (
+                f"{rest} bytes, no whole record {scan.end_reason}: a write cut short, or damage"
+            )
+        yield {"kind": "end", "offset": at, "size": file.size, "problem": problem}
     finally:
         file.close()
 

@@ -122,7 +122,7 @@ async def test_disks_of_a_cluster_make_no_other_where_there_is_none(tmp_path: Pa
         found = cluster.bookies[0]
         elsewhere, disk = MemoryTree(), RealDisk()
         async with MemoryStore(elsewhere, now_ms) as store:
-            with pytest.raises(CookieMismatch, match="there is no cluster. Cure: point") as told:
+            with pytest.raises(CookieMismatch, match=r"there is no cluster. Cure: point") as told:
                 await bookie_of(found.config, disk, store).run()
             assert found.instance_id in str(told.value)
             assert await store.children("/") == []
@@ -134,7 +134,9 @@ async def test_another_id_in_the_right_cluster_is_told_as_before(tmp_path: Path)
         await cluster.stop(0)
         found = cluster.bookies[0]
         async with MemoryStore(cluster.tree, now_ms) as store:
-            with pytest.raises(CookieMismatch, match="foreign disk.*Cure: give it the directories"):
+            with pytest.raises(
+                CookieMismatch, match=r"foreign disk.*Cure: give it the directories"
+            ):
                 await check_cookie(
                     found.config, RealDisk(), BookieRegistry(store), "another", found.instance_id
                 )
