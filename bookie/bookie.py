@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from bookie.config import BookieConfig
-from bookie.cookies import LOCK_FILE, check_cookie, check_has_no_cluster
+from bookie.cookies import check_cookie, check_has_no_cluster
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import DiskState
 from bookie.disk_reads import ReadLimits
 from bookie.disks import Disks
 from bookie.garbage_config import garbage_options
 from bookie.limbo import LimboRepair, settle_doubts
+from bookie.places import listen, take_directories
 from bookie.power_loss import noticing_power_loss
 from bookie.pressure import PressureLimits
 from bookie.requests import Requests
@@ -116,16 +117,13 @@ class Bookie:
     async def run(self, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; `task_status` gets the bookie id once it is registered.
 
-        Raises CookieMismatch (wrong or emptied disk), JournalCorrupt, BlockingIOError (another
-        process has the directories), and JournalFailed or OSError when a disk fails: the
-        process must end then.
+        Raises CookieMismatch (wrong or emptied disk), JournalCorrupt, BookieRuns (another
+        process has the directories), InvalidArgument (they, or the address, cannot be had), and
+        JournalFailed or OSError when a disk fails: the process must end then.
         """
         config = self.config
-        for directory in (*config.journal_directories, *config.ledger_directories):
-            await self._disk.make_directory(directory)
-        for directory in (*config.journal_directories, *config.ledger_directories):
-            await self._disk.lock(f"{directory}/{LOCK_FILE}")
-        listener = await self._network.listen(config.host, config.port)
+        await take_directories(config, self._disk)
+        listener = await listen(config, self._network)
         try:
             self.address = config.address(listener.address[1])
             self.bookie_id = self.disks.bookie_id = config.id_of(listener.address[1])
