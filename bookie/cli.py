@@ -118,7 +118,7 @@ async def list_bookies(
     from ledger.bookie_space import BookieSpace
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.existing_uri) as client:
         writable, readable = await client.bookies.available(), await client.bookies.read_only()
         states = dict.fromkeys(await client.bookies.all(), "down")
         states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
@@ -159,7 +159,7 @@ async def show_bookie(
     from bookie.http_client import ask
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.existing_uri) as client:
         if bookie is None:
             infos = await client.bookies.available() | await client.bookies.read_only()
         else:
@@ -208,7 +208,7 @@ async def collect_garbage(
     from bookie.http_client import ask
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.existing_uri) as client:
         info = await client.bookies.info(bookie)
     kind = b'{"forceMinor": true}' if minor else b'{"forceMajor": true}'
     await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind)

@@ -40,6 +40,20 @@ class ClusterOption:
             )
         return self.cluster
 
+    @property
+    def existing_uri(self) -> str:
+        """For commands that ask of a cluster what is in it. A metadata file that is not there
+        would be made, and be a cluster without anything. Raises InvalidArgument."""
+        from ledger.metastore import sqlite_path
+
+        uri = self.uri
+        if uri.startswith("sqlite://") and not os.path.exists(path := sqlite_path(uri)):
+            raise InvalidArgument(
+                f"there is no cluster at {uri}: {os.path.abspath(path)} does not exist. Cure: "
+                "give the metadata_uri of its bookies, or what `ledgerstream standalone` printed"
+            )
+        return uri
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)

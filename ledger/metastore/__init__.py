@@ -69,10 +69,13 @@ def ledgers_root(uri: str) -> str:
 
 
 def sqlite_path(uri: str) -> str:
-    """The file a `sqlite://` address names: all text after the two slashes."""
+    """The file a `sqlite://` address names: all text after the two slashes. Other programs write
+    four before an absolute path, which SQLite would take for the name of a host."""
     if not uri.startswith("sqlite://"):
         raise InvalidArgument(f"cluster address {uri!r} must start with sqlite://")
     path = uri.removeprefix("sqlite://")
+    if path.startswith("//"):
+        path = f"/{path.lstrip('/')}"
     if not path or path.endswith("/"):
         raise InvalidArgument(f"cluster address {uri!r} names no file: use {_FORMS}")
     return path

@@ -303,7 +303,11 @@ async def test_addresses_nobody_can_serve_are_refused(uri: str, message: str) ->
 
 async def test_addresses_choose_the_driver(tmp_path: Path) -> None:
     assert sqlite_path("sqlite:///tmp/c.db") == "/tmp/c.db"
+    assert sqlite_path("sqlite:////tmp/c.db") == "/tmp/c.db"
     assert sqlite_path("sqlite://c.db") == "c.db"
+    async with open_store(f"sqlite:///{tmp_path}/four.db") as store:
+        await store.create("/a", b"")
+    assert (tmp_path / "four.db").exists()
     file = tmp_path / "odd name?#%41.db"
     async with open_store(f"sqlite://{file}") as store:
         await store.create("/a", b"")
