@@ -175,8 +175,8 @@ async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> i
         files = [f"{path}/{name}" for name in names if file_id_of(name) is not None]
         if not files:
             raise InvalidArgument(
-                f"there is no journal file in {path}: their names are 0000000000000001.journal. "
-                "Cure: name one of the bookie's journal_directories"
+                f"there is no journal file in {path}: their names are 0000000000000001.journal, "
+                "and a bookie without entries has none. Cure: name one of its journal_directories"
             )
     shown = _Shown(lines_max, output)
     for file in files:

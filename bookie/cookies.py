@@ -101,8 +101,7 @@ def _of_another_cluster(
     return CookieMismatch(
         f"cookie in {where} is of cluster {instance_id or 'without an id'}, and at {metadata_uri} "
         f"there {is_there}. Cure: point metadata_uri at the cluster the disks belong to; if its "
-        "metadata was emptied, bring it back; for a new bookie of this cluster, use empty "
-        "directories"
+        "metadata was emptied, bring it back; for a new bookie there, use empty directories"
     )
 
 

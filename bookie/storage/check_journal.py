@@ -120,12 +120,13 @@ class JournalCheck:
         told = decode_end(data)
         # A journal that was killed before its first group may not have said anything yet.
         if told is None and (data or found != BEGINNING):
+            end = f"offset {found.offset} of {file_name(found.file_id)}"
             self._report.add(
                 Finding(
                     severity=Severity.DOUBT,
                     path=f"{self._directory}/{END_FILE}",
                     what="it is damaged, and only it could tell whether groups are missing at the "
-                    f"end of this journal, offset {found.offset} of {file_name(found.file_id)}",
+                    f"end of this journal, {end if found != BEGINNING else 'which has no groups'}",
                     cure=_END_FILE_CURE,
                 )
             )
