@@ -1,0 +1,357 @@
+"""Every setting of a bookie reaches what it is for: read from the objects of a running process.
+
+A setting that is documented, checked and then left behind on the way changes nothing, and nobody
+notices until the day it is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from bookie import local, process
+from bookie.bookie import Bookie
+from bookie.config import BookieConfig
+from bookie.core.compaction import CompactionOptions
+from bookie.core.disk_space import DiskLimits
+from bookie.core.journal import CommitPolicy
+from bookie.disks import Disks
+from bookie.http import open_http
+from bookie.server import Server
+from bookie.snapshot import Observer
+from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.journal import Journal
+from bookie.storage.journal_flush import PageCacheFlush
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.real_disk import RealDisk
+from bookie.storage.rocks import RocksKeyValue, index_opener
+from ledger.metastore import open_store
+from ledger.metastore.base import MetadataStore
+from ledger.runtime.network import Listener, TcpNetwork
+
+_TEBIBYTE = 1 << 40
+_VALUES: dict[str, Any] = {
+    "metadata_root": "/others",
+    "session_timeout_ms": 5003,
+    "host": "127.0.0.2",
+    "advertised_host": "127.0.0.3",
+    "bookie_id": "the-seventh",
+    "http_host": "127.0.0.4",
+    "allow_empty_disk": True,
+    "journal_group_wait_ms": 2.5,
+    "journal_group_bytes_max": 300_007,
+    "journal_group_entries_max": 1009,
+    "journal_flush_when_queue_empty": False,
+    "journal_file_bytes_max": 4_000_037,
+    "journal_files_recycled": 5,
+    "journal_backups_max": 3,
+    "journal_drops_page_cache": True,
+    "journal_sync_data": False,
+    "journal_page_cache_flush_interval_ms": 701.0,
+    "journal_page_cache_flush_bytes": 700_001,
+    "journal_queue_bytes_max": 9_000_011,
+    "write_cache_bytes": 12_000_004,
+    "write_cache_wait_ms_max": 9_001,
+    "checkpoint_interval_ms": 11_003,
+    "entry_log_bytes_max": 5_000_011,
+    "flush_entrylog_bytes": 3_000_017,
+    "garbage_interval_ms": 61_007,
+    "garbage_asks_per_s_max": 997.0,
+    "minor_compaction_ratio_max": 0.31,
+    "minor_compaction_interval_ms": 3_601_000,
+    "minor_compaction_ms_max": 601_000,
+    "major_compaction_ratio_max": 0.72,
+    "major_compaction_interval_ms": 86_403_000,
+    "major_compaction_ms_max": 607_000,
+    "compaction_bytes_per_s_max": 7_000_003.0,
+    "compaction_entries_per_s_max": 8009.0,
+    "compaction_free_bytes_min": 60_000_011,
+    "compaction_joins_small_logs": True,
+    "scrub_bytes_per_s": 2_000_003.0,
+    "disk_usage_warn_threshold": 0.81,
+    "disk_usage_threshold": 0.92,
+    "disk_usage_low_water_mark": 0.85,
+    "disk_check_interval_ms": 13_009,
+    "disk_reserved_bytes": 6_000_011,
+    "force_read_only": True,
+    "read_cache_bytes": 10_000_006,
+    "read_ahead_bytes": 200_003,
+    "read_ahead_entries_max": 4001,
+    "index_cache_bytes": 14_000_002,
+    "reads_waiting_max": 10_007,
+    "reads_waiting_per_directory_max": 5009,
+    "replies_bytes_max": 100_000_007,
+    "reply_wait_ms_max": 59_001,
+    "frame_bytes_max": 1_000_003,
+    "connections_max": 1013,
+    "long_polls_max": 10_037,
+}
+"""But those that depend on the machine, see `_config`."""
+
+
+def _config(directory: Path) -> BookieConfig:
+    port, http_port = local.free_ports(2)
+    return BookieConfig(
+        metadata_uri=f"sqlite://{directory}/cluster.db",
+        journal_directories=(f"{directory}/j0", f"{directory}/j1"),
+        ledger_directories=(f"{directory}/l0", f"{directory}/l1"),
+        port=port,
+        http_port=http_port,
+        **_VALUES,
+    )
+
+
+@dataclass
+class Engine:
+    """A running bookie, and what was asked of its doors."""
+
+    observer: Observer | None = None
+    opened_stores: list[tuple[str, int]] = field(default_factory=list)
+    listened: list[tuple[str, int]] = field(default_factory=list)
+    opened_http: list[tuple[str, int]] = field(default_factory=list)
+    index_opener: Any = None
+    waits_s: set[float] = field(default_factory=set)
+    """For how long something waited for an event at most."""
+    looks_s: set[float] = field(default_factory=set)
+    """How often disks are looked at, at least."""
+    is_ready: trio.Event = field(default_factory=trio.Event)
+    has_looked: trio.Event = field(default_factory=trio.Event)
+    """At the disks, for the first time since it serves."""
+    starts: int = 0
+    """The second is on empty directories, of a bookie that the cluster knows."""
+
+    @property
+    def bookie(self) -> Bookie:
+        assert self.observer is not None
+        return self.observer.bookie
+
+    @property
+    def storage(self) -> BookieStorage:
+        assert self.bookie.storage is not None
+        return self.bookie.storage
+
+    @property
+    def journal(self) -> Journal:
+        """The last: what reaches it reached all."""
+        return self.storage.journals[-1]
+
+    @property
+    def policy(self) -> CommitPolicy:
+        return self.journal._policy
+
+    @property
+    def late_syncs(self) -> PageCacheFlush:
+        assert self.journal._flush is not None
+        return self.journal._flush
+
+    @property
+    def directory(self) -> LedgerStorage:
+        return self.storage.directories[-1]
+
+    @property
+    def compaction(self) -> CompactionOptions:
+        """The compactor's; what is due is decided by the collector's."""
+        options = self.directory.garbage._compactor._options
+        assert options == self.directory.garbage._options.compaction
+        return options
+
+    @property
+    def disk_limits(self) -> DiskLimits:
+        return self.bookie.disks._devices[0].system.limits
+
+    @property
+    def server(self) -> Server:
+        assert self.bookie.server is not None
+        return self.bookie.server
+
+
+Found = Callable[[Engine], object]
+_PLACES: dict[str, Found] = {
+    "metadata_uri": lambda e: e.opened_stores[-1][0],
+    "session_timeout_ms": lambda e: e.opened_stores[-1][1],
+    "metadata_root": lambda e: e.bookie.registry.root,
+    "journal_directories": lambda e: tuple(one.directory for one in e.storage.journals),
+    "ledger_directories": lambda e: tuple(one.directory for one in e.storage.directories),
+    "host": lambda e: e.listened[-1][0],
+    "port": lambda e: e.listened[-1][1],
+    "advertised_host": lambda e: e.bookie.address[0],
+    "bookie_id": lambda e: e.bookie.bookie_id,
+    "http_host": lambda e: e.opened_http[-1][0],
+    "http_port": lambda e: e.opened_http[-1][1],
+    "allow_empty_disk": lambda e: e.starts == 2,
+    "journal_group_wait_ms": lambda e: e.policy.group_wait_ms,
+    "journal_group_bytes_max": lambda e: e.policy.group_bytes_max,
+    "journal_group_entries_max": lambda e: e.policy.group_entries_max,
+    "journal_flush_when_queue_empty": lambda e: e.policy.flush_when_queue_empty,
+    "journal_file_bytes_max": lambda e: e.journal._files._file_bytes_max,
+    "journal_files_recycled": lambda e: e.journal._files._files_recycled,
+    "journal_backups_max": lambda e: e.journal._files._backups_max,
+    "journal_drops_page_cache": lambda e: e.journal._drops_cache and e.late_syncs._drops_cache,
+    "journal_sync_data": lambda e: e.journal._flush is None,
+    "journal_page_cache_flush_interval_ms": lambda e: e.late_syncs._policy.flush_interval_ms,
+    "journal_page_cache_flush_bytes": lambda e: e.late_syncs._policy.flush_bytes,
+    "journal_queue_bytes_max": lambda e: e.server._pressure.limits.queued_bytes_max,
+    # Two directories share it, and each has two halves.
+    "write_cache_bytes": lambda e: e.directory.cache.bytes_max * 4,
+    "write_cache_wait_ms_max": lambda e: e.server._pressure.limits.add_wait_s_max * 1000,
+    "checkpoint_interval_ms": lambda e: e.directory.task._interval_s * 1000,
+    "entry_log_bytes_max": lambda e: e.directory._logs._log_bytes_max,
+    "flush_entrylog_bytes": lambda e: e.directory._logs._flush_bytes,
+    "garbage_interval_ms": lambda e: _one_of(e.waits_s, "garbage_interval_ms"),
+    "garbage_asks_per_s_max": lambda e: e.directory.garbage._options.asks_per_s_max,
+    "minor_compaction_ratio_max": lambda e: e.compaction.minor_ratio_max,
+    "minor_compaction_interval_ms": lambda e: e.compaction.minor_interval_s * 1000,
+    "minor_compaction_ms_max": lambda e: e.compaction.minor_s_max * 1000,
+    "major_compaction_ratio_max": lambda e: e.compaction.major_ratio_max,
+    "major_compaction_interval_ms": lambda e: e.compaction.major_interval_s * 1000,
+    "major_compaction_ms_max": lambda e: e.compaction.major_s_max * 1000,
+    "compaction_bytes_per_s_max": lambda e: e.compaction.bytes_per_s_max,
+    "compaction_entries_per_s_max": lambda e: e.compaction.entries_per_s_max,
+    "compaction_free_bytes_min": lambda e: e.compaction.free_bytes_min,
+    "compaction_joins_small_logs": lambda e: e.compaction.is_small_log_sparse,
+    "scrub_bytes_per_s": lambda e: e.directory.scrubber._bytes_per_s,
+    "disk_usage_warn_threshold": lambda e: e.disk_limits.warn_ratio,
+    "disk_usage_threshold": lambda e: e.disk_limits.full_ratio,
+    "disk_usage_low_water_mark": lambda e: e.disk_limits.low_water_ratio,
+    "disk_check_interval_ms": lambda e: _one_of(e.looks_s, "disk_check_interval_ms"),
+    "disk_reserved_bytes": lambda e: e.bookie.disks._devices[0].reserve.nbytes,
+    "force_read_only": lambda e: e.bookie.disks.gate.is_read_only,
+    "read_cache_bytes": lambda e: e.directory._read_cache.bytes_max * 2,
+    "read_ahead_bytes": lambda e: e.directory._reader._ahead._bytes_max,
+    "read_ahead_entries_max": lambda e: e.directory._reader._ahead.entries_max,
+    "index_cache_bytes": lambda e: e.index_opener.keywords["options"].block_cache_bytes * 2,
+    "reads_waiting_max": lambda e: e.server._requests.disk_reads._limits.waiting_max,
+    "reads_waiting_per_directory_max": lambda e: (
+        e.server._requests.disk_reads._limits.directory_waiting_max
+    ),
+    "replies_bytes_max": lambda e: e.server._pressure.limits.replies_bytes_max,
+    "reply_wait_ms_max": lambda e: e.server._pressure.limits.reply_wait_s_max * 1000,
+    "frame_bytes_max": lambda e: e.server._frame_bytes_max,
+    "connections_max": lambda e: e.server._connections_max,
+    "long_polls_max": lambda e: e.server._requests._reads._polls._polls.count_max,
+}
+"""Setting -> its value, as it is found where it takes effect."""
+
+
+def _one_of(seconds: set[float], name: str) -> object:
+    wanted = _VALUES[name]
+    return wanted if wanted / 1000 in seconds else sorted(seconds)
+
+
+def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
+    """Has the doors of the process told to `engine`; they do what they did."""
+    move_on_after, next_look_s = trio.move_on_after, Disks._next_look_s
+
+    @asynccontextmanager
+    async def store(uri: str, *, session_timeout_ms: int) -> AsyncIterator[MetadataStore]:
+        engine.opened_stores.append((uri, session_timeout_ms))
+        async with open_store(uri, session_timeout_ms=session_timeout_ms) as opened:
+            yield opened
+
+    async def http(host: str, port: int) -> list[trio.SocketListener]:
+        engine.opened_http.append((host, port))
+        return await open_http(host, port)
+
+    async def serve_http(listeners: list[trio.SocketListener], observer: Observer) -> None:
+        engine.observer = observer
+        async with listeners[0]:
+            await trio.sleep_forever()
+
+    def indexes(cache_bytes: int, directories: int) -> Callable[[str], RocksKeyValue]:
+        engine.index_opener = index_opener(cache_bytes, directories)
+        opener: Callable[[str], RocksKeyValue] = engine.index_opener
+        return opener
+
+    def waiting(seconds: float) -> trio.CancelScope:
+        engine.waits_s.add(seconds)
+        return move_on_after(seconds)
+
+    def looking(self: Disks, interval_s: float) -> float:
+        engine.looks_s.add(interval_s)
+        engine.has_looked.set()
+        return next_look_s(self, interval_s)
+
+    async def ready() -> None:
+        engine.is_ready.set()  # the process does this once it is ready
+
+    async def space(self: RealDisk, path: str) -> tuple[int, int]:
+        return 2 * _TEBIBYTE, _TEBIBYTE  # whatever this machine has: a full disk waits less
+
+    class Network(TcpNetwork):
+        async def listen(self, host: str, port: int) -> Listener:
+            engine.listened.append((host, port))
+            return await super().listen(host, port)
+
+    patch.setattr(process, "open_store", store)
+    patch.setattr(process, "open_http", http)
+    patch.setattr(process, "serve_http", serve_http)
+    patch.setattr(process, "index_opener", indexes)
+    patch.setattr(process, "TcpNetwork", Network)
+    patch.setattr(process, "give_memory_back_regularly", ready)
+    patch.setattr(trio, "move_on_after", waiting)
+    patch.setattr(Disks, "_next_look_s", looking)
+    patch.setattr(RealDisk, "space", space)
+    patch.setattr(gc, "freeze", lambda: None)
+
+
+async def _look(config: BookieConfig, engine: Engine) -> dict[str, object]:
+    """Starts the bookie as its process does, twice: the second time with empty directories."""
+    for _ in range(2):
+        engine.is_ready, engine.has_looked = trio.Event(), trio.Event()
+        for directory in (*config.journal_directories, *config.ledger_directories):
+            shutil.rmtree(directory, ignore_errors=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process._serve, config, False)
+            with trio.fail_after(30):
+                await engine.is_ready.wait()
+                await engine.has_looked.wait()
+            engine.starts += 1
+            found = {name: place(engine) for name, place in _PLACES.items()}
+            nursery.cancel_scope.cancel()
+    return found
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> BookieConfig:
+    directory = tmp_path_factory.mktemp("settings")
+    return _config(directory)
+
+
+@pytest.fixture(scope="module")
+def found(given: BookieConfig) -> Iterator[dict[str, object]]:
+    with pytest.MonkeyPatch.context() as patch:
+        engine = Engine()
+        _recorded(engine, patch)
+        yield trio.run(_look, given, engine)
+
+
+@pytest.mark.parametrize("name", _PLACES)
+def test_it_is_found_where_it_takes_effect(
+    given: BookieConfig, found: dict[str, object], name: str
+) -> None:
+    value = getattr(given, name)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = pytest.approx(value, rel=1e-12)
+    assert found[name] == value
+
+
+def test_every_setting_has_a_place() -> None:
+    assert _PLACES.keys() == {one.name for one in dataclasses.fields(BookieConfig)}
+
+
+def test_no_value_is_a_default_and_no_two_are_alike(given: BookieConfig) -> None:
+    """Else what is found could have come from elsewhere."""
+    values = {one.name: getattr(given, one.name) for one in dataclasses.fields(given)}
+    for one in dataclasses.fields(given):
+        assert values[one.name] != one.default, one.name
+    numbers = [value for value in values.values() if not isinstance(value, bool)]
+    assert len(set(numbers)) == len(numbers)
