@@ -138,14 +138,14 @@ class BookieHttp:
         return JSONResponse({"freeSpace": free, "totalSpace": total})
 
     async def _last_log_mark(self, _: Request) -> Response:
-        return JSONResponse(
-            {
-                f"LastLogMark: Journal Id - {mark.file_id}({mark.file_id:x}.journal)": (
-                    f"Pos - {mark.offset}"
-                )
-                for mark in self._observer.replay_marks().values()
-            }
-        )
+        directories = self._bookie.config.journal_directories
+        found: dict[str, str] = {}
+        for number, mark in self._observer.replay_marks().items():
+            # File ids begin at 1 in each journal; Apache's are times, so it names nothing else.
+            of = f" in {directories[number]}" if len(directories) > 1 else ""
+            name = f"LastLogMark: Journal Id - {mark.file_id}({mark.file_id:x}.journal){of}"
+            found[name] = f"Pos - {mark.offset}"
+        return JSONResponse(found)
 
     async def _list_files(self, request: Request) -> Response:
         kind = request.query_params.get("file_type")

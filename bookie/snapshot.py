@@ -179,20 +179,23 @@ class Observer:
         return Space(path, total, free, self.bookie.disks.state_of(path))
 
     async def files(self) -> dict[str, list[str]]:
-        """Names of the bookie's files by kind: journal, entrylog, index. Raises OSError."""
+        """Names of the bookie's files by kind: journal, entrylog, index; where it has several
+        directories of a kind, which have files of the same names, with their directory before
+        them. Raises OSError."""
         config = self.bookie.config
-        journals = [
-            name
-            for path in config.journal_directories
-            for name in await self._disk.list_directory(path)
-            if file_id_of(name) is not None
-        ]
+        journals: list[str] = []
         logs: list[str] = []
         index: list[str] = []
+        for path in config.journal_directories:
+            names = await self._disk.list_directory(path)
+            of = f"{path}/" if len(config.journal_directories) > 1 else ""
+            journals += [f"{of}{name}" for name in names if file_id_of(name) is not None]
         for path in config.ledger_directories:
             names = await self._disk.list_directory(path)
-            logs += [name for name in names if name.endswith(".log")]
-            index += await self._disk.list_directory(f"{path}/index")
+            of = f"{path}/" if len(config.ledger_directories) > 1 else ""
+            logs += [f"{of}{name}" for name in names if name.endswith(".log")]
+            of += "index/" if of else ""
+            index += [f"{of}{name}" for name in await self._disk.list_directory(f"{path}/index")]
         return {"journal": sorted(journals), "entrylog": sorted(logs), "index": sorted(index)}
 
     def replay_marks(self) -> dict[int, Mark]:

@@ -56,9 +56,9 @@ class Client:
 
 
 @asynccontextmanager
-async def served(tmp_path: Path) -> AsyncIterator[tuple[RealCluster, Client]]:
+async def served(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[RealCluster, Client]]:
     async with (
-        real_cluster(tmp_path, 1, garbage_interval_ms=3_600_000) as cluster,
+        real_cluster(tmp_path, 1, garbage_interval_ms=3_600_000, **settings) as cluster,
         trio.open_nursery() as nursery,
     ):
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -149,6 +149,37 @@ async def test_marks_and_files_are_listed(tmp_path: Path) -> None:
         assert only == {"entrylog files": f"{1:016x}.log\t"}
         wrong = await client.ask("/api/v1/bookie/list_disk_file?file_type=secret")
         assert wrong.status == 400
+
+
+async def test_marks_and_files_of_several_journals_are_told_apart(tmp_path: Path) -> None:
+    """In each the first file is the first."""
+    journals = tuple(f"{tmp_path}/j{number}" for number in range(2))
+    directories = tuple(f"{tmp_path}/l{number}" for number in range(2))
+    async with (
+        served(tmp_path, journal_directories=journals, ledger_directories=directories) as (
+            cluster,
+            client,
+        ),
+        cluster.client() as ledgers,
+    ):
+        for _ in range(2):
+            async with ledgers.create_ledger(
+                ensemble_size=1, write_quorum=1, ack_quorum=1
+            ) as writer:
+                await writer.append(bytes(100 + 5000 * (writer.ledger_id % 2)))
+        storage = cluster.bookies[0].storage
+        assert storage is not None
+        await storage.checkpoint()
+        marks = (await client.ask("/api/v1/bookie/last_log_mark")).json
+        assert list(marks) == [
+            f"LastLogMark: Journal Id - 1(1.journal) in {directory}" for directory in journals
+        ]
+        assert len(set(marks.values())) == 2  # a long entry is in one of them
+        files = (await client.ask("/api/v1/bookie/list_disk_file")).json
+        listed = {kind: names.split("\t")[:-1] for kind, names in files.items()}
+        assert {f"{one}/{1:016x}.journal" for one in journals} <= set(listed["journal files"])
+        assert {f"{one}/{1:016x}.log" for one in directories} == set(listed["entrylog files"])
+        assert {f"{one}/index/CURRENT" for one in directories} <= set(listed["index files"])
 
 
 async def test_garbage_is_collected_when_somebody_asks(tmp_path: Path) -> None:
