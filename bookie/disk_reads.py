@@ -119,12 +119,13 @@ class _Queue:
         done = 0
         while (entry := take()) is not None:
             self._reads.under_way += 1
+            begun_at = trio.current_time()
             try:
                 await entry.job()
             except MISTAKES as error:
                 log_mistake("a request that waited for a disk is not answered", error)
             finally:
-                self._reads.ended(entry.queued_at)
+                self._reads.ended(entry.queued_at, begun_at)
             done += 1
             if done % _JOBS_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
@@ -150,6 +151,9 @@ class DiskReads:
         self._nursery: trio.Nursery | None = None
         self.under_way = 0
         self.waited = Histogram(SECONDS)
+        """From asking on."""
+        self.worked = Histogram(SECONDS)
+        """From the turn on."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -178,10 +182,12 @@ class DiskReads:
             queue.start_task(self._nursery)
         return True
 
-    def ended(self, queued_at: float) -> None:
+    def ended(self, queued_at: float, begun_at: float) -> None:
         """A job is done."""
         self.under_way -= 1
-        self.waited.observe(trio.current_time() - queued_at)
+        now = trio.current_time()
+        self.waited.observe(now - queued_at)
+        self.worked.observe(now - begun_at)
 
     def resume(self, owner: Owner) -> None:
         """An owner takes replies again."""

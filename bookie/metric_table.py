@@ -51,10 +51,21 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     ),
     counter("read_batches", "Batch reads answered.", "", lambda b: b.server.requests.read_batches),
     Metric(
+        "requests_total",
+        Kind.COUNTER,
+        "Requests that were answered, OK or not; an add that is not refused counts when it is"
+        " taken. A read that fences is a `fence`, one that names the LAC it knows a `long_poll`.",
+        "bookkeeper_server_READ_ENTRY_FENCE_REQUEST, READ_ENTRY_LONG_POLL_REQUEST,"
+        " WRITE_LAC_REQUEST, READ_LAC_REQUEST, FORCE_LEDGER_REQUEST, GET_BOOKIE_INFO_REQUEST,"
+        " GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST",
+        lambda b: {(operation,): n for operation, n in b.server.requests.answered.items()},
+        ("operation",),
+    ),
+    Metric(
         "refused_total",
         Kind.COUNTER,
-        "Answers other than OK, by operation and status; `no_such_entry` is normal at the end of"
-        " a ledger, `io_error` never.",
+        "Those answered with another status than OK; `no_such_entry` is normal at the end of a"
+        " ledger, `io_error` never.",
         "bookkeeper_server_ADD_ENTRY, READ_ENTRY (success=false)",
         lambda b: b.server.requests.refused,
         ("operation", "status"),
@@ -71,19 +82,31 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     gauge(
         "reads_waiting",
         "Requests that wait for a disk now, in all ledger directories; bound: `reads_waiting_max`.",
-        "bookkeeper_server_READ_ENTRY_IN_PROGRESS, BookieReadThreadPool_queue",
+        "bookkeeper_server_READ_ENTRY_IN_PROGRESS",
         lambda b: b.server.reads_waiting,
     ),
     histogram(
         "read_wait_seconds",
-        "How long a request took that had to ask a disk, its turn included.",
-        "bookkeeper_server_READ_ENTRY_REQUEST",
+        "How long a request took that had to ask a disk, from asking on; `_count` is how many.",
+        "bookkeeper_server_READ_ENTRY_REQUEST, bookkeeper_server_BookieReadThreadPool_total_tasks",
         lambda b: b.server.reads_waited_seconds,
+    ),
+    histogram(
+        "read_work_seconds",
+        "How long it took once it was its turn; what `read_wait_seconds` has more is the queue.",
+        "bookie_read_entry",
+        lambda b: b.server.reads_worked_seconds,
+    ),
+    gauge(
+        "long_polls",
+        "Tailing reads that wait for news now; bound: `long_polls_max`.",
+        "",
+        lambda b: b.server.long_polls,
     ),
     gauge(
         "held_add_bytes",
         "Adds that were received and wait for room in write cache or journal.",
-        "BookieWriteThreadPool_queue",
+        "bookkeeper_server_BookieWriteThreadPool_queue",
         lambda b: b.server.held_add_bytes,
     ),
     gauge(
@@ -103,7 +126,7 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         Kind.GAUGE,
         "Requests in the queue of each ledger directory, without those under way; bound:"
         " `reads_waiting_per_directory_max`.",
-        "BookieReadThreadPool_queue",
+        "bookkeeper_server_BookieReadThreadPool_queue",
         lambda b: {
             (str(number),): count
             for number, count in enumerate(b.server.reads_waiting_by_directory)

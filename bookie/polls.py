@@ -38,6 +38,11 @@ class Polls:
         self._polls = LongPolls(polls_max)
         self._changed = trio.Event()
 
+    @property
+    def waiting(self) -> int:
+        """Polls that are parked now. Costs a look at all."""
+        return self._polls.waiting
+
     async def run(self) -> None:
         """The one timer of all long polls; until cancelled."""
         while True:

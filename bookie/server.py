@@ -40,6 +40,10 @@ class ServerStatistics:
     reads_waiting_by_directory: tuple[int, ...]
     reads_waited_seconds: Distribution
     """How long requests took that had to ask a disk."""
+    reads_worked_seconds: Distribution
+    """How long they took once it was their turn."""
+    long_polls: int
+    """Tailing reads that wait for news now."""
     requests: RequestStatistics
 
 
@@ -113,5 +117,7 @@ class Server:
             reads_waiting=reads.waiting,
             reads_waiting_by_directory=reads.waiting_by_directory(),
             reads_waited_seconds=reads.waited.distribution(),
+            reads_worked_seconds=reads.worked.distribution(),
+            long_polls=self._requests._reads._polls.waiting,
             requests=self._counts.statistics(),
         )

@@ -59,6 +59,12 @@ class LongPolls:
             self._asks_until_search = len(self._heap) // _ASKS_PER_SEARCH
         return len(self._heap) >= self.count_max
 
+    @property
+    def waiting(self) -> int:
+        """How many wait. Costs a look at all."""
+        self._forget_answered()
+        return len(self._heap)
+
     def park(self, poll: LongPoll, deadline: float) -> bool:
         """True if this deadline is now the earliest."""
         self._sequence += 1

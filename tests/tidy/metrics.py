@@ -42,7 +42,7 @@ standard `process_*` (memory, CPU, open files). Before the bookie serves there i
 | who holds back the writers? | `waits_total` by `reason`, `throttled_seconds` |
 | can the ledger disk keep up? | `checkpoint_seconds`, `checkpoint_entry_log_seconds` |
 | do readers hit the caches? | `write_cache_hits_total`, `read_cache_hits_total`, `_misses_total` |
-| are reads slow because of the disk? | `disk_read_seconds`, `reads_waiting` |
+| are reads slow because of the disk? | `disk_read_seconds`, `read_wait_seconds`, `_work_seconds` |
 | does space come back? | `entry_log_bytes` beside `entry_log_live_bytes`, `reclaimed_by_*` |
 | is something damaged? | `entry_logs_missing`, `_set_aside`, `_stray`, `io_error` refused |
 | may something be forgotten? | `ledgers_in_limbo` |
