@@ -25,7 +25,7 @@ help:
 	@echo "make spark-kills  exactly-once pipelines under KILLS=2000 kills; SEED=7 for other ones"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
-	@echo "make bench    all benchmarks, one JSON object each"
+	@echo "make bench    the benchmarks of the table in docs/performance.md, one JSON object each"
 	@echo "make format   let ruff format and fix"
 	@echo "make docs     write docs/configuration.md, metrics.md and api.md from the code"
 	@echo "make faces    write stream/aio and stream/blocking from the trio classes"

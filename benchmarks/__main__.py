@@ -12,6 +12,7 @@ from typing import Any, Literal
 import trio
 from cyclopts import App
 
+from benchmarks.children import ChildEnded, early_end
 from benchmarks.cluster import RunningCluster, running_cluster, stop_all_when_terminated
 from benchmarks.report import Measured, result_of, show
 from benchmarks.settings import Settings
@@ -22,7 +23,8 @@ Name = Literal[
 ]  # fmt: skip
 _RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000, "mixed": 1000}
 
-# What `all` runs: the rows of the table in docs/performance.md.
+# What `all` runs: the rows of the table in docs/performance.md. The others take long,
+# or need Spark; what they find is told in text there.
 TABLE: list[tuple[Name, dict[str, Any]]] = [
     ("start", {}),
     ("ledger-add", {"size": 100}),
@@ -56,7 +58,13 @@ def run_one(name: Name, settings: Settings) -> dict[str, Any]:
         async def measured() -> Measured:
             return await body(settings, cluster)
 
-        result = result_of(name, settings, trio.run(measured), cluster.directory)
+        try:
+            found = trio.run(measured)
+        except (ChildEnded, BaseExceptionGroup) as error:
+            if (ended_early := early_end(error)) is None:
+                raise
+            raise SystemExit(f"benchmark {name}: {ended_early}") from error
+        result = result_of(name, settings, found, cluster.directory)
         ended = cluster.ended_bookies()
         return result | {"bookies_ended": len(ended)} if ended else result
 
@@ -75,7 +83,8 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         streams: many streams, some of them written at once.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.
-        all: each of them, with the settings of docs/performance.md.
+        all: those of the table in docs/performance.md, with its settings: start, ledger-add,
+        append, latency, tail, fanout and catchup. The others are run by their own names.
     """
     chosen = settings or Settings()
     if chosen.one_at_a_time:

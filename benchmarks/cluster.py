@@ -21,10 +21,11 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.children import environment
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE_TRIES, _IDLE_PROBE_S, _IDLE_CPU_S = 40, 0.5, 0.03
 _SIGNS_OF_AN_END = ("bookie ends", "Traceback")
-_ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(slots=True)
@@ -94,16 +95,12 @@ def start_cluster(directory: Path, bookies: int | None) -> RunningCluster:
     command += ["--janitor-interval-s", "0"]
     if bookies is not None:
         command += ["--bookies", str(bookies)]
-    earlier = os.environ.get("PYTHONPATH")
     started_s = time.perf_counter()
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{_ROOT}{os.pathsep}{earlier}" if earlier else str(_ROOT),
-        },
+        env=environment(),
     )
     assert process.stdout is not None
     said = process.stdout.readline().split()

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.children import ChildEnded, command, environment
 from benchmarks.report import percentiles
 
 _PAUSE_S = 0.02
@@ -28,15 +29,23 @@ _BLOCKS = 256
 @contextmanager
 def fdatasync_beside(directory: Path) -> Iterator[dict[str, float]]:
     """Syncs files in `directory` for as long as the block runs; then the dictionary has
-    `fdatasync_p50_ms`, `fdatasync_p99_ms`, `fdatasync_p999_ms` and `fdatasync_count`."""
+    `fdatasync_p50_ms`, `fdatasync_p99_ms`, `fdatasync_p999_ms` and `fdatasync_count`. Raises
+    ChildEnded."""
     found: dict[str, float] = {}
-    command = [sys.executable, "-m", "benchmarks.disk", str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
+    with subprocess.Popen(
+        command("disk", directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    ) as probe:
         assert probe.stdin is not None
         assert probe.stdout is not None
-        probe.stdout.readline()  # it has made its file
+        if not probe.stdout.readline():  # else it has made its file
+            raise ChildEnded("disk", probe.wait())
         yield found
         said, _ = probe.communicate()
+    if probe.returncode:
+        raise ChildEnded("disk", probe.returncode)
     seen_ms = array("d", json.loads(said))
     found |= {f"fdatasync_{name}": value for name, value in percentiles(seen_ms).items()}
     found["fdatasync_count"] = len(seen_ms)

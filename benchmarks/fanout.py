@@ -8,7 +8,6 @@ hands of each reader, that of the oldest record in it, counted for all of its re
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from collections import Counter
 import trio
 
 from benchmarks.append import NAMESPACE, STREAM
+from benchmarks.children import child
 from benchmarks.cluster import RunningCluster
 from benchmarks.disk import fdatasync_beside
 from benchmarks.report import Measured, percentiles_of
@@ -34,28 +34,19 @@ async def fanout(settings: Settings, cluster: RunningCluster) -> Measured:
     async with Namespace.connect(cluster.uri, NAMESPACE) as namespace:
         await namespace.ensure(**settings.replication)
         await namespace.create_stream(STREAM)
-        async with namespace.writer(STREAM) as writer:
-            arguments = [cluster.uri, warmup, count, settings.readers, settings.shape]
-            readers = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "benchmarks.fanout", *map(str, arguments)],
-                stdout=subprocess.PIPE,
-            )
-            assert readers.stdout is not None
-            try:
-                await append_at_rate(writer, settings.size, warmup, settings.rate)
-                await readers.stdout.receive_some(64)  # all have seen the warm-up
-                cluster.client_pids.append(readers.pid)
-                entries = writer.statistics().entries
-                with fdatasync_beside(cluster.directory) as disk, cluster.measured() as phase:
-                    await append_at_rate(writer, settings.size, count, settings.rate)
-                    said = b""
-                    while not said.endswith(b"\n"):
-                        said += await readers.stdout.receive_some(1 << 20)
-                entries = writer.statistics().entries - entries
-            finally:
-                readers.terminate()
-                await readers.wait()
-                await readers.stdout.aclose()
+        arguments = [cluster.uri, warmup, count, settings.readers, settings.shape]
+        async with (
+            namespace.writer(STREAM) as writer,
+            child("fanout", *arguments) as readers,
+        ):
+            await append_at_rate(writer, settings.size, warmup, settings.rate)
+            await readers.receive()  # all have seen the warm-up
+            cluster.client_pids.append(readers.pid)
+            entries = writer.statistics().entries
+            with fdatasync_beside(cluster.directory) as disk, cluster.measured() as phase:
+                await append_at_rate(writer, settings.size, count, settings.rate)
+                said = await readers.line()
+            entries = writer.statistics().entries - entries
     seen = json.loads(said)
     counts = {int(step) * _STEP_MS: records for step, records in seen["latencies"].items()}
     cpu_s = phase.client_cpu_s + phase.bookies_cpu_s

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from array import array
@@ -20,6 +19,7 @@ from typing import Any, Final
 import trio
 
 from benchmarks.append import NAMESPACE, STREAM, append_many
+from benchmarks.children import child
 from benchmarks.cluster import Phase, RunningCluster
 from benchmarks.disk import fdatasync_beside
 from benchmarks.latency import at_fixed_rate
@@ -40,29 +40,18 @@ class _CatchUps:
 
     def __init__(self) -> None:
         self.taken = 0
-        self.pids: list[int] = []
         self._last: dict[int, int] = {}
 
     async def run(self, uri: str, number: int, task_status: trio.TaskStatus[None]) -> None:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "benchmarks.mixed", uri], stdout=subprocess.PIPE
-        )
-        self.pids.append(process.pid)
-        assert process.stdout is not None
         buffer = b""
-        try:
-            while chunk := await process.stdout.receive_some(4096):
-                *lines, buffer = (buffer + chunk).split(b"\n")
+        async with child("mixed", uri) as reader:
+            while True:
+                *lines, buffer = (buffer + await reader.receive()).split(b"\n")
                 for line in lines:
                     self.taken += int(line) - self._last.get(number, 0)
                     self._last[number] = int(line)
                     task_status.started()
                     task_status = trio.TASK_STATUS_IGNORED
-        finally:
-            with trio.CancelScope(shield=True):
-                process.kill()
-                await process.wait()
-                await process.stdout.aclose()
 
     @classmethod
     @asynccontextmanager
@@ -88,26 +77,16 @@ async def _with_a_tail(
     cluster: RunningCluster, writer: StreamWriter, settings: Settings, count: int
 ) -> tuple[Phase, array[float], array[float]]:
     """Latencies of appends at the fixed rate, and of the tail that follows them."""
-    command = [sys.executable, "-m", "benchmarks.tail", cluster.uri, "1", str(count)]
     # The tail reads the stream from its beginning: what was appended before is its warm-up.
-    command[-2] = str(writer.next_sequence + 1)
-    tail = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
-    assert tail.stdout is not None
-    try:
+    warmup = writer.next_sequence + 1
+    async with child("tail", cluster.uri, warmup, count) as tail:
         await _paced(writer, settings, 1)
-        await tail.stdout.receive_some(64)  # it has seen that one
+        await tail.receive()  # it has seen that one
         cluster.client_pids.append(tail.pid)
         with cluster.measured() as phase:
             appended_ms = await _paced(writer, settings, count)
-        seen = b""
-        while not seen.endswith(b"\n"):
-            seen += await tail.stdout.receive_some(1 << 20)
-    finally:
-        tail.kill()
-        await tail.wait()
-        await tail.stdout.aclose()
-        if tail.pid in cluster.client_pids:
-            cluster.client_pids.remove(tail.pid)
+        seen = await tail.line()
+    cluster.client_pids.remove(tail.pid)
     return phase, appended_ms, array("d", json.loads(seen))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.children import environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,6 @@ def write_config(
 
 def start_bookie(config: Path, log: Path) -> StartedBookie:
     """Returns when it says that it is ready. What it has to say beside that goes to `log`."""
-    earlier = os.environ.get("PYTHONPATH")
     started_s = time.perf_counter()
     with log.open("a") as stderr:
         process = subprocess.Popen(
@@ -57,10 +56,7 @@ def start_bookie(config: Path, log: Path) -> StartedBookie:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{_ROOT}{os.pathsep}{earlier}" if earlier else str(_ROOT),
-            },
+            env=environment(),
         )
     assert process.stdout is not None
     said = process.stdout.readline()

@@ -1,7 +1,7 @@
 """A soak: appends, tails, catch-up reads, deletes and compaction at once, on a real disk.
 
-`python -m benchmarks.soak --minutes 20 --lines soak.jsonl --plot docs/soak.svg`. Three bookies with
-small caches, journals and entry logs, so that everything that happens in days happens in minutes.
+`python -m benchmarks.soak --minutes 20 --lines soak.jsonl --plot-to docs/soak.svg`. Three bookies
+with small caches, journals and entry logs, so that all that happens in days happens in minutes.
 Streams of short and of long life share the entry logs, so that space comes back only by compaction.
 Samples go to a file, one JSON object a line; the exit code is 1 if a verdict is bad.
 """

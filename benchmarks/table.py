@@ -31,6 +31,13 @@ def _title(result: dict[str, Any]) -> str:
         "tail": f"{settings['size']} B, {settings['rate']:,}/s",
         "fanout": f"{settings['shape']}, {settings['readers']} readers, {settings['rate']:,}/s",
         "catchup": f"{settings['shape']}, {settings['size']} B",
+        "mixed": f"beside a tail and two catch-ups, {settings['size']} B, {settings['rate']:,}/s",
+        "streams": f"{settings['streams']:,} streams, {settings['written']:,} written",
+        "restart": f"{settings['count']:,} entries of {settings['size']} B",
+        "many-ledgers": f"{settings['ledgers']:,} ledgers, {settings['size']} B",
+        "spark-read": f"{settings['size']} B",
+        "spark-write": f"{settings['size']} B",
+        "spark-latency": f"{settings['size']} B",
     }
     return f"`{name}` {about.get(name, '')}".strip()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
 import sys
 import time
 from array import array
@@ -17,6 +16,7 @@ from array import array
 import trio
 
 from benchmarks.append import NAMESPACE, STREAM
+from benchmarks.children import child
 from benchmarks.cluster import RunningCluster
 from benchmarks.disk import fdatasync_beside
 from benchmarks.report import Measured
@@ -50,26 +50,17 @@ async def tail(settings: Settings, cluster: RunningCluster) -> Measured:
     async with Namespace.connect(cluster.uri, NAMESPACE) as namespace:
         await namespace.ensure(**settings.replication)
         await namespace.create_stream(STREAM)
-        async with namespace.writer(STREAM) as writer:
-            reader = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "benchmarks.tail", cluster.uri, str(warmup), str(count)],
-                stdout=subprocess.PIPE,
-            )
-            assert reader.stdout is not None
-            try:
-                await append_at_rate(writer, settings.size, warmup, settings.rate)
-                await reader.stdout.receive_some(64)  # it has seen the warm-up
-                cluster.client_pids.append(reader.pid)
-                with fdatasync_beside(cluster.directory) as disk, cluster.measured() as phase:
-                    await append_at_rate(writer, settings.size, count, settings.rate)
-                    seen = b""
-                    while not seen.endswith(b"\n"):
-                        seen += await reader.stdout.receive_some(1 << 20)
-                    # Measured here: its CPU time is gone from /proc once it has ended.
-            finally:
-                reader.terminate()
-                await reader.wait()
-                await reader.stdout.aclose()
+        async with (
+            namespace.writer(STREAM) as writer,
+            child("tail", cluster.uri, warmup, count) as reader,
+        ):
+            await append_at_rate(writer, settings.size, warmup, settings.rate)
+            await reader.receive()  # it has seen the warm-up
+            cluster.client_pids.append(reader.pid)
+            with fdatasync_beside(cluster.directory) as disk, cluster.measured() as phase:
+                await append_at_rate(writer, settings.size, count, settings.rate)
+                seen = await reader.line()
+                # Measured here: its CPU time is gone from /proc once it has ended.
     return Measured(count, count * settings.size, phase, array("d", json.loads(seen)), disk)
 
 

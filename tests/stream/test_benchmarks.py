@@ -1,0 +1,138 @@
+"""Benchmarks beside what they measure: processes that take part, names, titles."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+import benchmarks.__main__ as program
+from benchmarks import children
+from benchmarks.children import Child, ChildEnded, child, command, early_end, environment
+from benchmarks.disk import fdatasync_beside
+from benchmarks.settings import Settings
+from benchmarks.table import rows
+from stream.cli.bench import bench as bench_command
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NAMES = [name for name in typing.get_args(program.Name) if name != "all"]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As from an installed `ledgerstream`: nothing but what is installed would be found."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return tmp_path
+
+
+def test_children_find_the_checkout_from_anywhere(elsewhere: Path) -> None:
+    code = "import benchmarks, stream; print(benchmarks.__file__, stream.__file__)"
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=environment(),
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [Path(path).parents[1] for path in said.stdout.split()]
+    assert found == [CHECKOUT, CHECKOUT]
+
+
+def test_what_was_in_the_path_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/one:/two")
+    assert environment()["PYTHONPATH"].split(":") == [str(CHECKOUT), "/one", "/two"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((CHECKOUT / "benchmarks").glob("*.py")), ids=lambda p: p.stem
+)
+def test_whatever_is_started_has_that_environment(path: Path) -> None:
+    """Without `environment` it would find benchmarks only from within the checkout."""
+    text = path.read_text()
+    starts = len(re.findall(r"\b(?:Popen|open_process|run_process)\(", text))
+    assert text.count("env=environment()") == starts
+
+
+def test_the_disk_is_probed_from_anywhere(elsewhere: Path) -> None:
+    with fdatasync_beside(elsewhere) as found:
+        time.sleep(0.2)
+    assert set(found) == {
+        "fdatasync_p50_ms", "fdatasync_p99_ms", "fdatasync_p999_ms", "fdatasync_count",
+    }  # fmt: skip
+
+
+def test_a_probe_that_cannot_begin_is_told(elsewhere: Path) -> None:
+    with (
+        pytest.raises(ChildEnded, match=r"benchmarks\.disk ended early with exit code 1"),
+        fdatasync_beside(elsewhere / "absent"),
+    ):
+        pytest.fail("it began")
+
+
+@pytest.mark.parametrize("module", ["tail", "fanout", "mixed"])
+@pytest.mark.parametrize("wait", [Child.receive, Child.line])
+async def test_one_that_ends_early_is_not_waited_for(
+    elsewhere: Path, module: str, wait: Callable[[Child], typing.Awaitable[bytes]]
+) -> None:
+    arguments = [f"sqlite://{elsewhere}/absent.db", 1, 1, 1, "batches"]
+    with trio.fail_after(60):
+        with pytest.raises(ChildEnded, match=f"benchmarks.{module} ended early") as ended:
+            async with child(module, *arguments) as started:
+                await wait(started)
+    assert early_end(BaseExceptionGroup("of a nursery", [OSError(), ended.value])) is ended.value
+    assert early_end(BaseExceptionGroup("of a nursery", [OSError()])) is None
+
+
+async def test_what_it_says_is_handed_on_to_the_end_of_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = "import sys, time; print(1, end='', flush=True); time.sleep(.2); print(2, flush=True)"
+    monkeypatch.setattr(children, "command", lambda *_: [sys.executable, "-c", code])
+    async with child("any") as started:
+        assert await started.line() == b"12\n"
+
+
+def test_modules_are_run_as_modules() -> None:
+    assert command("disk", 7, "x")[1:] == ["-P", "-m", "benchmarks.disk", "7", "x"]
+
+
+# ---- names
+
+
+def test_help_says_what_all_runs() -> None:
+    text = program.bench.__doc__ or ""
+    all_runs = re.findall(r"[a-z]+(?:-[a-z]+)*", text[text.index("settings:") :].split(". ")[0])
+    in_table = list(dict.fromkeys(name for name, _ in program.TABLE))
+    assert [word for word in all_runs if word in NAMES] == in_table
+    assert [name for name in NAMES if f"{name}: " not in text] == []
+    about, others = (bench_command.__doc__ or "").split("all: these.")
+    assert [name for name in in_table if name not in about] == []
+    assert [name for name in NAMES if name not in in_table and name not in others] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_has_a_title_for_each(name: str) -> None:
+    settings = {
+        field: getattr(Settings(), field) for field in Settings.__slots__ if field != "count"
+    }
+    result = {
+        "benchmark": name,
+        "count": 5,
+        "settings": settings | {"count": 5, "size": 77, "rate": 1234},
+        "machine": {"load_1m": 1.0},
+        "versions": {"python": "3"},
+        **dict.fromkeys(
+            ("ready_new_s", "ready_new_s_max", "ready_again_s", "ready_again_s_max"), 0.5
+        ),
+    }
+    title = next(line for line in rows([result]) if f"`{name}`" in line)
+    assert re.search(rf"`{name}`:? \S", title), title
