@@ -243,9 +243,16 @@ async def test_each_number_of_the_server_comes_from_what_it_counts(tmp_path: Pat
         pressure.held_bytes, pressure.replies_bytes, pressure.peers_dropped = 36, 37, 38
         for number, wait in enumerate(Wait):
             counts.waits[wait] = 20 + number
+        reads = server._requests.disk_reads
+        reads.under_way = 39
+        for histogram, count in ((reads.waited, 42), (reads.worked, 43)):
+            for _ in range(count):
+                histogram.observe(1.0)
         found = await scraped(BookieMetrics(observer_of(cluster, 0), CollectorRegistry()))
     counted = [
-        name for name, value in TOLD.items() if 31 <= value <= 38 or name[0] == "waits_total"
+        name
+        for name, value in TOLD.items()
+        if 31 <= value <= 39 or value in (42, 43) or name[0] == "waits_total"
     ]
-    assert len(counted) == 12
+    assert len(counted) == 15
     assert {name: found[name] for name in counted} == {name: TOLD[name] for name in counted}
