@@ -59,6 +59,11 @@ class Reads:
         )
         self._lists = trio.Semaphore(_LISTS_MAX)
 
+    @property
+    def long_polls(self) -> int:
+        """How many wait. Costs a look at all."""
+        return self._polls.waiting
+
     async def run(self) -> None:
         """Long polls, and what waits for disks; until cancelled."""
         async with trio.open_nursery() as nursery:

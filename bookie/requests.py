@@ -74,6 +74,11 @@ class Requests:
         self.disk_reads = self._reads.disk_reads
         self._lac_linger = LacLinger()
 
+    @property
+    def long_polls(self) -> int:
+        """How many wait. Costs a look at all."""
+        return self._reads.long_polls
+
     async def run(self) -> None:
         """Answers what outlives the chunk it came in; until cancelled."""
         async with trio.open_nursery() as nursery:

@@ -118,6 +118,6 @@ class Server:
             reads_waiting_by_directory=reads.waiting_by_directory(),
             reads_waited_seconds=reads.waited.distribution(),
             reads_worked_seconds=reads.worked.distribution(),
-            long_polls=self._requests._reads._polls.waiting,
+            long_polls=self._requests.long_polls,
             requests=self._counts.statistics(),
         )
