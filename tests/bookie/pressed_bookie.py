@@ -20,7 +20,7 @@ from bookie.testing.transport import SimTransport
 from ledger.bookie_connection import BookieConnection
 from ledger.errors import Status
 from ledger.wire import v2
-from ledger.wire.messages import AddRequest, Request, RequestBody, ResponseBody
+from ledger.wire.messages import AddRequest, Buffer, Request, RequestBody, ResponseBody
 from tests.bookie.memory_disk import MemoryDisk, MemoryFile
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_server import KEY, entry_of
@@ -140,16 +140,9 @@ class Flood:
                 if len(self.refused) > refused:
                     refused = len(self.refused)
                     await trio.sleep(self.PAUSE_S)
-                pending = memoryview(
-                    b"".join(self._frame(self.sent + number) for number in range(16))
-                )
+                frames = b"".join(self._frame(self.sent + number) for number in range(16))
                 self.sent += 16
-                while pending:
-                    await transport.wait_writable()
-                    try:
-                        pending = pending[transport.send(pending) :]
-                    except BlockingIOError:
-                        continue
+                await send_all(transport, frames)
 
     def _frame(self, entry_id: int) -> bytes:
         entry = entry_of(self.ledger_id, entry_id, payload=self._payload)
@@ -174,6 +167,16 @@ class Flood:
                 self.statuses[body.status] += 1
                 kind = self.acked if body.status is Status.OK else self.refused
                 kind[body.entry_id] = None  # type: ignore[union-attr]
+
+
+async def send_all(transport: SimTransport, data: Buffer) -> None:
+    pending = memoryview(data)
+    while pending:
+        await transport.wait_writable()
+        try:
+            pending = pending[transport.send(pending) :]
+        except BlockingIOError:
+            continue
 
 
 async def asked(

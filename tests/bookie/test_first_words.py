@@ -18,7 +18,7 @@ from ledger.core.entry import master_key
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, Request
-from tests.bookie.pressed_bookie import KIB, PressedBookie, asked, press
+from tests.bookie.pressed_bookie import KIB, PressedBookie, asked, press, send_all
 from tests.bookie.test_server import KEY, entry_of
 
 OTHER_KEY = master_key(b"other")
@@ -68,13 +68,7 @@ async def _ask_in_chunks(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(receive)
         for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
-            pending = memoryview(data)[begin:end]
-            while pending:
-                await transport.wait_writable()
-                try:
-                    pending = pending[transport.send(pending) :]
-                except BlockingIOError:
-                    continue
+            await send_all(transport, data[begin:end])
             await trio.sleep(0.01)  # virtual: it is received by itself
     transport.close()
     return answers

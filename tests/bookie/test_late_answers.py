@@ -18,7 +18,7 @@ from ledger.wire.messages import (
     Request,
     RequestBody,
 )
-from tests.bookie.pressed_bookie import PressedBookie, asked, press
+from tests.bookie.pressed_bookie import PressedBookie, asked, press, send_all
 from tests.bookie.test_server import KEY, add, entry_of
 
 LARGE = 60_000
@@ -44,13 +44,7 @@ async def stuck(bookie: PressedBookie) -> trio.Event:
 async def connect(bookie: PressedBookie, name: str, data: bytes) -> SimTransport:
     """A peer that sends `data` and reads nothing."""
     transport = await bookie.network.of(name).connect("bookie", 3181)
-    pending = memoryview(data)
-    while pending:
-        await transport.wait_writable()
-        try:
-            pending = pending[transport.send(pending) :]
-        except BlockingIOError:
-            continue
+    await send_all(transport, data)
     return transport
 
 

@@ -11,7 +11,7 @@ import trio
 from ledger.errors import Status
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddResponse, Request
-from tests.bookie.pressed_bookie import KIB, PressedBookie, asked, press
+from tests.bookie.pressed_bookie import KIB, PressedBookie, asked, press, send_all
 from tests.bookie.test_late_answers import released, stuck
 from tests.bookie.test_server import add
 
@@ -63,19 +63,9 @@ def _memory_taken(version: int) -> int:
         gc.collect()
         tracemalloc.start()
         async with trio.open_nursery() as nursery, released(bookie):
-
-            async def send(i: int) -> None:
-                transport = await bookie.network.of(f"writer-{i}").connect("bookie", 3181)
-                pending = memoryview(floods[i])
-                while pending:
-                    await transport.wait_writable()
-                    try:
-                        pending = pending[transport.send(pending) :]
-                    except BlockingIOError:
-                        continue
-
             for i in range(10):
-                nursery.start_soon(send, i)
+                transport = await bookie.network.of(f"writer-{i}").connect("bookie", 3181)
+                nursery.start_soon(send_all, transport, floods[i])
             await trio.sleep(10)
             gc.collect()
             taken = tracemalloc.get_traced_memory()[0]
