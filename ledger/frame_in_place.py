@@ -23,7 +23,7 @@ def append_in_place(writer: LedgerWriter, room_and_payload: bytearray) -> int:
         writer.is_dirty = True  # the loop still has this writer on its list
     if not writer.takes_frames:
         return writer.append_nowait(payload)  # raises, or copies
-    head, overhead = writer.frame_head(len(payload)), writer.frame_overhead
+    head, overhead = writer.frame_heads[len(payload)], writer.frame_overhead
     core = writer.core
     entry_id = core.last_add_pushed + 1
     core.last_add_pushed = entry_id

@@ -17,12 +17,12 @@ import trio
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.own_fragment import closed_by_writer
 from ledger.ensemble_sender import EnsembleSender
-from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
+from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, LedgerFenced
+from ledger.frame_heads import FrameHeads
 from ledger.frame_in_place import append_in_place
 from ledger.ledger_force import force
-from ledger.payload import ADD_START_BYTES, as_bytes, check_size
+from ledger.payload import ADD_START_BYTES, as_bytes
 from ledger.waiters import EntryWaiters, RoomWaiters
-from ledger.wire import v2
 from ledger.wire.messages import Buffer
 from ledger.write_loop import WriteLoop
 
@@ -53,7 +53,7 @@ class LedgerWriter(EnsembleSender):
         self.on_failed: Callable[[LedgerError], None] | None = None
         self._refuses = False
         self.frame_overhead = ADD_START_BYTES + self.digest.size
-        self._frame_heads: dict[int, bytes] = {}
+        self.frame_heads = FrameHeads(self.digest.size, self._key)
         self._send_at = 0
         self._waiters = EntryWaiters()
         self._room_waiters = RoomWaiters()
@@ -100,9 +100,7 @@ class LedgerWriter(EnsembleSender):
         ):
             raise trio.WouldBlock
         size = len(payload)
-        head = self._frame_heads.get(size)
-        if head is None:
-            head = self.frame_head(size)
+        head = self.frame_heads[size]
         core.last_add_pushed = entry_id
         self.length += size
         header, _ = self.digest.encode_entry(
@@ -131,15 +129,6 @@ class LedgerWriter(EnsembleSender):
     @property
     def takes_frames(self) -> bool:  # for `append_in_place`: as they are made
         return self.wire_version == 2 and self.has_room and not (self._refuses or self.error)
-
-    def frame_head(self, size: int) -> bytes:
-        check_size(size)
-        if len(self._frame_heads) > 4096:
-            self._frame_heads.clear()
-        length = 4 + 20 + 32 + self.digest.size + size
-        head = length.to_bytes(4, "big") + _ADD_HEADER + self._key
-        self._frame_heads[size] = head
-        return head
 
     async def wait_room(self) -> None:
         """Returns when the window has room again; raises the writer's error if it failed."""
@@ -248,7 +237,9 @@ class LedgerWriter(EnsembleSender):
         """Waits until all is confirmed, then fixes the end of the ledger for ever.
 
         Idempotent; after MetadataUnavailable it can be called again. Raises the writer's error
-        if it failed; LedgerFenced if another client closed or recovers the ledger.
+        if it failed; LedgerFenced if another client recovers the ledger, or closed it elsewhere.
+        Closed by another client where this writer would have, it is closed, be the writer fenced
+        or not: a bookie that says so late must not make the difference.
         """
         if self.is_closed:
             return self.metadata
@@ -256,21 +247,30 @@ class LedgerWriter(EnsembleSender):
             self._refuses = True  # nothing may come after what is flushed here
             try:
                 await self.flush()
-                if self.is_sync_deferred:
+                if self.is_sync_deferred and self.error is None:
                     await self.force()
             finally:
                 self._refuses = False
-            if self.error is not None:
+            if self.error is None:
+                end = self.core.last_add_confirmed
+                self._end(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {end}"))
+            elif not self._is_fenced_when_done:
                 raise self._failure()
             self._is_closing = True
-            end = self.core.last_add_confirmed
-            self._end(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {end}"))
         own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
         self.metadata = await self._loop.ledgers.update(
             self.ledger_id, lambda stored: closed_by_writer(stored, own, last, length)
         )
         self.is_closed = True
         return self.metadata
+
+    @property
+    def _is_fenced_when_done(self) -> bool:
+        """Fenced with nothing on its way: where the ledger ends, the metadata can still say."""
+        core = self.core
+        return (
+            isinstance(self.error, LedgerFenced) and core.last_add_confirmed == core.last_add_pushed
+        )
 
     def abandon(self) -> None:
         """Stops writing without closing the ledger: it stays open until somebody recovers it."""
@@ -295,6 +295,3 @@ class LedgerWriter(EnsembleSender):
             self.abandon()
         elif self._is_closing or not isinstance(self.error, LedgerClosed):
             await self.close()
-
-
-_ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS).to_bytes(4, "big")
