@@ -238,8 +238,9 @@ class LedgerWriter(EnsembleSender):
 
         Idempotent; after MetadataUnavailable it can be called again. Raises the writer's error
         if it failed; LedgerFenced if another client recovers the ledger, or closed it elsewhere.
-        Closed by another client where this writer would have, it is closed, be the writer fenced
-        or not: a bookie that says so late must not make the difference.
+        A fenced writer with nothing on its way closes it all the same where nobody recovers it, and
+        finds it closed where another client did so at the same end: a bookie that says "fenced"
+        late must not make the difference.
         """
         if self.is_closed:
             return self.metadata

@@ -6,6 +6,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -29,43 +31,47 @@ async def test_other_tasks_run_between_steps(autojump_clock: trio.testing.MockCl
     assert sorted(seen[:2]) == sorted(seen[2:4]) == sorted(seen[4:]) == ["a", "b"]
 
 
+class _Other:
+    """A thread that wants a short turn every half a millisecond."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._is_over = False
+
+    def _want_turns(self) -> None:
+        while not self._is_over:
+            time.sleep(0.0005)
+            self.turns += 1
+
+    @classmethod
+    @contextmanager
+    def beside(cls, switch_interval_s: float) -> Iterator[_Other]:
+        """`switch_interval_s`: after so long the interpreter is handed over to whoever asks."""
+        other, before = cls(), sys.getswitchinterval()
+        thread = threading.Thread(target=other._want_turns)
+        sys.setswitchinterval(switch_interval_s)
+        try:
+            thread.start()
+            yield other
+        finally:
+            other._is_over = True
+            sys.setswitchinterval(before)
+            thread.join()
+
+
 async def test_another_thread_is_not_locked_out() -> None:
     """With `trio.lowlevel.checkpoint` in its place the thread gets a few turns, if any."""
-    before, ends_at = sys.getswitchinterval(), time.perf_counter() + 10
-    turns = 0
-    is_over = False
-
-    def wait_for_turns() -> None:
-        nonlocal turns
-        while not is_over:
-            time.sleep(0.0005)
-            turns += 1
-
-    thread = threading.Thread(target=wait_for_turns)
-    sys.setswitchinterval(0.001)
-    try:
-        thread.start()
-        while turns < 200 and time.perf_counter() < ends_at:
+    ends_at = time.perf_counter() + 10
+    with _Other.beside(0.001) as other:
+        while other.turns < 200 and time.perf_counter() < ends_at:
             sum(range(5000))
             await give_way()
-    finally:
-        is_over = True
-        thread.join()
-        sys.setswitchinterval(before)
-    assert turns >= 200
+    assert other.turns >= 200
 
 
 async def test_a_thread_somebody_waits_for_is_let_in() -> None:
     """The loop is never idle, and lets go of the interpreter only for calls of the system that are
     over at once: without being let in the thread got a turn in some milliseconds, by luck."""
-    turns = 0
-    is_over = False
-
-    def wait_for_turns() -> None:
-        nonlocal turns
-        while not is_over:
-            time.sleep(0.0005)
-            turns += 1
 
     def busy_for(seconds: float) -> None:
         ends_at = time.perf_counter() + seconds
@@ -74,21 +80,13 @@ async def test_a_thread_somebody_waits_for_is_let_in() -> None:
             os.getppid()
             let_threads_in()
 
-    thread = threading.Thread(target=wait_for_turns)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    try:
-        thread.start()
+    with _Other.beside(1000) as other:
         for _ in range(200):
             with waiting_for_thread:
                 busy_for(0.005)
-        while_waited_for = turns
+        while_waited_for = other.turns
         busy_for(0.2)
-        by_itself = turns - while_waited_for
-    finally:
-        is_over = True
-        sys.setswitchinterval(before)
-        thread.join()
+        by_itself = other.turns - while_waited_for
     assert while_waited_for > 100
     assert by_itself <= 2, "nobody waits for a thread: none is let in"
 
