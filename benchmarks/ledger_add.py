@@ -13,7 +13,7 @@ from benchmarks.report import Measured
 from benchmarks.settings import Settings
 from ledger.client import LedgerClient
 from ledger.options import ClientOptions
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 
 _SAMPLE_EVERY = 64
 _FRAME_OVERHEAD_BYTES = 64

@@ -40,7 +40,7 @@ from ledger.wire.messages import AddRequest, Request, ResponseBody
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
-    from ledger.reader import LedgerReader
+    from ledger.reading.reader import LedgerReader
 
 _log = logging.getLogger(__name__)
 

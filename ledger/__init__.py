@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from ledger.core.copies import CopyFault, CopyState, CopyVerdict, LedgerReport
     from ledger.core.entry import DigestType, Entry
     from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
-    from ledger.entry_acks import BookieAck, EntryAcks, EntryReceipt
     from ledger.errors import (
         BookieUnavailable,
         DigestMismatch,
@@ -27,9 +26,10 @@ if TYPE_CHECKING:
         Unauthorized,
     )
     from ledger.options import ClientOptions
-    from ledger.reader import LedgerReader
+    from ledger.reading.reader import LedgerReader
     from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
-    from ledger.writer import LedgerWriter
+    from ledger.writing.receipts import BookieAck, EntryAcks, EntryReceipt
+    from ledger.writing.writer import LedgerWriter
 
 __all__ = [
     "BookieAck",
@@ -76,10 +76,10 @@ _HOMES = {
         "OperationTimeout RecoveryIncomplete Unauthorized"
     ),
     "ledger.options": "ClientOptions",
-    "ledger.reader": "LedgerReader",
-    "ledger.writer": "LedgerWriter",
+    "ledger.reading.reader": "LedgerReader",
+    "ledger.writing.writer": "LedgerWriter",
     "ledger.core.copies": "CopyFault CopyState CopyVerdict LedgerReport",
-    "ledger.entry_acks": "BookieAck EntryAcks EntryReceipt",
+    "ledger.writing.receipts": "BookieAck EntryAcks EntryReceipt",
     "ledger.verify": "ExpectedEntry verify_entry verify_ledger",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import trio
 
-from ledger.bookie_pool import BookiePool
+from ledger.connection.pool import BookiePool
 from ledger.errors import LedgerError, RemoteProtocolError, Status, error_of_status
 from ledger.wire.messages import GetBookieInfoRequest, GetBookieInfoResponse
 

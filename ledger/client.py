@@ -12,26 +12,26 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
-from ledger.bookie_addresses import BookieAddresses
-from ledger.bookie_pool import BookiePool
 from ledger.bookie_space import BookieSpace, ask_space
+from ledger.connection.addresses import BookieAddresses
+from ledger.connection.authentication import AuthProvider
+from ledger.connection.pool import BookiePool
 from ledger.core import placement
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
-from ledger.handshake import AuthProvider
 from ledger.metastore import ledgers_root, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.clients import Presence
 from ledger.metastore.layout import Layout, layout_of_uri
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
-from ledger.opener import Opener
 from ledger.options import ClientOptions
-from ledger.presence import Presence
-from ledger.reader import LedgerReader
+from ledger.reading.opener import Opener
+from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
-from ledger.write_loop import WriteLoop
-from ledger.writer import LedgerWriter
+from ledger.writing.send_loop import WriteLoop
+from ledger.writing.writer import LedgerWriter
 
 _CREATE_TRIES_MAX = 100
 RESERVED_TAG = "ledgerstream-reserved"
@@ -127,7 +127,7 @@ class LedgerClient:
     ) -> AsyncIterator[LedgerClient]:
         """A client of the cluster at `cluster`, e.g. "sqlite:///var/lib/cluster.db".
 
-        `auth` says who we are to bookies that ask (`ledger.handshake`).
+        `auth` says who we are to bookies that ask (`ledger.connection.authentication`).
 
         Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
         """

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from ledger.bookie_pool import BookiePool
+from ledger.connection.pool import BookiePool
 from ledger.core.copies import BadCopy, Copy, CopyState
 from ledger.core.entry import Digest
 from ledger.errors import (

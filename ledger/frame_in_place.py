@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ledger.payload import FRAME_ROOM_BYTES
 
 if TYPE_CHECKING:
-    from ledger.writer import LedgerWriter
+    from ledger.writing.writer import LedgerWriter
 
 
 def append_in_place(writer: LedgerWriter, room_and_payload: bytearray) -> int:

@@ -14,7 +14,7 @@ import trio
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
 from ledger.errors import InvalidArgument, LedgerError, NoSuchEntry, NoSuchLedger
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import Position
 from stream.core.records import Record, RecordBatch, decode

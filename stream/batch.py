@@ -19,7 +19,7 @@ from stream.core.position import Position
 from stream.errors import SequenceMismatch
 
 if TYPE_CHECKING:
-    from ledger.entry_acks import EntryAcks
+    from ledger.writing.receipts import EntryAcks
     from stream.open_segment import OpenSegment
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ import trio
 
 from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument, LedgerError
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream.core.position import LATEST, Position
 from stream.core.receipt import Receipt
 from stream.core.records import Record

@@ -22,7 +22,7 @@ from ledger.errors import (
     NoSuchLedger,
     RetryableError,
 )
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream.core.cursor_metadata import CursorMetadata
 from stream.core.metadata import StreamMetadata
 from stream.core.position import EARLIEST, Position, Start

@@ -16,7 +16,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchNode, RetryableError
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream.core.group_metadata import GroupMetadata
 from stream.errors import NoSuchStream
 from stream.group_store import GroupNode, GroupStore

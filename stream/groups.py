@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream.consumer import Consumer
 from stream.core.names import check_name, parse_partition
 from stream.core.position import Position, Start

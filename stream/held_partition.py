@@ -17,7 +17,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataConflict, NoSuchEntry, NoSuchLedger, RetryableError
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream.core.cursor_metadata import CursorMetadata
 from stream.core.metadata import StreamMetadata
 from stream.core.position import BEGINNING, Position, Start

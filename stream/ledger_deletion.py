@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedger
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 from stream.core.metadata import StreamMetadata
 from stream.store import StreamStore
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream.core.merge import NO_WATERMARK, Span
 from stream.core.position import Position
 from stream.core.records import Record, RecordBatch

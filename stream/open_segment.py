@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from stream.core.entry_format import read_header
 from stream.core.metadata import SegmentEnd
 from stream.core.producers import SegmentTally

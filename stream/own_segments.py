@@ -21,7 +21,7 @@ from ledger.errors import (
     NotEnoughBookies,
     RetryableError,
 )
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from stream.core.metadata import ProducerState, SegmentEnd, StreamMetadata
 from stream.core.ownership import EndLedger, MakeLedger, Succession
 from stream.core.policy import NamespaceMetadata

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from ledger.errors import InvalidArgument, LedgerError
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream import partitions as partitioning
 from stream.batch import Ticket
 from stream.core.entry_encoder import Headers

@@ -14,7 +14,7 @@ from functools import partial
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 from stream.core.entry_format import FLAG_EVENT_TIMES, EntryHeader, read_header
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import (

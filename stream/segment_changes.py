@@ -13,7 +13,7 @@ import math
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError, LedgerFenced, RetryableError
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from stream.core.ownership import Succession
 from stream.core.policy import NamespaceMetadata, should_prepare, should_roll
 from stream.errors import HandedOver, NoSuchStream, TakenOver

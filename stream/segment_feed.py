@@ -17,9 +17,9 @@ import trio
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
 from ledger.errors import FinalError, LedgerClosed, MetadataUnavailable, NoSuchEntry, NoSuchLedger
-from ledger.read_ahead import EntryRange
-from ledger.reader import LedgerReader
-from ledger.tail import Tail
+from ledger.reading.read_ahead import EntryRange
+from ledger.reading.reader import LedgerReader
+from ledger.reading.tail import Tail
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import Position
 from stream.core.records import RecordBatch, decode

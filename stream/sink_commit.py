@@ -25,7 +25,7 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 from stream.core.contention import conflict_pause_s, is_given_up
 from stream.core.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata import SegmentEnd, StreamMetadata

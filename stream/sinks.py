@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import Check, Delete
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 from stream.core.sinks import SinkLedger as SinkLedger
 from stream.core.sinks import SinkTag, check_batch
 from stream.errors import NoSuchStream

@@ -23,9 +23,9 @@ from ledger.errors import (
     MetadataUnavailable,
     NoSuchLedger,
 )
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 from ledger.runtime.drive import drive
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from stream.core.entry_format import read_header
 from stream.core.metadata import SegmentEnd, StreamMetadata
 from stream.core.ownership import (

@@ -14,7 +14,7 @@ from typing import Literal, overload
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from stream import conditional
 from stream.batch import CONDITIONAL, Ticket
 from stream.core.entry_encoder import Headers

@@ -15,7 +15,7 @@ from connectors.spark.options import Positions, Selection
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 from stream.core.metadata import StreamMetadata
 from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start
 from stream.core.stream_patterns import StreamPatterns

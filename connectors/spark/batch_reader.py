@@ -35,7 +35,7 @@ from connectors.spark.schema import arrow_schema
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchEntry, NoSuchLedger
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 from stream.core.position import NUMBER_MAX, FromSequence, FromTime, Start
 
 if TYPE_CHECKING:

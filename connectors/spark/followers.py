@@ -21,7 +21,7 @@ from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.metadata_format import decode_stream
 from stream.errors import IsPartitioned

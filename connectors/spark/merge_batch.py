@@ -20,8 +20,8 @@ from connectors.spark.task_ledgers import LedgerFacts, SinkBatch, TaskLedger, ma
 from connectors.spark.write_routes import Target
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from ledger.reader import LedgerReader
-from ledger.writer import LedgerWriter
+from ledger.reading.reader import LedgerReader
+from ledger.writing.writer import LedgerWriter
 from stream.core.compression import Compression
 from stream.core.entry_format import BODY_BYTES_MAX
 from stream.core.policy import NamespaceMetadata

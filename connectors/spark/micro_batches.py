@@ -25,7 +25,7 @@ from connectors.spark.options import Positions, Selection
 from connectors.spark.shares import Span, admitted
 from connectors.spark.stream_places import StreamPlaces
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.stream_places import StreamPlaces
-from stream.at_once import for_each
+from ledger.runtime.concurrency import for_each
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ledger.client import LedgerClient
 from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 from stream.core.entry_format import read_header
 from stream.core.metadata import Segment, StreamMetadata
 from stream.core.position import Position

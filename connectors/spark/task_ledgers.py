@@ -23,7 +23,7 @@ from ledger.core.entry import DigestType
 from ledger.errors import LedgerError
 from ledger.payload import FRAME_ROOM_BYTES
 from ledger.wire.messages import Buffer
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from stream.core.entry_format import read_header
 from stream.core.metadata import SegmentEnd
 from stream.core.policy import NamespaceMetadata

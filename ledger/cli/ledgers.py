@@ -27,7 +27,7 @@ from ledger.core.entry import DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import NoSuchLedger
 from ledger.payload import ENTRY_PAYLOAD_BYTES_MAX
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 
 app = App(name="ledger", help="The layer below streams.")
 

@@ -1,4 +1,4 @@
-"""Who must acknowledge what, and how far a ledger is confirmed. The shell is `ledger.writer`.
+"""Who must acknowledge what, and how far a ledger is confirmed. The shell is `ledger.writing.writer`.
 
 Hot core: methods and plain ints, nothing per entry. Instead of counting acks per entry it
 keeps, for each bookie, the entry up to which *all* of its entries are acknowledged; the last
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ledger.core.entry_acks import AckLog, WatchedEntry
 from ledger.core.quorum import check_sizes, stripe_step, write_set
+from ledger.core.receipts import AckLog, WatchedEntry
 from ledger.errors import RemoteProtocolError
 
 Marks = tuple[tuple[int, ...], ...]

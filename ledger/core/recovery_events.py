@@ -1,6 +1,6 @@
 """What recovery asks of the world, and what the world answers.
 
-Plain values between `ledger.core.recovery`, which decides, and `ledger.opener`, which does.
+Plain values between `ledger.core.recovery`, which decides, and `ledger.reading.opener`, which does.
 `attempt` counts restarts after a conflict: answers to an older attempt mean nothing.
 """
 

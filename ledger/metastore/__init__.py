@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from ledger.errors import InvalidArgument
 from ledger.metastore.base import MetadataStore
-from ledger.metastore.zookeeper_address import is_zookeeper, parse_address
+from ledger.metastore.zookeeper.address import is_zookeeper, parse_address
 
 __all__ = ["MetadataStore", "ledgers_root", "open_store"]
 
@@ -34,19 +34,19 @@ async def open_store(uri: str, *, session_timeout_ms: int = 5000) -> AsyncIterat
         if rest.strip("/"):
             raise InvalidArgument(f"cluster address {uri!r}: memory: takes nothing after it")
         from ledger.metastore.memory import MemoryStore, MemoryTree
-        from ledger.metastore.sqlite import wall_clock_ms
+        from ledger.metastore.sqlite.store import wall_clock_ms
 
         async with MemoryStore(MemoryTree(), wall_clock_ms) as in_memory:
             yield in_memory
     elif scheme == "sqlite":
-        from ledger.metastore.sqlite import open_sqlite
+        from ledger.metastore.sqlite.store import open_sqlite
 
         path = sqlite_path(uri)
         async with open_sqlite(path, session_timeout_ms=session_timeout_ms) as on_disk:
             yield on_disk
     elif is_zookeeper(uri):
         try:
-            from ledger.metastore.zookeeper import open_zookeeper
+            from ledger.metastore.zookeeper.store import open_zookeeper
         except ModuleNotFoundError as error:
             if error.name != "kazoo":
                 raise

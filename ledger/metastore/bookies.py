@@ -26,8 +26,8 @@ from ledger.metastore.base import ANY_VERSION, MetadataStore
 from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
 from ledger.metastore.layout import Layout, decode_layout, encode_layout
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
-from ledger.metastore.tasks import open_background
 from ledger.proto.data_formats_pb2 import BookieServiceInfoFormat
+from ledger.runtime.background import open_background
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Requests and responses between client and bookie, free of wire version.
 
 The codecs `v2` and `v3` translate these to bytes and back. The add path does not use
-these objects per entry (see `bookie.core.adds`, `ledger.writer`); everything else does.
+these objects per entry (see `bookie.core.adds`, `ledger.writing.writer`); everything else does.
 Source of the fields: Apache BookKeeper's `BookieProtocol` and `BookkeeperProtocol.proto`.
 """
 

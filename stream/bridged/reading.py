@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple
 
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from ledger.runtime.bridge import Wake
 from stream.bridged.prefetch import Prefetch
 from stream.core.position import Position

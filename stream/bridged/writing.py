@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from ledger.errors import LedgerError
-from ledger.metastore.tasks import open_background
+from ledger.runtime.background import open_background
 from ledger.runtime.bridge import Wake
 from stream.batch import Ticket
 from stream.bridged.appends import Appends, Lane, PendingRecord, Post

@@ -17,7 +17,7 @@ from bookie.storage.settings import StorageOptions
 from bookie.testing.network import SimNetwork
 from bookie.testing.scheduler import Simulation, run_simulated
 from bookie.testing.transport import SimTransport
-from ledger.bookie_connection import BookieConnection
+from ledger.connection.connection import BookieConnection
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, Buffer, Request, RequestBody, ResponseBody

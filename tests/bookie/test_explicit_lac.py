@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from bookie.lac_linger import LINGER_S
-from ledger.bookie_connection import BookieConnection
+from ledger.connection.connection import BookieConnection
 from ledger.core.entry import Digest, DigestType
 from ledger.errors import Status
 from ledger.wire.messages import (

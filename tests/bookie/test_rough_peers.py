@@ -16,7 +16,7 @@ from bookie.connection import Connection
 from bookie.disk_reads import Unbounded
 from bookie.late_answers import Asker
 from bookie.reads import Reads
-from ledger.bookie_connection import BookieConnection
+from ledger.connection.connection import BookieConnection
 from ledger.errors import OperationTimeout, Status
 from ledger.runtime.network import TcpNetwork, TcpTransport
 from ledger.wire import v2, v3

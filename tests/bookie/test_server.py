@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledger.bookie_connection import BookieConnection
+from ledger.connection.connection import BookieConnection
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.errors import Status
 from ledger.runtime.network import TcpNetwork

@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from ledger.bookie_pool import BookiePool
+from ledger.connection.pool import BookiePool
 from ledger.core.entry import HEADER_BYTES, Digest, DigestType
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set

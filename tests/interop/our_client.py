@@ -11,8 +11,8 @@ import trio
 
 from ledger.core.entry import DigestType
 from ledger.options import ClientOptions
-from ledger.reader import LedgerReader
-from ledger.writer import LedgerWriter
+from ledger.reading.reader import LedgerReader
+from ledger.writing.writer import LedgerWriter
 from tests.interop.java_client import JavaClient, payload
 from tests.interop.patience import CONNECT_TIMEOUT_S, PATIENCE_S, REQUEST_TIMEOUT_S
 

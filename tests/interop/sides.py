@@ -19,7 +19,7 @@ from ledger.errors import LedgerError
 from ledger.metastore.base import ANY_VERSION, Change, MetadataStore, Node
 from ledger.options import ClientOptions
 from ledger.runtime.network import TcpNetwork
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from tests.interop.java_client import payload
 from tests.interop.our_client import PATIENT
 from tests.interop.story import End, WriterSaw

@@ -17,7 +17,7 @@ from ledger.client import LedgerClient
 from ledger.core.entry import Digest, DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata
 from ledger.errors import LedgerClosed, LedgerError, LedgerFenced
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from tests.interop.apache_bookie import AutoRecovery
 from tests.interop.conftest import OUR_BOOKIES, GetVm
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload

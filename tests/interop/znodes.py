@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from ledger.metastore.zookeeper_address import parse_address
+from ledger.metastore.zookeeper.address import parse_address
 from tests.interop.patience import PATIENCE_S, SESSION_TIMEOUT_MS
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ledger.bookie_pool import BookiePool, Outcome
-from ledger.calls import OnAnswer
+from ledger.connection.pending_calls import OnAnswer
+from ledger.connection.pool import BookiePool, Outcome
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.quorum import write_set
@@ -23,8 +23,8 @@ from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
-from ledger.opener import Opener
 from ledger.options import ClientOptions
+from ledger.reading.opener import Opener
 from ledger.wire.messages import (
     AddRequest,
     AddResponse,

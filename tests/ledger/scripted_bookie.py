@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import trio
 
 from ledger.client import LedgerClient
+from ledger.connection.authentication import AuthProvider
 from ledger.errors import RemoteProtocolError, Status
-from ledger.handshake import AuthProvider
 from ledger.metastore.bookies import BookieInfo, encode_info
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.options import ClientOptions

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import add_frames
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddRequest, Buffer
+from ledger.writing import frames as add_frames
 
 DIGEST = Digest(DigestType.CRC32C)
 KEY = master_key(b"")

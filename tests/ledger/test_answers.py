@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.answers import Answers
-from ledger.calls import WRITER_TXN_ID, Calls
+from ledger.connection.pending_calls import WRITER_TXN_ID, Calls
+from ledger.connection.responses import Answers
 from ledger.errors import LedgerError, Status
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from ledger.bookie_addresses import TOLD_S, BookieAddresses
+from ledger.connection.addresses import TOLD_S, BookieAddresses
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from ledger.metastore.memory import MemoryStore, MemoryTree
 

@@ -24,7 +24,7 @@ from ledger.errors import (
 )
 from ledger.metastore.bookies import BookieInfo, encode_info
 from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
 from tests.real_cluster import SMALL, real_cluster
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from ledger.connection.authentication import AUTH_DISABLED_PLUGIN
 from ledger.errors import RetryableError, Status, Unauthorized
-from ledger.handshake import AUTH_DISABLED_PLUGIN
 from ledger.wire.messages import AuthRequest, AuthResponse, Request, ResponseBody
 from tests.ledger.scripted_bookie import Hangup, ScriptedCluster, scripted_cluster
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from bookie.testing import CrashKind, SimCluster, simulate
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 
 
 async def idle_writers(cluster: SimCluster, writers: list[LedgerWriter]) -> str:

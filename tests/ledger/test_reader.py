@@ -22,7 +22,7 @@ from ledger.errors import (
     UnknownLedgerState,
 )
 from ledger.options import ClientOptions
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 from ledger.wire.messages import BatchReadRequest, ReadRequest
 from tests.ledger.bookie_double import PASSWORD, World, make_world
 

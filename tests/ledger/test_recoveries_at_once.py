@@ -12,7 +12,7 @@ from ledger.core.metadata import LedgerState
 from ledger.core.metadata_format import decode
 from ledger.metastore.base import ANY_VERSION
 from ledger.metastore.memory import MemoryStore
-from ledger.opener import RECOVERIES_MAX
+from ledger.reading.opener import RECOVERIES_MAX
 from ledger.runtime.network import TcpNetwork
 from tests.real_cluster import SMALL, now_ms, real_cluster
 

@@ -10,7 +10,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, OperationTimeout, RetryableError
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 from ledger.wire.messages import ReadRequest, Request
 from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
 from tests.task_count import TaskCount

@@ -14,8 +14,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.bookie_pool import BookiePool
 from ledger.client import LedgerClient
+from ledger.connection.pool import BookiePool
 from ledger.core.copies import BadCopy, Copy, CopyState, LedgerReport, judge
 from ledger.core.entry import Digest, DigestType, Entry
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from ledger.waiters import EntryWaiters
+from ledger.writing.waiters import EntryWaiters
 
 
 async def test_only_what_is_reached_is_woken() -> None:

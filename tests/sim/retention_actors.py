@@ -18,7 +18,7 @@ from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.metadata_format import encode
 from ledger.errors import BookieUnavailable, LedgerError, MetadataUnavailable, NoSuchLedger
 from ledger.metastore.base import Create, MetadataStore
-from ledger.reader import LedgerReader
+from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Listener, Transport
 from stream.core.metadata import Segment, SegmentEnd
 from stream.core.ownership import EndLedger, MakeLedger, Succession

@@ -22,7 +22,7 @@ from bookie.testing.disk import SimDisk
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NotEnoughBookies, RetryableError
 from ledger.options import ClientOptions
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 
 IMPATIENT = ClientOptions(add_timeout_s=2.0, read_timeout_s=2.0, ensemble_change_timeout_s=3.0)
 CAPACITY = 4096 * KIB

@@ -14,7 +14,7 @@ from ledger.client import LedgerClient
 from ledger.errors import Status
 from ledger.metastore.bookies import BookieRegistry
 from ledger.wire.messages import ReadRequest
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 from tests.sim.dying_starts import die_in
 
 _OPERATIONS_MAX = 500

@@ -16,7 +16,7 @@ import trio
 from bookie.config import BookieConfig
 from bookie.testing import SimCluster, Simulation, run_simulated, simulate, small_config
 from ledger.options import ClientOptions
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 
 KIB = 1024
 SLOW_FACTOR = 100.0

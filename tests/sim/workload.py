@@ -20,8 +20,8 @@ from ledger.client import LedgerClient
 from ledger.core.entry import DigestType, Entry
 from ledger.errors import LedgerError
 from ledger.options import ClientOptions
-from ledger.reader import LedgerReader
-from ledger.writer import LedgerWriter
+from ledger.reading.reader import LedgerReader
+from ledger.writing.writer import LedgerWriter
 from tests.sim.model import LedgerHistory, Model, payload_of
 from tests.sim.stream_workload import Actor, StreamWorkload
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ledger.metastore.sqlite_connection import mapped
+from ledger.metastore.sqlite.connection import mapped
 from tests.spark.deeds import Deed, deed_of, random_kill, table
 from tests.spark.driver import Driver
 from tests.spark.hosts import event_log, speculative_tasks

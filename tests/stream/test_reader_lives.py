@@ -12,7 +12,7 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.options import ClientOptions
-from ledger.read_ahead import EntryRange, _Span
+from ledger.reading.read_ahead import EntryRange, _Span
 from stream import LATEST, FromTime, Namespace, NoSuchStream, OnTruncated, Position, Truncated
 from stream.core.entry_encoder import encode
 

@@ -11,9 +11,9 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosed
-from ledger.lac_poll import LacPoll
 from ledger.options import ClientOptions
-from ledger.replica_call import ReplicaCall
+from ledger.reading.last_confirmed import LacPoll
+from ledger.reading.replica_call import ReplicaCall
 from stream import EARLIEST, LATEST, Namespace, NoSuchStream, StreamReader, StreamWriter
 from stream import segment_feed as segment_feed_module
 from stream.core.records import decode

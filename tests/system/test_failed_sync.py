@@ -11,7 +11,7 @@ import trio
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.options import ClientOptions
-from ledger.writer import LedgerWriter
+from ledger.writing.writer import LedgerWriter
 
 # The system calls fail, not our code: from the moment a file is there.
 _PROCESS = """

@@ -20,8 +20,8 @@ from bookie.storage.reserve import RESERVE_FILE
 from ledger.client import LedgerClient
 from ledger.errors import NotEnoughBookies, RetryableError
 from ledger.options import ClientOptions
-from ledger.reader import LedgerReader
-from ledger.writer import LedgerWriter
+from ledger.reading.reader import LedgerReader
+from ledger.writing.writer import LedgerWriter
 
 _CONFIG = """
 metadata_uri = "sqlite://{0}/cluster.db"

@@ -7,9 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.core import entry_acks
+from ledger.core import receipts
 from ledger.core.append import AppendCore
-from ledger.core.entry_acks import AckLog, WatchedEntry
+from ledger.core.receipts import AckLog, WatchedEntry
 
 SIZES = [(3, 3, 2), (1, 1, 1), (4, 2, 2), (5, 3, 2), (3, 3, 3)]
 
@@ -137,12 +137,12 @@ def test_nothing_is_kept_of_entries_nobody_asked_about() -> None:
 def test_what_is_watched_is_bounded() -> None:
     log = AckLog()
     first = log.watch(0, (0, 1), {}, -1)
-    for entry in range(1, entry_acks.WATCHED_MAX + 1):
+    for entry in range(1, receipts.WATCHED_MAX + 1):
         log.watch(entry, (0, 1), {}, -1)
-    assert len(log.entries) == entry_acks.WATCHED_MAX
+    assert len(log.entries) == receipts.WATCHED_MAX
     assert 0 not in log.entries
     log.forget(first)  # somebody asks for the one that was given up
-    assert len(log.entries) == entry_acks.WATCHED_MAX
+    assert len(log.entries) == receipts.WATCHED_MAX
 
 
 def test_told_when_something_changed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.core.second_chances import PAUSE_S_MAX, SecondChances
+from ledger.core.bookie_backoff import PAUSE_S_MAX, SecondChances
 
 
 def _changes(chances: SecondChances, holds_s: float, until_s: float) -> int:

@@ -12,7 +12,7 @@ import pytest
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
-from ledger.metastore.sqlite import open_sqlite, wall_clock_ms
+from ledger.metastore.sqlite.store import open_sqlite, wall_clock_ms
 from tests.zookeeper import RunningZooKeeper
 
 OpenSession = Callable[[], AbstractAsyncContextManager[MetadataStore]]

@@ -14,7 +14,7 @@ import trio
 
 from ledger.errors import MetadataConflict, NodeExists
 from ledger.metastore.base import MetadataStore
-from ledger.metastore.sqlite import open_sqlite
+from ledger.metastore.sqlite.store import open_sqlite
 
 
 def say(text: object) -> None:

@@ -18,9 +18,9 @@ from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
 from ledger.metastore import open_store, sqlite_path
 from ledger.metastore.base import Create
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
-from ledger.metastore.processes import ProcessIdentity, identity_of, is_gone
-from ledger.metastore.sqlite import open_sqlite
-from ledger.metastore.sqlite_file import SqliteFile
+from ledger.metastore.sqlite.liveness import ProcessIdentity, identity_of, is_gone
+from ledger.metastore.sqlite.store import open_sqlite
+from ledger.metastore.sqlite.tree import SqliteFile
 
 
 async def refused(path: Path) -> str:
@@ -96,7 +96,7 @@ def test_a_file_that_may_not_be_written_is_refused() -> None:
     # Root may write everything, so it becomes somebody else, in a directory that one can see.
     script = (
         "import os, sys, trio\n"
-        "from ledger.metastore.sqlite import open_sqlite\n"
+        "from ledger.metastore.sqlite.store import open_sqlite\n"
         "async def main():\n"
         "    async with open_sqlite(sys.argv[1]): pass\n"
         "trio.run(main)\n"  # as its owner; this also imports all that is needed
@@ -121,7 +121,7 @@ def test_a_file_that_may_not_be_written_is_refused() -> None:
 async def test_a_lock_held_too_long_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledger.metastore.sqlite_file.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("ledger.metastore.sqlite.tree.BUSY_TIMEOUT_S", 0.05)
     file = tmp_path / "c.db"
     async with open_sqlite(str(file)) as store:
         other = sqlite3.connect(file, isolation_level=None)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ledger.metastore import sqlite_file
-from ledger.metastore.processes import identity_of
-from ledger.metastore.sqlite_connection import connect
-from ledger.metastore.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
+from ledger.metastore.sqlite import tree
+from ledger.metastore.sqlite.connection import connect
+from ledger.metastore.sqlite.liveness import identity_of
+from ledger.metastore.sqlite.tree import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
 
 
 class Overtaken:
@@ -52,7 +52,7 @@ class Overtaken:
 def test_a_file_that_is_being_made_is_not_taken_for_anothers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "connect", Overtaken)
+    monkeypatch.setattr(tree, "connect", Overtaken)
     SqliteFile(
         str(tmp_path / "cluster.db"),
         session_timeout_ms=5000,

@@ -12,9 +12,9 @@ import trio.testing
 
 from ledger.errors import MetadataConflict, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore.base import Create, Put
-from ledger.metastore.sqlite import SqliteStore, open_sqlite
-from ledger.metastore.sqlite_lane import TOGETHER_MAX, Lane, Work
-from ledger.metastore.tasks import open_background
+from ledger.metastore.sqlite.batching import TOGETHER_MAX, Lane, Work
+from ledger.metastore.sqlite.store import SqliteStore, open_sqlite
+from ledger.runtime.background import open_background
 
 
 class Disk:

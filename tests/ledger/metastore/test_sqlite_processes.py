@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from ledger.metastore.base import MetadataStore
-from ledger.metastore.sqlite import open_sqlite
+from ledger.metastore.sqlite.store import open_sqlite
 
 pytestmark = pytest.mark.system
 

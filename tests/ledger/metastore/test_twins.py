@@ -11,8 +11,8 @@ import pytest
 from ledger.errors import LedgerError
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.memory import MemoryTree, _Session
-from ledger.metastore.processes import identity_of
-from ledger.metastore.sqlite_file import SqliteFile
+from ledger.metastore.sqlite.liveness import identity_of
+from ledger.metastore.sqlite.tree import SqliteFile
 
 PATHS = ("/a", "/a/b", "/a/b/c", "/a/d", "/e", "/e/f", "/e/f/g")
 NOW_MS = 5

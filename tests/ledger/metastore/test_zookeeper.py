@@ -24,10 +24,10 @@ from ledger.errors import (
     NoSuchNode,
     Unauthorized,
 )
-from ledger.metastore import zookeeper_changes, zookeeper_link
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Put
-from ledger.metastore.zookeeper import ZooKeeperStore, open_zookeeper
-from ledger.metastore.zookeeper_address import parse_address
+from ledger.metastore.zookeeper import session, transactions
+from ledger.metastore.zookeeper.address import parse_address
+from ledger.metastore.zookeeper.store import ZooKeeperStore, open_zookeeper
 from tests.zookeeper import RunningZooKeeper
 
 pytestmark = pytest.mark.zookeeper
@@ -218,7 +218,7 @@ async def test_creators_and_removers_of_the_same_parents_do_not_hurt_each_other(
 async def test_parents_that_never_stay_end_in_an_error(
     zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_changes, "TRIES_MAX", 0)
+    monkeypatch.setattr(transactions, "TRIES_MAX", 0)
     async with open_zookeeper(zookeeper_uri) as store:
         with pytest.raises(MetadataConflict, match="made and removed its parents"):
             await store.create("/a/b", b"")
@@ -319,7 +319,7 @@ async def test_a_store_has_one_thread_which_ends_with_it(zookeeper_uri: str) -> 
 async def test_more_calls_than_may_be_in_flight_wait_their_turn(
     zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_link, "IN_FLIGHT_MAX", 10)
+    monkeypatch.setattr(session, "IN_FLIGHT_MAX", 10)
     most = 0
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         await store.create("/a", b"")
@@ -373,7 +373,7 @@ async def test_cancelled_calls_harm_nothing(zookeeper_uri: str) -> None:
             with pytest.raises(NodeExists):
                 await store.create("/n", b"")
         assert not store._link._in_flight
-        assert store._link._slots.value == zookeeper_link.IN_FLIGHT_MAX
+        assert store._link._slots.value == session.IN_FLIGHT_MAX
 
 
 async def test_closing_wakes_whoever_waits(zookeeper_uri: str) -> None:

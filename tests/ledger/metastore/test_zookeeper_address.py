@@ -8,7 +8,7 @@ import pytest
 
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root, open_store
-from ledger.metastore.zookeeper_address import parse_address
+from ledger.metastore.zookeeper.address import parse_address
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_other_drivers_keep_ledgers_where_apache_does() -> None:
 
 async def test_without_kazoo_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*sys.modules]:
-        if name.startswith("ledger.metastore.zookeeper") or name.partition(".")[0] == "kazoo":
+        if name.startswith("ledger.metastore.zookeeper.store") or name.partition(".")[0] == "kazoo":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(InvalidArgument, match=r"pip install 'ledgerstream\[zookeeper\]'"):

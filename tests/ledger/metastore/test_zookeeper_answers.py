@@ -15,10 +15,10 @@ from kazoo.exceptions import ConnectionLoss
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore import open_store
 from ledger.metastore.base import Create
-from ledger.metastore.zookeeper import open_zookeeper
-from ledger.metastore.zookeeper_ephemerals import Ephemerals
-from ledger.metastore.zookeeper_errors import OutcomeUnknown
-from ledger.presence import Presence
+from ledger.metastore.clients import Presence
+from ledger.metastore.zookeeper.ephemerals import Ephemerals
+from ledger.metastore.zookeeper.errors import OutcomeUnknown
+from ledger.metastore.zookeeper.store import open_zookeeper
 from tests.zookeeper import RunningZooKeeper
 
 from .proxy import Proxy, open_proxy

@@ -14,7 +14,7 @@ from ledger.errors import MetadataUnavailable
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
-from ledger.metastore.zookeeper import ZooKeeperStore, open_zookeeper
+from ledger.metastore.zookeeper.store import ZooKeeperStore, open_zookeeper
 from tests.zookeeper import RunningZooKeeper
 
 from .proxy import open_proxy

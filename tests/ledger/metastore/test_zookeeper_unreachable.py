@@ -12,7 +12,7 @@ import trio.testing
 
 from ledger.errors import MetadataUnavailable
 from ledger.metastore import open_store
-from ledger.metastore.zookeeper import open_zookeeper
+from ledger.metastore.zookeeper.store import open_zookeeper
 from tests.zookeeper import RunningZooKeeper
 
 from .zookeeper_steps import LONG_MS, PATIENCE_S

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import MetadataStore, Node
-from ledger.metastore.zookeeper import ZooKeeperStore
+from ledger.metastore.zookeeper.store import ZooKeeperStore
 from tests.zookeeper import RunningZooKeeper
 
 SHORT_MS = 2000

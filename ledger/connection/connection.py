@@ -1,0 +1,317 @@
+"""One connection to one bookie: its beginning and end, outbox and inbox.
+
+Sends whatever has gathered in one piece; takes a whole chunk of answers at a time
+(`ledger.connection.responses`). Adds go through `send_adds` and come back to an `AckSink` as runs of
+entries; everything else is a `call`: one request, one answer. Nothing is sent before the bookie
+knows who we are, if it asks. Nothing is retried here: whoever asked decides.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from ledger.connection.authentication import AuthProvider, authenticate
+from ledger.connection.pending_calls import Calls, OnAnswer
+from ledger.connection.responses import AckSink, Answers
+from ledger.errors import (
+    BookieUnavailable,
+    LedgerError,
+    OperationTimeout,
+    Unauthorized,
+)
+from ledger.runtime.network import Network, Transport
+from ledger.wire.connection import ReceiveBuffer
+from ledger.wire.messages import Buffer, RequestBody, ResponseBody
+
+_JOINED_PIECE_BYTES_MAX = 16 * 1024
+_JOINED_BYTES_MAX = 128 * 1024
+_POSTED_CALLS_MAX = 10_000
+
+Resolve = Callable[[str], Awaitable[tuple[str, int]]]
+"""Host and port of a bookie id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    sends: int
+    receives: int
+    bytes_sent: int
+    bytes_received: int
+    outbox_bytes: int
+    calls_waiting: int
+
+
+class BookieConnection:
+    """Lives from `run` until the first failure or `close`; never reused after that.
+
+    Args:
+        bookie: id, for messages.
+        version: 2 or 3.
+        outbox_bytes_max: more waiting bytes than this mean the bookie cannot keep up; the
+            connection is given up, so that a slow bookie never costs unbounded memory.
+        auth: says who we are, right after connecting; None: nothing is said.
+    """
+
+    def __init__(
+        self,
+        bookie: str,
+        version: int,
+        *,
+        outbox_bytes_max: int,
+        auth: AuthProvider | None = None,
+    ) -> None:
+        self.bookie = bookie
+        self.version = version
+        self.outbox_bytes_max = outbox_bytes_max
+        self.error: LedgerError | None = None
+        self.was_connected = False
+        self._transport: Transport | None = None
+        self._outbox: deque[Buffer] = deque()
+        self._outbox_bytes = 0
+        self._sender: trio.lowlevel.Task | None = None
+        self._auth = auth
+        self._calls = Calls(version)
+        self._answers = Answers(bookie, self._calls)
+        self.sinks: dict[int, AckSink] = self._answers.sinks
+        self._settled = trio.Event()
+        self._scope = trio.CancelScope()
+        self._sends = self._receives = self._bytes_sent = self._bytes_received = 0
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that came in so far: who waited and got no answer sees whether the peer lives."""
+        return self._bytes_received
+
+    async def wait_connected(self) -> None:
+        """Returns once requests can be sent; raises BookieUnavailable if that failed."""
+        await self._settled.wait()
+        if self.error is not None:
+            raise lost(self.error)
+
+    # ---- sending
+
+    def send_adds(self, frames: Buffer) -> None:
+        """Queues whole ADD frames; the answers go to `sinks[ledger id]`."""
+        self._send(frames)
+
+    def _send(self, data: Buffer) -> None:
+        if self.error is not None:
+            return  # the sinks were told, calls were failed
+        if self._transport is not None and not self._outbox:
+            try:
+                sent = self._transport.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._fail(BookieUnavailable(f"connection to bookie {self.bookie} broke: {error}"))
+                return
+            self._sends += 1
+            self._bytes_sent += sent
+            if sent == len(data):
+                return
+            self._outbox.append(memoryview(data)[sent:])
+            self._outbox_bytes += len(data) - sent
+        else:
+            self._outbox.append(data)
+            self._outbox_bytes += len(data)
+        if self._outbox_bytes > self.outbox_bytes_max and self._outbox_bytes > (
+            # What writers hold unconfirmed is bounded by their windows, and no excess.
+            self.outbox_bytes_max + sum(sink.bytes_pending for sink in self.sinks.values())
+        ):
+            self._fail(
+                BookieUnavailable(
+                    f"bookie {self.bookie} does not keep up: {self._outbox_bytes} bytes wait to "
+                    f"be sent, allowed are {self.outbox_bytes_max}"
+                )
+            )
+            return
+        if self._sender is not None:
+            task, self._sender = self._sender, None
+            trio.lowlevel.reschedule(task)
+
+    async def _run_sender(self, transport: Transport) -> None:
+        outbox = self._outbox
+        while True:
+            if not outbox:
+                self._sender = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_sender)
+                continue
+            await transport.wait_writable()
+            while outbox:
+                if len(outbox) > 1 and len(outbox[0]) < _JOINED_PIECE_BYTES_MAX:
+                    self._join_outbox()
+                data = outbox[0]
+                try:
+                    sent = transport.send(data)
+                except BlockingIOError:
+                    break
+                self._sends += 1
+                self._bytes_sent += sent
+                self._outbox_bytes -= sent
+                if sent < len(data):
+                    outbox[0] = memoryview(data)[sent:]
+                    break
+                outbox.popleft()
+
+    def _stop_sender(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._sender = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _join_outbox(self) -> None:
+        """Small pieces at the front become one; large ones are never copied again."""
+        pieces: list[Buffer] = []
+        size = 0
+        outbox = self._outbox
+        while outbox and len(outbox[0]) < _JOINED_PIECE_BYTES_MAX and size < _JOINED_BYTES_MAX:
+            pieces.append(outbox.popleft())
+            size += len(pieces[-1])
+        outbox.appendleft(b"".join(pieces))
+
+    # ---- calls
+
+    async def call(self, body: RequestBody, timeout_s: float) -> ResponseBody:
+        """Sends one request and waits for its answer.
+
+        Raises BookieUnavailable if the connection is or gets lost, OperationTimeout after
+        `timeout_s` seconds: then the request may or may not have been carried out.
+        """
+        if self.error is not None:
+            raise lost(self.error)
+        call, data = self._calls.begin(body)
+        self._send(data)
+        if self.error is not None:
+            raise BookieUnavailable(str(self.error))
+        received = self._bytes_received
+        with trio.move_on_after(timeout_s):
+            return await self._calls.wait(call)
+        if self._bytes_received == received:
+            # Not a byte in all that time: the peer is gone and nobody told us.
+            self.close(BookieUnavailable(f"bookie {self.bookie} is silent for {timeout_s:g} s"))
+        raise OperationTimeout(
+            f"no answer from bookie {self.bookie} to {type(body).__name__} in {timeout_s:g} s; "
+            "outcome unknown"
+        )
+
+    def post(self, body: RequestBody, on_answer: OnAnswer) -> None:
+        """Sends one request; no task waits, `on_answer` gets the answer, or None."""
+        if self.error is not None or self._calls.waiting >= _POSTED_CALLS_MAX:
+            on_answer(None)
+            return
+        call, data = self._calls.begin(body)
+        call.on_answer = on_answer
+        self._send(data)
+
+    # ---- receiving
+
+    async def run(self, network: Network, resolve: Resolve, connect_timeout_s: float) -> None:
+        """Connects and serves until the connection fails or `close`. Never raises for what
+        the network or the peer did: callers and sinks are told instead."""
+        try:
+            with self._scope:
+                with trio.fail_after(connect_timeout_s):
+                    host, port = await resolve(self.bookie)
+                    transport = await network.connect(host, port)
+                    if self._auth is not None:
+                        try:
+                            await authenticate(transport, self.bookie, self.version, self._auth)
+                        except BaseException:
+                            transport.close()
+                            raise
+                try:
+                    await self._serve(transport)
+                finally:
+                    transport.close()
+        except trio.TooSlowError:
+            self._fail(
+                BookieUnavailable(
+                    f"no connection to bookie {self.bookie} in {connect_timeout_s:g} s"
+                )
+            )
+        except LedgerError as error:
+            self._fail(error)
+        except (OSError, trio.ClosedResourceError) as error:
+            self._fail(BookieUnavailable(f"connection to bookie {self.bookie} broke: {error}"))
+        finally:
+            self._transport = None
+            self._fail(BookieUnavailable(f"connection to bookie {self.bookie} was closed"))
+
+    async def _serve(self, transport: Transport) -> None:
+        self._transport = transport
+        self.was_connected = True
+        self._settled.set()
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                nonlocal failure
+                try:
+                    await self._run_sender(transport)
+                except (OSError, trio.ClosedResourceError) as error:
+                    failure = error
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(send)
+            try:
+                await self._receive(transport)
+            except (OSError, trio.ClosedResourceError, LedgerError) as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _receive(self, transport: Transport) -> None:
+        buffer = ReceiveBuffer()
+        take = self._answers.take_v3 if self.version == 3 else self._answers.take_v2
+        while True:
+            await transport.wait_readable()
+            try:
+                count = transport.recv_into(buffer.space())
+            except BlockingIOError:
+                continue
+            if count == 0:
+                raise BookieUnavailable(f"bookie {self.bookie} closed the connection")
+            self._receives += 1
+            self._bytes_received += count
+            buffer.received(count)
+            take(buffer)
+
+    # ---- end
+
+    def _fail(self, error: LedgerError) -> None:
+        """Only the first failure counts: fails all calls, tells all sinks, ends `run`."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._settled.set()
+        self._outbox.clear()
+        self._outbox_bytes = 0
+        self._calls.fail_all(lambda: lost(error))
+        sinks = list(self.sinks.values())
+        self.sinks.clear()
+        for sink in sinks:
+            sink.lost(self.bookie, error)
+        self._scope.cancel()
+
+    def close(self, reason: LedgerError) -> None:
+        """Ends the connection; what waits fails with BookieUnavailable for `reason`."""
+        self._fail(reason)
+
+    def statistics(self) -> ConnectionStatistics:
+        return ConnectionStatistics(
+            sends=self._sends,
+            receives=self._receives,
+            bytes_sent=self._bytes_sent,
+            bytes_received=self._bytes_received,
+            outbox_bytes=self._outbox_bytes,
+            calls_waiting=self._calls.waiting,
+        )
+
+
+def lost(error: LedgerError) -> LedgerError:
+    """What a caller gets for a connection that ended by `error`; a new one each time."""
+    kind = Unauthorized if isinstance(error, Unauthorized) else BookieUnavailable
+    return kind(str(error))

@@ -1,0 +1,291 @@
+"""The client's connections to all bookies: one for v2 and one for v3 each, made when needed.
+
+Adds and reads go over v2 (cheap), what v2 cannot say (long poll, explicit LAC, force, info)
+or cannot keep apart (fencing, recovery) over v3; or all over v3, if set so. A bookie that
+failed is not tried again for a short, growing pause, so that nobody spins on it. Whether a
+bookie knows batch reads is found out on a connection of its own: one that does not closes it,
+and nothing else may die with it (docs/adr/0014).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from ledger.connection.authentication import AuthProvider
+from ledger.connection.connection import BookieConnection, ConnectionStatistics, Resolve, lost
+from ledger.connection.pending_calls import OnAnswer
+from ledger.errors import (
+    BookieUnavailable,
+    LedgerClosed,
+    LedgerError,
+    OperationTimeout,
+    Status,
+    Unauthorized,
+)
+from ledger.options import ClientOptions
+from ledger.runtime.network import Network
+from ledger.wire.messages import (
+    AddRequest,
+    BatchReadRequest,
+    ReadRequest,
+    RequestBody,
+    ResponseBody,
+)
+
+
+@dataclass(slots=True)
+class _Failures:
+    """What the pool remembers of a bookie that failed."""
+
+    count: int
+    next_try_at: float
+    reason: str
+    error: type[LedgerError]
+
+
+_NOT_UNDERSTOOD = (Status.BAD_REQUEST, Status.BAD_VERSION)
+_PROBES = 2
+"""So many connections must be closed on a batch read before the bookie counts as too old: a
+bookie that is just being stopped closes one."""
+
+
+def version_for(body: RequestBody) -> int:
+    """The wire version a request travels in, unless all go over v3."""
+    if isinstance(body, ReadRequest):
+        # v2 has no request id: the answer to a plain read of the same entry would be taken for
+        # the fencing read's, before the fence is durable.
+        is_long_poll = body.previous_lac is not None or body.is_piggyback
+        return 3 if is_long_poll or body.is_fencing else 2
+    if isinstance(body, BatchReadRequest):
+        return 2
+    if isinstance(body, AddRequest):
+        # Nor can a recovery's add be told from one of a writer of this client in v2.
+        return 3 if body.is_deferred_sync or body.is_recovery else 2
+    return 3
+
+
+Outcome = ResponseBody | LedgerError
+"""What came of a request."""
+
+
+class BookiePool:
+    """Used inside `async with` of its owner: `start` needs the owner's nursery.
+
+    Args:
+        network: the network door.
+        resolve: bookie id to host and port; may raise any LedgerError.
+        options: timeouts and bounds.
+        rng: jitter of pauses.
+        auth: who we are, for bookies that ask.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        resolve: Resolve,
+        options: ClientOptions,
+        rng: random.Random,
+        *,
+        auth: AuthProvider | None = None,
+    ) -> None:
+        self._network = network
+        self._resolve = resolve
+        self._options = options
+        self._rng = rng
+        self._auth = auth
+        self._knows_batches: dict[str, bool] = {}
+        """As far as known, for as long as the v2 connection lives: a bookie that becomes
+        another version is restarted for it."""
+        self._probes: dict[str, tuple[trio.Event, BookieConnection]] = {}
+        self._nursery: trio.Nursery | None = None
+        self._connections: dict[tuple[str, int], BookieConnection] = {}
+        self._failures: dict[str, _Failures] = {}
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Connections live in `nursery` from now on."""
+        self._nursery = nursery
+
+    def connection(self, bookie: str, version: int) -> BookieConnection:
+        """The connection to `bookie`, begun if there is none. Raises BookieUnavailable while
+        the pause after a failure lasts."""
+        connection = self._connections.get((bookie, version))
+        if connection is not None and connection.error is None:
+            return connection
+        connection, nursery = self._new_connection(bookie, version)
+        self._connections[bookie, version] = connection
+        nursery.start_soon(self._run, connection)
+        return connection
+
+    def _new_connection(self, bookie: str, version: int) -> tuple[BookieConnection, trio.Nursery]:
+        if self._nursery is None:
+            raise LedgerClosed("the client is not open")
+        failures = self._failures.get(bookie)
+        if failures is not None:
+            wait_s = failures.next_try_at - trio.current_time()
+            if wait_s > 0:
+                raise failures.error(
+                    f"{failures.reason}; tried {failures.count} times, next try in {wait_s:.2f} s"
+                )
+        connection = BookieConnection(
+            bookie, version, outbox_bytes_max=self._options.outbox_bytes_max, auth=self._auth
+        )
+        return connection, self._nursery
+
+    async def _run(self, connection: BookieConnection) -> None:
+        key = (connection.bookie, connection.version)
+        began_at = trio.current_time()
+        try:
+            await connection.run(self._network, self._resolve, self._options.connect_timeout_s)
+        finally:
+            if self._connections.get(key) is connection:
+                del self._connections[key]
+            if connection.version == 2:
+                self._knows_batches.pop(connection.bookie, None)
+        self._remember(connection, began_at)
+
+    async def _run_probe(self, connection: BookieConnection) -> None:
+        began_at = trio.current_time()
+        await connection.run(self._network, self._resolve, self._options.connect_timeout_s)
+        if not connection.was_connected:
+            self._remember(connection, began_at)
+
+    def _remember(self, connection: BookieConnection, began_at: float) -> None:
+        options = self._options
+        now = trio.current_time()
+        before = self._failures.get(connection.bookie)
+        # A connection that lived for a while says that the bookie was well: begin anew.
+        lived = now - began_at > options.reconnect_wait_max_s
+        count = 1 if before is None or lived else before.count + 1
+        wait_s = min(options.reconnect_wait_max_s, options.reconnect_wait_s * 2 ** min(count, 10))
+        error = connection.error or BookieUnavailable("the connection ended")
+        self._failures[connection.bookie] = _Failures(
+            count, now + wait_s * self._rng.uniform(0.5, 1.0), str(error), type(lost(error))
+        )
+
+    async def wait_connected(self, bookie: str, version: int) -> None:
+        """Returns once adds can be sent to `bookie`. Raises BookieUnavailable, Unauthorized."""
+        await self.connection(bookie, version).wait_connected()
+
+    def _connection_for(self, bookie: str, body: RequestBody) -> BookieConnection:
+        version = 3 if self._options.wire_version == 3 else version_for(body)
+        return self.connection(bookie, version)
+
+    async def call(self, bookie: str, body: RequestBody, *, timeout_s: float) -> ResponseBody:
+        """One request, one answer; the answer may carry a bad status.
+
+        Cancelling is safe: a late answer is dropped. Raises BookieUnavailable if the bookie
+        cannot be reached or the connection breaks, OperationTimeout after `timeout_s`
+        seconds; in both cases the request may have been carried out. Unauthorized if the
+        bookie did not let us in.
+        """
+        return await self._connection_for(bookie, body).call(body, timeout_s)
+
+    async def read_batch(
+        self, bookie: str, body: BatchReadRequest, *, timeout_s: float
+    ) -> ResponseBody | None:
+        """A `call`, or None if this bookie, or the wire version set, knows no batch reads."""
+        if self._options.wire_version == 3:
+            return None
+        while (is_known := self._knows_batches.get(bookie)) is None:
+            probing = self._probes.get(bookie)
+            if probing is None:
+                return await self._probe(bookie, body, timeout_s)
+            with trio.move_on_after(timeout_s) as scope:
+                await probing[0].wait()
+            if scope.cancelled_caught:
+                raise OperationTimeout(f"bookie {bookie} was not found to know batch reads yet")
+        return await self.call(bookie, body, timeout_s=timeout_s) if is_known else None
+
+    def knows_batches(self, bookie: str) -> bool:
+        """Whether this bookie was found to know batch reads, on the connection it has now."""
+        return self._knows_batches.get(bookie, False)
+
+    async def _probe(
+        self, bookie: str, body: BatchReadRequest, timeout_s: float
+    ) -> ResponseBody | None:
+        done = trio.Event()
+        try:
+            for _ in range(_PROBES):
+                connection, nursery = self._new_connection(bookie, 2)
+                self._probes[bookie] = done, connection
+                nursery.start_soon(self._run_probe, connection)
+                await connection.wait_connected()
+                try:
+                    answer = await connection.call(body, timeout_s)
+                except BookieUnavailable:
+                    continue
+                is_known = answer.status not in _NOT_UNDERSTOOD
+                self._knows_batches[bookie] = is_known
+                return answer if is_known else None
+            self._knows_batches[bookie] = False
+            return None
+        finally:
+            probing = self._probes.pop(bookie, None)
+            if probing is not None:
+                probing[1].close(BookieUnavailable("only to see whether it knows batch reads"))
+            done.set()
+
+    def post(self, bookie: str, body: RequestBody, on_answer: OnAnswer) -> None:
+        """Sends a request for which no task waits: `on_answer` is called with the answer, or
+        with None if the bookie is out of reach."""
+        try:
+            connection = self._connection_for(bookie, body)
+        except (BookieUnavailable, LedgerClosed, Unauthorized):
+            on_answer(None)
+        else:
+            connection.post(body, on_answer)
+
+    def ask(
+        self, bookie: str, body: RequestBody, on_outcome: Callable[[Outcome], None]
+    ) -> Callable[[], LedgerError]:
+        """Sends a request as `call` does, but no task waits: `on_outcome` is called with the
+        answer, or with what `call` would raise; perhaps before this returns.
+
+        Returns what to call when it took too long: gives the connection up if nothing at all
+        came over it since, and tells the error to report. `on_outcome` may come all the same.
+        """
+        try:
+            connection = self._connection_for(bookie, body)
+        except LedgerError as error:
+            failed = error
+            on_outcome(failed)
+            return lambda: failed
+
+        def answered(answer: ResponseBody | None) -> None:
+            on_outcome(_lost(connection) if answer is None else answer)
+
+        received, began_at = connection.bytes_received, trio.current_time()
+        connection.post(body, answered)
+
+        def give_up() -> LedgerError:
+            waited = f"{trio.current_time() - began_at:g} s"
+            if connection.bytes_received == received:
+                connection.close(BookieUnavailable(f"bookie {bookie} is silent for {waited}"))
+            return OperationTimeout(
+                f"no answer from bookie {bookie} to {type(body).__name__} in {waited}; "
+                "outcome unknown"
+            )
+
+        return give_up
+
+    def close_all(self) -> None:
+        """Ends all connections; whoever waits gets BookieUnavailable, who comes LedgerClosed."""
+        self._nursery = None
+        probes = [connection for _, connection in self._probes.values()]
+        for connection in [*self._connections.values(), *probes]:
+            connection.close(BookieUnavailable("the client was closed"))
+
+    def statistics(self) -> dict[tuple[str, int], ConnectionStatistics]:
+        """By bookie and wire version."""
+        return {key: c.statistics() for key, c in self._connections.items()}
+
+
+def _lost(connection: BookieConnection) -> LedgerError:
+    """Why no answer came."""
+    if connection.error is not None:
+        return lost(connection.error)
+    return BookieUnavailable(f"too many requests to bookie {connection.bookie} wait for answers")

@@ -1,0 +1,184 @@
+"""What comes back over one connection: acks to the writers, answers to the calls.
+
+Takes a whole chunk of received bytes at a time. Acks leave as runs of entries, straight from
+the receive buffer; a writer is told once per chunk that it is over. Bytes that are no answer
+to anything asked end the connection, by RemoteProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol
+
+from ledger.connection.pending_calls import Calls
+from ledger.errors import (
+    LedgerError,
+    RemoteProtocolError,
+    Status,
+    Unauthorized,
+    error_of_status,
+)
+from ledger.wire import v2
+from ledger.wire.connection import ReceiveBuffer
+from ledger.wire.messages import AddResponse
+
+_ACK = v2.ADD_REPLY
+_ACK_BYTES = _ACK.size
+_RANGE_ACK_BYTES = v2.RANGE_ACK.size
+_ACK_HEADER = v2.ADD_HEADER
+_RANGE_ACK_HEADER = v2.RANGE_ACK_HEADER
+_LENGTH_AND_HEADER = struct.Struct(">iI").unpack_from
+_RC_AND_RANGE = struct.Struct(">iqqq").unpack_from
+_RC_AND_ENTRY = struct.Struct(">iqq").unpack_from
+
+
+class AckSink(Protocol):
+    """A ledger being written, as its connections see it. All calls are synchronous."""
+
+    @property
+    def bytes_pending(self) -> int:
+        """Bytes this writer holds unconfirmed, within its own window."""
+        ...
+
+    def acked(self, bookie: str, first: int, last: int) -> None:
+        """`bookie` has first..last on disk. `settle` follows at the end of the chunk."""
+        ...
+
+    def refused(self, bookie: str, entry_id: int, status: Status) -> None:
+        """`bookie` answered an add with an error."""
+        ...
+
+    def lost(self, bookie: str, error: LedgerError) -> None:
+        """The connection ended: whatever is not acknowledged may or may not be stored."""
+        ...
+
+    def settle(self) -> None:
+        """The chunk of acks is over."""
+        ...
+
+
+class Answers:
+    """Those of one connection. `sinks` are the writers by ledger id."""
+
+    def __init__(self, bookie: str, calls: Calls) -> None:
+        self.sinks: dict[int, AckSink] = {}
+        self._bookie = bookie
+        self._calls = calls
+
+    def take_v3(self, buffer: ReceiveBuffer) -> None:
+        """Answers find their call by transaction id, acks of writers by ledger and entry."""
+        touched: dict[int, AckSink] = {}
+        ledger_id = first = last = -1
+        while (frame := buffer.next_frame()) is not None:
+            body = self._calls.deliver(frame)
+            if body is None:
+                continue
+            if not isinstance(body, AddResponse):
+                raise _refused_unread(self._bookie, body.status)
+            entry_id = body.entry_id
+            if body.status is Status.OK and body.ledger_id == ledger_id and entry_id == last + 1:
+                last = entry_id
+                continue
+            if first >= 0:
+                self._acked(touched, ledger_id, first, last)
+                ledger_id = first = -1  # the next ack begins a run
+            if body.status is Status.OK:
+                ledger_id, first, last = body.ledger_id, entry_id, entry_id
+            else:
+                self._refused(touched, body.status, body.ledger_id, entry_id)
+        if first >= 0:
+            self._acked(touched, ledger_id, first, last)
+        for sink in touched.values():
+            sink.settle()
+
+    def take_v2(self, buffer: ReceiveBuffer) -> None:
+        """Acks of adds as runs, straight from the buffer; everything else by `Calls.deliver`."""
+        touched: dict[int, AckSink] = {}
+        segment = buffer.segment
+        while True:
+            start, end = buffer.start, buffer.end
+            if end - start < 8:
+                break
+            length, header = _LENGTH_AND_HEADER(segment, start)
+            if header == _RANGE_ACK_HEADER and length == 32:
+                if end - start < _RANGE_ACK_BYTES:
+                    break
+                rc, ledger_id, first, last = _RC_AND_RANGE(segment, start + 8)
+                buffer.start = start + _RANGE_ACK_BYTES
+                self._told(touched, rc, ledger_id, first, last)
+                continue
+            if header == _ACK_HEADER and length == 24:
+                if end - start < _ACK_BYTES:
+                    break
+                if not self._calls.waiting:
+                    buffer.start = self._take_single_acks(touched, segment, start, end)
+                    continue
+                rc, ledger_id, entry_id = _RC_AND_ENTRY(segment, start + 8)
+                if not self._calls.is_add(ledger_id, entry_id):
+                    buffer.start = start + _ACK_BYTES
+                    self._told(touched, rc, ledger_id, entry_id, entry_id)
+                    continue
+            frame = buffer.next_frame()
+            if frame is None:
+                break
+            # The caller looks at the answer later, when the buffer is being filled again; a
+            # copy is cheaper than a new buffer.
+            self._calls.deliver(memoryview(bytes(frame)))
+        for sink in touched.values():
+            sink.settle()
+
+    def _take_single_acks(
+        self, touched: dict[int, AckSink], segment: bytearray, start: int, end: int
+    ) -> int:
+        """Runs of consecutive one-entry acks, as Apache's bookies send them."""
+        unpack = _ACK.unpack_from
+        ledger_id = first = last = -1
+        while end - start >= _ACK_BYTES:
+            length, header, rc, ledger, entry = unpack(segment, start)
+            if header != _ACK_HEADER or length != 24:
+                break
+            start += _ACK_BYTES
+            if rc == 0 and ledger == ledger_id and entry == last + 1:
+                last = entry
+                continue
+            if first >= 0:
+                self._acked(touched, ledger_id, first, last)
+                ledger_id = first = -1  # the next ack begins a run
+            if rc:
+                self._told(touched, rc, ledger, entry, entry)
+            else:
+                ledger_id, first, last = ledger, entry, entry
+        if first >= 0:
+            self._acked(touched, ledger_id, first, last)
+        return start
+
+    def _told(
+        self, touched: dict[int, AckSink], rc: int, ledger_id: int, first: int, last: int
+    ) -> None:
+        if rc == 0:
+            self._acked(touched, ledger_id, first, last)
+        else:
+            self._refused(touched, v2.status_of_code(rc), ledger_id, first)
+
+    def _acked(self, touched: dict[int, AckSink], ledger_id: int, first: int, last: int) -> None:
+        sink = self.sinks.get(ledger_id)
+        if sink is not None:  # else of a writer closed or failed: nobody waits any more
+            touched[ledger_id] = sink
+            sink.acked(self._bookie, first, last)
+
+    def _refused(
+        self, touched: dict[int, AckSink], status: Status, ledger_id: int, entry_id: int
+    ) -> None:
+        sink = self.sinks.get(ledger_id)
+        if sink is not None:
+            touched[ledger_id] = sink
+            sink.refused(self._bookie, entry_id, status)
+
+
+def _refused_unread(bookie: str, status: Status) -> LedgerError:
+    """The answer to an add that names neither ledger nor entry."""
+    if status is Status.OK:
+        return RemoteProtocolError(f"bookie {bookie} answered an add with something else")
+    if status is Status.UNAUTHORIZED:
+        return Unauthorized(f"bookie {bookie} takes no adds before we authenticate")
+    return error_of_status(status, f"adds to bookie {bookie}")

@@ -1,0 +1,368 @@
+"""The metadata tree in one SQLite file: the blocking half of `sqlite.py`.
+
+Called from one thread at a time for reading, one for heartbeats, and one for the rest. What a
+change committed survives loss of power (WAL with synchronous=FULL). Sessions are rows with a
+heartbeat on the machine's monotonic clock, which all processes share; any process may bury a dead
+one (`sqlite_silence.py`), in the transaction that drops its nodes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from ledger.errors import (
+    InvalidArgument,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+    SessionLost,
+)
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
+from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
+from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
+from ledger.metastore.sqlite.liveness import ProcessIdentity, is_gone
+from ledger.metastore.sqlite.snapshot import Watched, WatchKey, read_node, snapshot, transaction
+from ledger.metastore.sqlite_silence import OwnBeats
+
+APPLICATION_ID = 0x4C535452
+"""Marks the file as ours ("LSTR"); never changes."""
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE nodes(
+    path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL, owner INTEGER, born INTEGER NOT NULL);
+CREATE INDEX nodes_by_parent ON nodes(parent);
+CREATE INDEX nodes_by_owner ON nodes(owner) WHERE owner IS NOT NULL;
+CREATE TABLE sessions(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, boot_id TEXT NOT NULL, pid_space TEXT NOT NULL,
+    pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL, heartbeat_ms INTEGER NOT NULL,
+    timeout_ms INTEGER NOT NULL);
+CREATE TABLE counters(path TEXT PRIMARY KEY, next INTEGER NOT NULL);
+CREATE TABLE changes(sequence INTEGER NOT NULL);
+INSERT INTO changes VALUES(0);
+INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL, 0);
+"""
+
+
+class SqliteFile:
+    """One open file: a connection that changes it, one that reads, so that reading waits for no
+    disk, one for heartbeats, and one that only notices others' commits."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        session_timeout_ms: int,
+        now_ms: Callable[[], int],
+        shared_clock_ms: Callable[[], int],
+        identity: ProcessIdentity,
+    ) -> None:
+        """Opens or creates `path`. `shared_clock_ms` runs alike in all processes of one boot,
+        and nobody sets it; `identity` is this process.
+
+        Raises InvalidArgument, MetadataCorrupt, and MetadataUnavailable, which is worth a retry:
+        SQLite does not wait for others that create the file at this moment.
+        """
+        self.path = path
+        self._session_timeout_ms = session_timeout_ms
+        self._now_ms = now_ms
+        self._shared_clock_ms = shared_clock_ms
+        self._identity = identity
+        self._own_session = -1
+        self._beats = OwnBeats(session_timeout_ms)
+        check_place(path)
+        with self._errors():
+            self._db = connect(path, BUSY_TIMEOUT_S)
+            try:
+                self._prepare()
+                self._reader = connect(path, BUSY_TIMEOUT_S)
+                self._pulse = connect(path, BUSY_TIMEOUT_S)
+                # A heartbeat need not survive loss of power, so it does not pay for a sync.
+                self._pulse.execute("PRAGMA synchronous = NORMAL")
+                self._notice = connect(path, 0)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        self._db.close()
+        self._reader.close()
+        self._pulse.close()
+        self._notice.close()
+
+    # Reading.
+
+    def read_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
+        """Does these reads; what one raises is in the place of what it returns."""
+        outcomes: list[object] = []
+        for work in works:
+            try:
+                outcomes.append(work())
+            except Exception as error:  # noqa: BLE001 - a mistake of a caller is his alone
+                outcomes.append(error)
+        return outcomes
+
+    # These are works for `read_together`.
+
+    def get(self, path: str) -> Node:
+        with self._errors():
+            node = read_node(self._reader, path)
+        if node is None:
+            raise NoSuchNode(f"no metadata node {path}")
+        return node
+
+    def children(self, path: str) -> list[str]:
+        with self._errors():
+            rows = self._reader.execute("SELECT path FROM nodes WHERE parent = ?", (path,))
+            return sorted(name_of(child) for (child,) in rows)
+
+    def commit_counter(self) -> int:
+        """Changes when another connection committed. Reads shared memory: never waits."""
+        with self._errors():
+            row = self._notice.execute("PRAGMA data_version").fetchone()
+        return int(row[0])
+
+    def snapshot(
+        self, known: Mapping[WatchKey, Watched | None], known_sequence: int
+    ) -> tuple[int, dict[WatchKey, Watched] | None]:
+        """Change sequence and the values of these keys at it; None if it is `known_sequence`.
+
+        `known` are the values as they were last: those that have not changed are not read again.
+        """
+        with self._errors(), transaction(self._reader, "BEGIN"):
+            return snapshot(self._reader, known, known_sequence)
+
+    # Changing.
+
+    def commit_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
+        """Does all of these in one transaction, which is synced once. Returns what each returned.
+
+        One that raises undoes what it did alone, and the error is in its place; but what SQLite
+        raises is the fate of them all.
+        """
+        outcomes: list[object] = []
+        with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
+            for work in works:
+                self._db.execute("SAVEPOINT work")
+                try:
+                    outcomes.append(work())
+                except sqlite3.Error:
+                    raise
+                except Exception as error:  # noqa: BLE001 - a mistake of a caller is his alone
+                    self._db.execute("ROLLBACK TO work")
+                    outcomes.append(error)
+                self._db.execute("RELEASE work")
+        return outcomes
+
+    # These are works for `commit_together`.
+
+    def apply(self, changes: Sequence[Change], session: int) -> list[int]:
+        """All or nothing. Returns each node's version after its change.
+
+        Raises SessionLost if an ephemeral node is wanted and `session` was ended by others.
+        """
+        versions = [self._apply_one(change, session) for change in changes]
+        self._count_change()
+        return versions
+
+    def take_id(self, path: str) -> int:
+        (following,) = self._db.execute(
+            "INSERT INTO counters VALUES(?, 1)"
+            " ON CONFLICT(path) DO UPDATE SET next = next + 1 RETURNING next",
+            (path,),
+        ).fetchone()
+        return int(following) - 1
+
+    def _apply_one(self, change: Change, session: int) -> int:
+        path = change.path
+        if isinstance(change, Create):
+            self._create(change, session)
+            return 0
+        version = self._expect(path, change.version)
+        if isinstance(change, Put):
+            check_node(path, len(change.data))
+            self._db.execute(
+                "UPDATE nodes SET data = ?, version = version + 1 WHERE path = ?",
+                (bytes(change.data), path),
+            )
+            return version + 1
+        if isinstance(change, Delete):
+            check_node(path, 0)
+            (children,) = self._db.execute(
+                "SELECT count(*) FROM nodes WHERE parent = ?", (path,)
+            ).fetchone()
+            if children:
+                raise InvalidArgument(f"{path} has {children} children: not deleted")
+            self._db.execute("DELETE FROM nodes WHERE path = ?", (path,))
+            return version
+        assert isinstance(change, Check), f"unknown change {change!r}"
+        return version
+
+    def _create(self, change: Create, session: int) -> None:
+        check_node(change.path, len(change.data))
+        if read_node(self._db, change.path) is not None:
+            raise NodeExists(f"metadata node {change.path} exists already")
+        if change.is_ephemeral and not self._has_session(session):
+            raise SessionLost(f"metadata session {session} of this process has ended")
+        for missing in ancestors_of(change.path):
+            row = self._db.execute("SELECT owner FROM nodes WHERE path = ?", (missing,)).fetchone()
+            if row is None:
+                self._insert(missing, b"", None)
+            elif row[0] is not None:
+                raise InvalidArgument(f"{missing} is ephemeral and cannot have children")
+        self._insert(change.path, bytes(change.data), session if change.is_ephemeral else None)
+
+    def _insert(self, path: str, data: bytes, owner: int | None) -> None:
+        self._db.execute(
+            "INSERT INTO nodes SELECT ?, ?, ?, 0, ?, ?, sequence + 1 FROM changes",
+            (path, parent_of(path), data, self._now_ms(), owner),
+        )
+
+    def _expect(self, path: str, version: int) -> int:
+        row = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
+        if row is None:
+            raise NoSuchNode(f"no metadata node {path}")
+        if version not in (ANY_VERSION, row[0]):
+            raise MetadataConflict(f"metadata node {path} has version {row[0]}, expected {version}")
+        return int(row[0])
+
+    def _count_change(self) -> None:
+        self._db.execute("UPDATE changes SET sequence = sequence + 1")
+
+    # Sessions.
+
+    def begin_session(self) -> int:
+        """Buries dead sessions (perhaps our own predecessor's) and starts one of ours."""
+        self.expire_dead()
+        own = self._identity
+        with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
+            now_ms = self._shared_clock_ms()
+            cursor = self._db.execute(
+                "INSERT INTO sessions VALUES(NULL, ?, ?, ?, ?, ?, ?)",
+                (
+                    own.boot_id,
+                    own.pid_space,
+                    own.pid,
+                    own.start_ticks,
+                    now_ms,
+                    self._session_timeout_ms,
+                ),
+            )
+            assert cursor.lastrowid is not None, "an inserted session has an id"
+            self._own_session = cursor.lastrowid
+        self._beats.began(now_ms)
+        return self._own_session
+
+    def beat(self, session: int) -> bool:
+        """Says that the session lives; False if others have ended it."""
+        with self._errors():
+            # What waits for the lock must not beat with the time of before: it may be dead by then.
+            with transaction(self._pulse, "BEGIN IMMEDIATE"):
+                now_ms = self._shared_clock_ms()
+                cursor = self._pulse.execute(
+                    "UPDATE sessions SET heartbeat_ms = ? WHERE id = ?", (now_ms, session)
+                )
+            if cursor.rowcount == 0:
+                return False
+            self._beats.beat(now_ms)
+            return True
+
+    def beat_until_lost(self, session: int, pause: Callable[[], bool]) -> None:
+        """Beats until others have ended the session, or `pause`, which waits for a while, gives
+        True. From a thread of its own: a process whose event loop is busy for seconds is alive
+        all the same."""
+        while not pause():
+            try:
+                if not self.beat(session):
+                    return
+            except MetadataUnavailable:
+                continue  # callers get this error too; here only the next try matters
+
+    def end_session(self, session: int) -> None:
+        with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
+            self._bury(session)
+
+    def expire_dead(self) -> int:
+        """Ends the sessions of dead or silent processes, never our own; how many."""
+        with self._errors():
+            if not self._dead_sessions():
+                return 0
+            with transaction(self._db, "BEGIN IMMEDIATE"):
+                dead = self._dead_sessions()  # again: one may have beaten meanwhile
+                for session in dead:
+                    self._bury(session)
+                return len(dead)
+
+    def _dead_sessions(self) -> list[int]:
+        now_ms = self._shared_clock_ms()
+        own_ms: int | None = None
+        silent_since: dict[int, tuple[int, int]] = {}
+        dead = []
+        for session, heartbeat_ms, timeout_ms, *identity in self._db.execute(
+            "SELECT id, heartbeat_ms, timeout_ms, boot_id, pid_space, pid, start_ticks"
+            " FROM sessions"
+        ):
+            if session == self._own_session:
+                own_ms = heartbeat_ms
+            elif is_gone(ProcessIdentity(*identity), self._identity):
+                dead.append(session)
+            else:
+                silent_since[session] = (heartbeat_ms, timeout_ms)
+        return dead + self._beats.too_silent(silent_since, own_ms, now_ms)
+
+    def _bury(self, session: int) -> None:
+        dropped = self._db.execute("DELETE FROM nodes WHERE owner = ?", (session,)).rowcount
+        self._db.execute("DELETE FROM sessions WHERE id = ?", (session,))
+        if dropped:
+            self._count_change()
+
+    def _has_session(self, session: int) -> bool:
+        row = self._db.execute("SELECT 1 FROM sessions WHERE id = ?", (session,)).fetchone()
+        return row is not None
+
+    # The file itself.
+
+    def _prepare(self) -> None:
+        # Before anything is written: a foreign file stays as it is. One view of the file: another
+        # process may be making it at this moment, and half of what it made is nobody's.
+        with transaction(self._db, "BEGIN"):
+            self._is_prepared()
+        set_wal(self._db, self.path)
+        self._db.execute("PRAGMA synchronous = FULL")
+        with transaction(self._db, "BEGIN IMMEDIATE"):
+            if not self._is_prepared():
+                for statement in _SCHEMA.split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _is_prepared(self) -> bool:
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application == 0 and version == 0 and tables == 0:
+            return False
+        if application != APPLICATION_ID:
+            raise MetadataCorrupt(
+                f"{self.path} is an SQLite file of another program (application id"
+                f" {application:#x}, ours is {APPLICATION_ID:#x}): name another file"
+            )
+        if version != SCHEMA_VERSION:
+            raise MetadataCorrupt(
+                f"{self.path} has metadata schema version {version}, this program knows"
+                f" {SCHEMA_VERSION}: use the program that wrote it, or a newer one"
+            )
+        return True
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise mapped(self.path, error) from error

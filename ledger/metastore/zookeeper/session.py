@@ -1,0 +1,307 @@
+"""One session with ZooKeeper: waits for the connection, bounds what is in flight, ends in time.
+
+Everything but kazoo's own thread runs in trio's. A call waits for a lost connection up to the
+session timeout; reads are tried again, a change whose answer was lost is reported as unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from ledger.errors import MetadataUnavailable
+from ledger.metastore.zookeeper.address import ZooKeeperAddress
+from ledger.metastore.zookeeper.errors import LOST, OutcomeUnknown
+from ledger.metastore.zookeeper.threads import Handler, Inbox
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 1000
+READ_TRIES_MAX = 5
+"""A read whose answer is lost so often may be what breaks the connection: a list too long to
+arrive in time takes the calls of all others with it."""
+
+RECONNECT_DELAY_S = 0.05
+RECONNECT_DELAY_S_MAX = 0.35
+"""Before jitter of up to 40 %: a server that is back is found within half a second."""
+
+GREETINGS_PER_PATIENCE = 3
+GREET_TIMEOUT_S_MIN = 0.5
+"""A server that takes a connection and says nothing costs a part of the patience, not all."""
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long closing waits for the server to end the session."""
+
+Issue = Callable[[KazooClient], Any]
+"""Hands one request (or several; the last one counts) to kazoo: gives its async result."""
+
+
+def synced(path: str, issue: Issue) -> Issue:
+    """`issue`, a read, answered by a server that has caught up with all changes before."""
+
+    def both(client: KazooClient) -> Any:
+        return _Synced(client.sync_async(path), issue(client))
+
+    return both
+
+
+class _Synced:
+    """An answer that counts only if the sync before it was carried out.
+
+    The connection may break between the two: then the read waits for the next one, and may
+    reach another server, which lags behind.
+    """
+
+    def __init__(self, sync: Any, answer: Any) -> None:
+        self._sync = sync
+        self._answer = answer
+
+    def rawlink(self, answered: Callable[[Any], None]) -> None:
+        def check(answer: Any) -> None:
+            # Answers come in order. A sync that has none by now will never have one.
+            answered(answer if self._sync.successful() else _LOST_SYNC)
+
+        self._answer.rawlink(check)
+
+
+class _Lost:
+    value = None
+    exception = ConnectionLoss("the sync before a read was lost")
+
+
+_LOST_SYNC = _Lost()
+
+
+class _Call:
+    __slots__ = ("done", "error", "sent_at", "value")
+
+    def __init__(self, sent_at: float) -> None:
+        self.sent_at = sent_at
+        self.done = trio.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class ZooKeeperLink:
+    """Made in trio's thread; `run` is its task, `aclose` its end."""
+
+    def __init__(self, address: ZooKeeperAddress, session_timeout_ms: int) -> None:
+        self.address = address
+        self.patience_s = session_timeout_ms / 1000
+        self.session_id: int | None = None
+        self.is_closed = False
+        self.on_closed: Callable[[], None] = lambda: None
+        self.inbox = Inbox(trio.lowlevel.current_trio_token())
+        self._slots = trio.Semaphore(IN_FLIGHT_MAX)
+        self._in_flight: dict[_Call, None] = {}
+        self._has_work = trio.Event()
+        self._is_connected = False
+        self._state_changed = trio.Event()
+        self._has_ended = trio.Event()
+        # kazoo warns twice a second while a server is away; this module says it once.
+        self._kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+        self._kazoo_log.setLevel(logging.ERROR)
+        self._start()
+
+    # Calls.
+
+    async def call(self, issue: Issue, what: str, *, is_change: bool, patient: bool = False) -> Any:
+        """What kazoo answers; its errors leave as they are, but for these two.
+
+        Raises MetadataUnavailable if there is no connection for `patience_s`, or a read was lost
+        READ_TRIES_MAX times (`patient`: tries for ever), OutcomeUnknown if a change was sent and
+        its answer lost.
+        """
+        give_up_at = math.inf if patient else trio.current_time() + self.patience_s
+        tries = 0
+        while True:
+            await self.wait_connected(give_up_at, what)
+            await self._slots.acquire()
+            if not self._is_connected or self.is_closed:
+                self._slots.release()
+                continue
+            call = self._send(issue)
+            await call.done.wait()
+            if call.error is None:
+                return call.value
+            if not isinstance(call.error, LOST):
+                raise call.error
+            if is_change:
+                raise OutcomeUnknown(
+                    f"the connection to ZooKeeper at {self.address.hosts} was lost while it"
+                    f" answered: {what} may have happened or not. Cure: read and decide again"
+                ) from call.error
+            tries += 1
+            if tries == READ_TRIES_MAX and not patient:
+                raise MetadataUnavailable(
+                    f"{what}: the connection to ZooKeeper at {self.address.hosts} was lost before"
+                    f" the answer, {tries} times. Cure: if others get answers, this one may be"
+                    f" too long for the session timeout of {self.patience_s:g} s"
+                ) from call.error
+
+    def post(self, issue: Issue) -> None:
+        """Sends something whose answer nobody needs; not at all while not connected."""
+        if self._is_connected and not self.is_closed:
+            issue(self._client)
+
+    async def wait_connected(self, give_up_at: float, what: str) -> None:
+        """Raises MetadataUnavailable at `give_up_at` (trio's clock), or once closed."""
+        with trio.move_on_at(give_up_at):
+            while not self._is_connected and not self.is_closed:
+                await self._state_changed.wait()
+        if self.is_closed:
+            raise MetadataUnavailable("this metadata store is closed")
+        if not self._is_connected:
+            raise MetadataUnavailable(
+                f"{what}: ZooKeeper at {self.address.hosts} was not reached for"
+                f" {self.patience_s:g} s ({self._handler.connect_error}). Cure: check that it"
+                " runs, that the address is right, and that no firewall is between"
+            )
+
+    def _send(self, issue: Issue) -> _Call:
+        call = _Call(trio.current_time())
+        self._in_flight[call] = None
+        self._has_work.set()
+
+        def answered(result: Any) -> None:
+            self.inbox.put(partial(self._finish, call, result.value, result.exception))
+
+        issue(self._client).rawlink(answered)
+        return call
+
+    def _finish(self, call: _Call, value: Any, error: BaseException | None) -> None:
+        if call not in self._in_flight:
+            return  # given up before; kazoo may also answer twice
+        del self._in_flight[call]
+        self._slots.release()
+        call.value, call.error = value, error
+        call.done.set()
+
+    # Tasks.
+
+    async def run(self) -> None:
+        """Gives up on a server that does not answer, and starts kazoo again if it died."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_answers)
+            nursery.start_soon(self._revive)
+
+    async def _watch_answers(self) -> None:
+        # kazoo's heartbeats miss a silent server as long as requests are sent to it.
+        while True:
+            if not self._in_flight:
+                self._has_work = trio.Event()
+                await self._has_work.wait()
+            oldest = next(iter(self._in_flight), None)
+            if oldest is None:
+                continue
+            wait_s = oldest.sent_at + self.patience_s - trio.current_time()
+            if wait_s > 0:
+                await trio.sleep(wait_s)
+                continue
+            log.warning("zookeeper_silent seconds=%g", self.patience_s)
+            self._handler.drop()
+            self._fail_all()
+
+    async def _revive(self) -> None:
+        while True:
+            await self._has_ended.wait()
+            await trio.sleep(RECONNECT_DELAY_S_MAX)
+            if self.is_closed:
+                return
+            log.warning("zookeeper_client_started_again")
+            self._client.close()
+            self._has_ended = trio.Event()
+            self._start()
+
+    def _fail_all(self) -> None:
+        for call in list(self._in_flight):
+            self._finish(call, None, ConnectionClosedError("given up"))
+
+    # kazoo.
+
+    def _start(self) -> None:
+        servers = len(self.address.servers)
+        ended = partial(self.inbox.put, self._on_ended)
+        self._handler = Handler(
+            f"zookeeper {self.address.hosts}",
+            max(self.patience_s / servers / GREETINGS_PER_PATIENCE, GREET_TIMEOUT_S_MIN),
+            ended,
+        )
+        self._client = KazooClient(
+            hosts=self.address.hosts,
+            timeout=self.patience_s,
+            handler=self._handler,
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=RECONNECT_DELAY_S, max_delay=RECONNECT_DELAY_S_MAX
+            ),
+            logger=self._kazoo_log,
+        )
+        self._client.add_listener(partial(self._hear_state, self._client))
+        self._client.start_async()
+
+    def _hear_state(self, client: KazooClient, state: str) -> None:
+        """In kazoo's thread."""
+        session_id = None
+        if state == KazooState.CONNECTED:
+            self._handler.greeted()
+            session_id = client.client_id[0] if client.client_id else None
+        self.inbox.put(partial(self._on_state, state, session_id))
+
+    def _on_state(self, state: str, session_id: int | None) -> None:
+        if self.is_closed:
+            return
+        self._is_connected = state == KazooState.CONNECTED
+        if session_id is not None:
+            is_new = session_id != self.session_id
+            self.session_id = session_id
+            log.info("zookeeper_connected session=%#x is_new=%s", session_id, is_new)
+        elif state == KazooState.LOST:
+            log.warning("zookeeper_session_lost session=%s", self.session_id)
+        else:
+            log.warning("zookeeper_connection_lost hosts=%s", self.address.hosts)
+        changed, self._state_changed = self._state_changed, trio.Event()
+        changed.set()
+
+    def _on_ended(self) -> None:
+        self._has_ended.set()
+
+    async def aclose(self) -> None:
+        """Ends the session if the server lives; is over in about `CLOSE_TIMEOUT_S` anyway."""
+        if self.is_closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self.is_closed = True
+        self._is_connected = False
+        self._state_changed.set()
+        self._fail_all()
+        self.on_closed()
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hurry)
+                # A thread may be left behind only while it asks for the address of a name. The
+                # limiter is not the shared one: closing waits for nobody else's threads.
+                with trio.move_on_after(CLOSE_TIMEOUT_S + 1):
+                    await trio.to_thread.run_sync(
+                        _stop, self._client, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+                    )
+                nursery.cancel_scope.cancel()
+
+    async def _hurry(self) -> None:
+        await trio.sleep(CLOSE_TIMEOUT_S)
+        log.warning("zookeeper_session_left_open session=%s", self.session_id)
+        self._handler.drop(for_ever=True)
+
+
+def _stop(client: KazooClient) -> None:
+    """In a thread of its own: waits for kazoo's."""
+    client.stop()
+    client.close()

@@ -1,0 +1,253 @@
+"""The metadata store on ZooKeeper, for clusters of several machines; shared with Apache's.
+
+The store's tree begins at the parent of the ledgers root, so that our own nodes lie beside the
+ledgers (their name tells roots with one parent apart) and two clusters of one ZooKeeper never
+meet. Never used in the simulator (threads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+
+from ledger.errors import InvalidArgument, NoSuchNode
+from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
+from ledger.metastore.paths import check_node, check_path
+from ledger.metastore.zookeeper.address import OWN, parse_address
+from ledger.metastore.zookeeper.ephemerals import Ephemerals
+from ledger.metastore.zookeeper.errors import OutcomeUnknown, translate
+from ledger.metastore.zookeeper.session import Issue, ZooKeeperLink, synced
+from ledger.metastore.zookeeper.transactions import Changes
+from ledger.metastore.zookeeper.watches import Watcher, Watches
+from ledger.runtime.background import open_background
+
+SESSION_TIMEOUT_MS_MIN = 100
+_ROOT = Node(b"", 0, 0)
+
+
+@asynccontextmanager
+async def open_zookeeper(
+    uri: str, *, session_timeout_ms: int = 5000
+) -> AsyncIterator[ZooKeeperStore]:
+    """A session with the ZooKeeper of the cluster `uri`; it ends with the block.
+
+    The server bounds `session_timeout_ms` (by default 2 to 20 of its ticks). Raises
+    InvalidArgument, and MetadataUnavailable if no server is reached within that time.
+    """
+    address = parse_address(uri)
+    if session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
+        raise InvalidArgument(
+            f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
+        )
+    link = ZooKeeperLink(address, session_timeout_ms)
+    try:
+        async with open_background() as nursery:
+            nursery.start_soon(link.run)
+            give_up_at = trio.current_time() + link.patience_s
+            await link.wait_connected(give_up_at, f"open {uri}")
+            yield ZooKeeperStore(link)
+    finally:
+        await link.aclose()
+
+
+class ZooKeeperStore:
+    """A `MetadataStore`; get one from `open_zookeeper`, which owns its tasks."""
+
+    def __init__(self, link: ZooKeeperLink) -> None:
+        self._link = link
+        self._chroot = link.address.chroot
+        self._changes = Changes(link, self._whole)
+        self._ephemerals = Ephemerals(link)
+        self._watches = Watches(link)
+
+    async def get(self, path: str) -> Node:
+        whole = self._whole(check_path(path))
+        try:
+            data, stat = await self._read(whole, lambda client: client.get_async(whole), path)
+        except NoSuchNode:
+            if path == "/":
+                return _ROOT
+            raise
+        return _node(data, stat)
+
+    async def children(self, path: str) -> list[str]:
+        whole = self._whole(check_path(path))
+        try:
+            return sorted(
+                await self._read(whole, lambda client: client.get_children_async(whole), path)
+            )
+        except NoSuchNode:
+            return []
+
+    async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
+        check_node(path, len(data))
+        change = Create(path, bytes(data), is_ephemeral)
+        if not is_ephemeral:
+            await self._create(change)
+            return
+        await self._ephemerals.create(
+            path, lambda: self._create(change), lambda: self._changes.stat(path)
+        )
+
+    async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        change = Put(path, data, version)
+        check_node(path, len(data))
+        whole, content = self._whole(path), bytes(data)
+        try:
+            stat = await self._link.call(
+                lambda client: client.set_async(whole, content, version),
+                f"put {path}",
+                is_change=True,
+            )
+        except zk.ZookeeperError as error:
+            raise await self._changes.explain(error, change) from error
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        check_node(path, 0)
+        whole = self._whole(path)
+        change = Delete(path, version)
+        try:
+            await self._link.call(
+                lambda client: client.delete_async(whole, version),
+                f"delete {path}",
+                is_change=True,
+            )
+        except zk.ZookeeperError as error:
+            raise await self._changes.explain(error, change) from error
+        self._ephemerals.forget([change])
+
+    async def transaction(self, changes: Sequence[Change]) -> None:
+        self._ephemerals.expect(changes)
+        await self._changes.apply(changes)
+        self._ephemerals.forget(changes)
+
+    async def next_id(self, path: str) -> int:
+        """ZooKeeper counts per parent node, signed in 32 bits: after 2^31-1 comes -2^31.
+
+        A negative number means that the ids of `path` are used up.
+        """
+        check_node(path, 0)
+        whole = self._whole(path)
+        while True:
+            try:
+                made = await self._make_numbered(whole)
+            except zk.NoNodeError:
+                await self._changes.make_parents(whole)
+            except OutcomeUnknown:
+                continue  # a gap is legal, and the node vanishes with the session
+            except zk.ZookeeperError as error:
+                raise translate(error, path) from error
+            else:
+                return int(made.removeprefix(whole))
+
+    def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
+        check_path(path)
+
+        async def read(watcher: Watcher, is_patient: bool) -> tuple[object, Node | None]:
+            while True:
+                try:
+                    data, stat = await self._read(
+                        watcher.path,
+                        lambda client: client.get_async(watcher.path, watch=watcher),
+                        path,
+                        is_patient,
+                    )
+                except NoSuchNode:
+                    if await self._is_absent(watcher, path, is_patient):
+                        return None, _ROOT if path == "/" else None
+                else:
+                    return (stat.czxid, stat.mzxid), _node(data, stat)
+
+        return self._watches.follow(self._whole(path), read)
+
+    def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
+        check_path(path)
+
+        async def read(watcher: Watcher, is_patient: bool) -> tuple[object, list[str]]:
+            while True:
+                try:
+                    names, stat = await self._read(
+                        watcher.path,
+                        lambda client: client.get_children_async(
+                            watcher.path, watch=watcher, include_data=True
+                        ),
+                        path,
+                        is_patient,
+                    )
+                except NoSuchNode:
+                    if await self._is_absent(watcher, path, is_patient):
+                        return None, []
+                else:
+                    return (stat.czxid, stat.pzxid), sorted(names)
+
+        return self._watches.follow(self._whole(path), read)
+
+    async def aclose(self) -> None:
+        await self._link.aclose()
+
+    async def _create(self, change: Create) -> None:
+        whole = self._whole(change.path)
+        try:
+            await self._link.call(
+                lambda client: client.create_async(
+                    whole, change.data, ephemeral=change.is_ephemeral
+                ),
+                f"create {change.path}",
+                is_change=True,
+            )
+        except zk.NoNodeError:
+            await self._changes.apply([change])
+        except zk.ZookeeperError as error:
+            raise await self._changes.explain(error, change) from error
+
+    async def _make_numbered(self, whole: str) -> str:
+        def issue(client: KazooClient) -> Any:
+            answer = client.create_async(whole, b"", ephemeral=True, sequence=True)
+            answer.rawlink(lambda made: self._link.inbox.put(partial(self._unmake, made)))
+            return answer
+
+        made: str = await self._link.call(issue, f"take an id of {whole}", is_change=True)
+        return made
+
+    def _unmake(self, made: Any) -> None:
+        """Also when nobody waits for the number any more: nodes would pile up in the session."""
+        if made.exception is None:
+            self._link.post(lambda client: client.delete_async(made.value))
+
+    async def _is_absent(self, watcher: Watcher, path: str, is_patient: bool) -> bool:
+        """Sets the watch that fires when the node is made."""
+        stat = await self._read(
+            watcher.path,
+            lambda client: client.exists_async(watcher.path, watch=watcher),
+            path,
+            is_patient,
+        )
+        return stat is None
+
+    async def _read(self, whole: str, issue: Issue, path: str, is_patient: bool = False) -> Any:
+        """Never older than what anybody was told before: decisions rest on it, like deleting
+        entries of a ledger that is not there. A server by itself may lag behind others."""
+        try:
+            return await self._link.call(
+                synced(whole, issue), f"read {path}", is_change=False, patient=is_patient
+            )
+        except zk.ZookeeperError as error:
+            raise translate(error, path) from error
+
+    def _whole(self, path: str) -> str:
+        if path == "/":
+            return self._chroot or "/"
+        if path == OWN or path.startswith(f"{OWN}/"):
+            path = self._link.address.own + path.removeprefix(OWN)
+        return self._chroot + path
+
+
+def _node(data: bytes | None, stat: Any) -> Node:
+    return Node(data or b"", stat.version, stat.ctime)

@@ -1,0 +1,212 @@
+"""Transactions on ZooKeeper: all or nothing, the missing parents included.
+
+ZooKeeper makes no parents. Which ones are missing is read before, and they are made in the same
+transaction, so that one that fails leaves no trace; if others made or removed a parent
+meanwhile, it is all done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+
+from ledger.errors import InvalidArgument, LedgerError, MetadataConflict
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Put
+from ledger.metastore.paths import (
+    TRANSACTION_CHANGES_MAX,
+    ancestors_of,
+    check_node,
+    check_path,
+)
+from ledger.metastore.zookeeper.errors import translate
+from ledger.metastore.zookeeper.session import ZooKeeperLink, synced
+
+TRANSACTION_BYTES_MAX = 1_040_000
+"""A request above 0xfffff bytes (ZooKeeper's jute.maxbuffer) ends the connection."""
+
+CHANGE_BYTES = 48
+"""Of a create, the largest change, besides its path and data."""
+
+TRIES_MAX = 100
+"""Each lost try means that others made or removed a parent between two round trips."""
+
+_NOT_THE_CAUSE = (zk.RolledBackError, zk.RuntimeInconsistency)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One operation of a try. `path` is the whole one; `is_parent`: made along the way."""
+
+    change: Change
+    path: str
+    is_parent: bool = False
+
+
+class Changes:
+    """The changing half of a store. `whole` gives a path from ZooKeeper's root."""
+
+    def __init__(self, link: ZooKeeperLink, whole: Callable[[str], str]) -> None:
+        self._link = link
+        self._whole = whole
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        """Raises what the first failing change raises; MetadataUnavailable."""
+        wanted = [_Step(change, self._whole(change.path)) for change in check_changes(changes)]
+        if not wanted:
+            return
+        steps = wanted
+        for _ in range(TRIES_MAX):
+            _check_size(steps, len(wanted))
+            failed = await self._try(steps)
+            if failed is None:
+                return
+            step, error = failed
+            is_parent_missing = isinstance(step.change, Create) and isinstance(
+                error, zk.NoNodeError
+            )
+            if not is_parent_missing and not (
+                step.is_parent and isinstance(error, zk.NodeExistsError)
+            ):
+                raise await self.explain(error, step.change)
+            steps = await self._with_parents(wanted)
+        raise MetadataConflict(
+            f"{wanted[0].change.path}: others made and removed its parents {TRIES_MAX} times"
+        )
+
+    async def make_parents(self, path: str) -> None:
+        """Of a whole path; not in a transaction."""
+        for parent in ancestors_of(path):
+            try:
+                await self._link.call(
+                    partial(KazooClient.create_async, path=parent, value=b""),
+                    f"create {parent}",
+                    is_change=True,
+                )
+            except zk.NodeExistsError:
+                continue
+            except zk.ZookeeperError as error:
+                raise translate(error, parent) from error
+
+    async def explain(self, error: BaseException, change: Change) -> LedgerError:
+        """The error a failed `change` raises, with what the node looks like now."""
+        path = change.path
+        if isinstance(error, zk.BadVersionError):
+            assert isinstance(change, Put | Delete | Check), f"{change!r} has no version"
+            stat = await self.stat(path)
+            is_telling = stat is not None and stat.version != change.version
+            now = f"has version {stat.version}" if is_telling else "had another version"
+            return MetadataConflict(f"metadata node {path} {now}, expected {change.version}")
+        if isinstance(error, zk.NotEmptyError):
+            stat = await self.stat(path)
+            count = stat.numChildren if stat is not None else "some"
+            return InvalidArgument(f"{path} has {count} children: not deleted")
+        return translate(error, path)
+
+    async def stat(self, path: str) -> Any:
+        """The node's stat now, None if there is no node."""
+        (stat,) = await self._stats([self._whole(path)])
+        return stat
+
+    async def _try(self, steps: Sequence[_Step]) -> tuple[_Step, BaseException] | None:
+        def issue(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            for step in steps:
+                _add(transaction, step)
+            return transaction.commit_async()
+
+        first = steps[0].change.path
+        what = f"a transaction of {len(steps)} changes that begins with {first}"
+        try:
+            results = await self._link.call(issue, what, is_change=True)
+        except zk.ZookeeperError as error:
+            raise translate(error, first) from error
+        for step, result in zip(steps, results, strict=True):
+            if isinstance(result, BaseException) and not isinstance(result, _NOT_THE_CAUSE):
+                return step, result
+        failed = [result for result in results if isinstance(result, BaseException)]
+        assert not failed, f"a transaction failed and no change of it is the cause: {failed}"
+        return None
+
+    async def _with_parents(self, wanted: Sequence[_Step]) -> list[_Step]:
+        """`wanted` with a Create for each parent that will be missing at its turn."""
+        parents = [ancestors_of(s.path) for s in wanted if isinstance(s.change, Create)]
+        exists = await self._exist(list(dict.fromkeys(p for each in parents for p in each)))
+        steps: list[_Step] = []
+        for step in wanted:
+            if isinstance(step.change, Create):
+                for parent in ancestors_of(step.path):
+                    if not exists[parent]:
+                        made = Create(parent, b"")
+                        steps.append(_Step(made, parent, is_parent=True))
+                        exists[parent] = True
+                exists[step.path] = True
+            elif isinstance(step.change, Delete):
+                exists[step.path] = False
+            steps.append(step)
+        return steps
+
+    async def _exist(self, paths: Sequence[str]) -> dict[str, bool]:
+        """Which whole paths exist, asked in one burst."""
+        stats = await self._stats(paths) if paths else []
+        return {path: stat is not None for path, stat in zip(paths, stats, strict=True)}
+
+    async def _stats(self, paths: Sequence[str]) -> list[Any]:
+        answers: list[Any] = []
+
+        def issue(client: KazooClient) -> Any:
+            answers[:] = [client.exists_async(path) for path in paths]
+            return answers[-1]  # they are answered in order
+
+        try:
+            await self._link.call(synced(paths[0], issue), f"look at {paths[-1]}", is_change=False)
+            return [answer.get_nowait() for answer in answers]
+        except zk.ZookeeperError as error:
+            raise translate(error, paths[-1]) from error
+
+
+def check_changes(changes: Sequence[Change]) -> list[Change]:
+    """Refuses what ZooKeeper would refuse, or not survive; leaves out what needs no asking."""
+    if len(changes) > TRANSACTION_CHANGES_MAX:
+        raise InvalidArgument(
+            f"a transaction of {len(changes)} changes, {TRANSACTION_CHANGES_MAX} at most"
+        )
+    for change in changes:
+        if isinstance(change, Check):
+            check_path(change.path)
+        else:
+            check_node(change.path, _data_bytes(change))
+    # The root exists, even while there is no node for it yet.
+    return [c for c in changes if c != Check("/", ANY_VERSION)]
+
+
+def _check_size(steps: Sequence[_Step], count: int) -> None:
+    """Of what is sent: whole paths, and parents that are made along the way."""
+    size = sum(len(s.path.encode()) + CHANGE_BYTES + _data_bytes(s.change) for s in steps)
+    if size > TRANSACTION_BYTES_MAX:
+        made = len(steps) - count
+        raise InvalidArgument(
+            f"a transaction of {count} changes{f' and {made} parents' if made else ''}, about"
+            f" {size} bytes, {TRANSACTION_BYTES_MAX} at most with ZooKeeper"
+        )
+
+
+def _data_bytes(change: Change) -> int:
+    return len(change.data) if isinstance(change, Create | Put) else 0
+
+
+def _add(transaction: Any, step: _Step) -> None:
+    change, path = step.change, step.path
+    if isinstance(change, Create):
+        transaction.create(path, bytes(change.data), ephemeral=change.is_ephemeral)
+    elif isinstance(change, Put):
+        transaction.set_data(path, bytes(change.data), change.version)
+    elif isinstance(change, Delete):
+        transaction.delete(path, change.version)
+    else:
+        assert isinstance(change, Check), f"unknown change {change!r}"
+        transaction.check(path, change.version)

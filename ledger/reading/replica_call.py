@@ -1,0 +1,136 @@
+"""One question for the replicas of an entry, asked without a task for it. Core: `core.reading`.
+
+The task that wants the answer sends the request and parks; what comes back, the time for a
+second opinion, or an interruption wake it. Nothing is left running when it returns or is
+cancelled: a late answer falls on deaf ears. A bookie from which not a byte came in all the time
+it had is given up, as by an ordinary call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import trio
+
+from ledger.connection.pool import BookiePool, Outcome
+from ledger.core.reading import Ask, Failed, Got, Passed, ReplicaRead, Wait
+from ledger.errors import LedgerError
+from ledger.wire.messages import RequestBody, ResponseBody
+
+Value = TypeVar("Value")
+
+
+class ReplicaCall(Generic[Value]):
+    """Used once.
+
+    Args:
+        read: decides whom to ask, and when a second one.
+        request: makes the request to a bookie.
+        take: the value of a bookie's answer; raises LedgerError if it is none.
+        timeout_s: how long each bookie may take.
+    """
+
+    def __init__(
+        self,
+        pool: BookiePool,
+        read: ReplicaRead[Value],
+        request: Callable[[str], RequestBody],
+        take: Callable[[str, ResponseBody], Value],
+        *,
+        timeout_s: float,
+    ) -> None:
+        self.is_interrupted = False
+        self._pool = pool
+        self._read = read
+        self._request = request
+        self._take = take
+        self._timeout_s = timeout_s
+        self._task: trio.lowlevel.Task | None = None
+        self._gives_up_at: dict[str, float] = {}
+        """Of those that have not answered."""
+        self._give_ups: dict[str, Callable[[], LedgerError]] = {}
+        self._outcomes: deque[tuple[str, Outcome]] = deque()
+
+    async def run(self) -> Value | None:
+        """The first good answer; None if interrupted before. Raises what `read.result` raises
+        when no replica gives one."""
+        read = self._read
+        hedge_at = math.inf
+        actions = read.start()
+        while True:
+            for action in actions:
+                if isinstance(action, Wait):
+                    hedge_at = trio.current_time() + action.seconds
+                else:
+                    self._ask(action.bookie)
+            if read.finished:
+                return read.result.value
+            if self.is_interrupted:
+                return None
+            gives_up_at = min(self._gives_up_at.values(), default=0.0)
+            if not self._outcomes:
+                with trio.move_on_at(min(hedge_at, gives_up_at)):
+                    await self._park()
+            actions = self._events()
+            if actions or read.finished or self._outcomes:
+                continue
+            now = trio.current_time()
+            if now >= gives_up_at:
+                actions = self._give_up(now)
+            elif now >= hedge_at:
+                hedge_at = math.inf
+                actions = read.handle(Passed())
+
+    def interrupt(self) -> None:
+        """`run` returns None soon, unless it has an answer."""
+        self.is_interrupted = True
+        self._wake()
+
+    def _ask(self, bookie: str) -> None:
+        def answered(outcome: Outcome) -> None:
+            if self._gives_up_at.pop(bookie, None) is not None:
+                self._outcomes.append((bookie, outcome))
+                self._wake()
+
+        self._gives_up_at[bookie] = trio.current_time() + self._timeout_s
+        self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
+
+    def _events(self) -> list[Ask | Wait]:
+        """Tells the core what came in, and returns what it wants done."""
+        actions: list[Ask | Wait] = []
+        while self._outcomes and not self._read.finished:
+            bookie, outcome = self._outcomes.popleft()
+            event: Got[Value] | Failed
+            if isinstance(outcome, LedgerError):
+                event = Failed(bookie, outcome)
+            else:
+                try:
+                    event = Got(bookie, self._take(bookie, outcome))
+                except LedgerError as error:
+                    event = Failed(bookie, error)
+            actions += self._read.handle(event)
+        return actions
+
+    def _give_up(self, now: float) -> list[Ask | Wait]:
+        actions: list[Ask | Wait] = []
+        for bookie in [b for b, at in self._gives_up_at.items() if at <= now]:
+            del self._gives_up_at[bookie]
+            actions += self._read.handle(Failed(bookie, self._give_ups[bookie]()))
+        return actions
+
+    async def _park(self) -> None:
+        self._task = trio.lowlevel.current_task()
+
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(forget)
+
+    def _wake(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)

@@ -1,0 +1,364 @@
+"""Gets entries of one ledger from whichever replica gives them. Shell of `core.reading`.
+
+Every entry that leaves here was checked against its digest. One request fetches a run of
+entries where the bookie can do that; a replica that fails, lies or is slow is replaced by the
+next, and stale metadata (the entries have moved) by fresh.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from ledger.connection.pool import BookiePool
+from ledger.core.entry import Digest, Entry
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.reading import (
+    Ask,
+    Failed,
+    Got,
+    Passed,
+    ReplicaOrder,
+    ReplicaRead,
+    Wait,
+    good_prefix,
+    span_end,
+)
+from ledger.errors import (
+    DigestMismatch,
+    LedgerError,
+    NoSuchLedger,
+    RemoteProtocolError,
+    RetryableError,
+    Status,
+    error_of_status,
+)
+from ledger.metastore.ledgers import LedgerStore
+from ledger.options import ClientOptions
+from ledger.reading.replica_call import ReplicaCall
+from ledger.runtime.drive import drive
+from ledger.wire.messages import (
+    FRAME_BYTES_MAX,
+    BatchReadRequest,
+    BatchReadResponse,
+    Buffer,
+    ReadRequest,
+    ReadResponse,
+    RequestBody,
+    ResponseBody,
+)
+
+_TRIES_MAX = 3
+_RETRY_WAIT_S = 0.1
+_BATCH_ENTRIES_MAX = 20_000
+_SINGLES_MAX = 100
+"""Single reads under way at once for one run of entries, where there are no batch reads. Fewer
+while a bookie refuses some of them as too many."""
+_SINGLES_STEP = 10
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What a reader did, counted per request."""
+
+    entries: int = 0
+    payload_bytes: int = 0
+    requests: int = 0
+    hedges: int = 0
+    replica_failures: int = 0
+    digest_mismatches: int = 0
+
+
+class ReplicaFetch:
+    """Fetches entries by the metadata it has; refreshes it when all replicas fail.
+
+    Args:
+        on_metadata: called with metadata that was read anew.
+        rotation: which replica to ask first, counted round; None: any.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        digest: Digest,
+        *,
+        pool: BookiePool,
+        ledgers: LedgerStore,
+        options: ClientOptions,
+        rng: random.Random,
+        on_metadata: Callable[[LedgerMetadata], None],
+        rotation: int | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.order = ReplicaOrder(rng.randrange(1 << 16) if rotation is None else rotation)
+        self.counts = FetchCounts()
+        self._digest = digest
+        self._pool = pool
+        self._ledgers = ledgers
+        self._options = options
+        self._on_metadata = on_metadata
+        self._singles = _SINGLES_MAX
+        self._entry_bytes = 0.0
+        if metadata.is_closed and metadata.last_entry_id >= 0:
+            self._entry_bytes = metadata.length / (metadata.last_entry_id + 1)
+            self._is_size_known = True
+        else:
+            self._is_size_known = False
+
+    @property
+    def is_size_known(self) -> bool:
+        """Whether `batch_entries` is more than a guess."""
+        return self._is_size_known
+
+    @property
+    def batch_entries(self) -> int:
+        """Entries that make up one batch read of the size wanted."""
+        if not self._is_size_known:
+            return 64
+        overhead = 36 + self._digest.size
+        count = int(self._options.batch_read_bytes / (self._entry_bytes + overhead))
+        return max(1, min(count, _BATCH_ENTRIES_MAX))
+
+    @property
+    def entry_bytes(self) -> float:
+        """Mean payload of the entries seen last; for budgets of read-ahead."""
+        return self._entry_bytes if self._is_size_known else self._options.batch_read_bytes / 64
+
+    def span_entries(self, first: int, last: int) -> int:
+        """How many of the entries first..last one request should ask for."""
+        return span_end(self.metadata, first, last, self.batch_entries) - first + 1
+
+    async def fetch(self, first: int, last: int) -> list[Entry]:
+        """Entries from `first` on, in order, at least one, none after `last`.
+
+        Raises NoSuchEntry only if every replica says so; else what the replicas' failures
+        come to, after a few tries if these might help.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            fragment = self.metadata.fragment_of(first)
+            try:
+                return await self._fetch_once(first, last)
+            except LedgerError as error:
+                if tries == _TRIES_MAX:
+                    raise
+                await self.refresh()
+                if self.metadata.fragment_of(first) != fragment:
+                    continue
+                if not error.retry_is_safe:
+                    raise
+            await trio.sleep(_RETRY_WAIT_S * tries)
+
+    async def refresh(self) -> bool:
+        """Reads the metadata anew; what is known stays if the store cannot be reached: False."""
+        try:
+            metadata, _ = await self._ledgers.read(self.metadata.ledger_id)
+        except RetryableError:
+            return False
+        except NoSuchLedger:
+            raise NoSuchLedger(
+                f"ledger {self.metadata.ledger_id} was deleted while it was read"
+            ) from None
+        self._on_metadata(metadata)
+        return True
+
+    async def _fetch_once(self, first: int, last: int) -> list[Entry]:
+        metadata = self.metadata
+        end = span_end(metadata, first, last, self.batch_entries)
+        order = self.order.order(metadata, first, trio.current_time())
+        what = f"entry {first} of ledger {metadata.ledger_id}"
+        read = ReplicaRead[list[Entry]](what, order, self._options.speculative_read_s)
+        try:
+            if first == end or self._pool.knows_batches(order[0]):
+                entries = await self._ask_at_once(read, first, end)
+            else:
+                entries = await self._ask_in_tasks(read, first, end)
+        finally:
+            self._remember(read)
+        self._count(entries)
+        return entries
+
+    async def _ask_at_once(
+        self, read: ReplicaRead[list[Entry]], first: int, end: int
+    ) -> list[Entry]:
+        """When one request to a replica is all it takes: no task for it. Of a second replica that
+        may know no batch reads one entry is enough."""
+        ledger_id = self.metadata.ledger_id
+
+        def request(bookie: str) -> RequestBody:
+            self.counts.requests += 1
+            if first == end or not self._pool.knows_batches(bookie):
+                return ReadRequest(ledger_id, first)
+            return self._batch_request(first, end)
+
+        def take(bookie: str, response: ResponseBody) -> list[Entry]:
+            if isinstance(response, BatchReadResponse):
+                return self._taken_batch(bookie, first, end, response)
+            return self._checked(bookie, first, [_body_of(bookie, response)])
+
+        timeout_s = self._options.read_timeout_s
+        entries = await ReplicaCall(self._pool, read, request, take, timeout_s=timeout_s).run()
+        assert entries is not None, "nobody interrupts it"
+        return entries
+
+    async def _ask_in_tasks(
+        self, read: ReplicaRead[list[Entry]], first: int, end: int
+    ) -> list[Entry]:
+        async def perform(action: Ask | Wait) -> Got[list[Entry]] | Failed | Passed:
+            if isinstance(action, Wait):
+                await trio.sleep(action.seconds)
+                return Passed()
+            try:
+                return Got(action.bookie, await self._ask(action.bookie, first, end))
+            except LedgerError as error:
+                return Failed(action.bookie, error)
+
+        return (await drive(read, perform)).value
+
+    def _remember(self, read: ReplicaRead[list[Entry]]) -> None:
+        now_s = trio.current_time()
+        self.counts.hedges += read.hedges
+        self.counts.replica_failures += len(read.errors)
+        for bookie in [*read.errors, *read.slow]:
+            self.order.failed(bookie, now_s)
+
+    def _count(self, entries: list[Entry]) -> None:
+        # Lengths are cumulative: no need to look at each entry.
+        # Not in entry order if the writer chose the ids itself: then this is not their sum.
+        size = max(0, entries[-1].length - entries[0].length + len(entries[0].payload))
+        self.counts.entries += len(entries)
+        self.counts.payload_bytes += size
+        self._entry_bytes = size / len(entries)
+        self._is_size_known = True
+
+    async def _ask(self, bookie: str, first: int, end: int) -> list[Entry]:
+        """Entries first..end or a prefix of them from one bookie, checked."""
+        if first < end:
+            entries = await self._ask_batch(bookie, first, end)
+            if entries is not None:
+                return entries
+        return self._checked(bookie, first, await self._ask_singles(bookie, first, end))
+
+    async def _ask_batch(self, bookie: str, first: int, end: int) -> list[Entry] | None:
+        """None if there are no batch reads with this bookie."""
+        response = await self._pool.read_batch(
+            bookie, self._batch_request(first, end), timeout_s=self._options.read_timeout_s
+        )
+        if response is None:
+            return None
+        self.counts.requests += 1
+        return self._taken_batch(bookie, first, end, response)
+
+    def _batch_request(self, first: int, end: int) -> BatchReadRequest:
+        # Room for twice the size expected: entries that grew must not cost a second trip.
+        size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
+        return BatchReadRequest(self.metadata.ledger_id, first, end - first + 1, size_max)
+
+    def _taken_batch(
+        self, bookie: str, first: int, end: int, response: ResponseBody
+    ) -> list[Entry]:
+        count = end - first + 1
+        if response.status is not Status.OK:
+            raise error_of_status(response.status, f"batch read at {bookie}")
+        if not isinstance(response, BatchReadResponse) or not 0 < len(response.bodies) <= count:
+            raise RemoteProtocolError(f"{bookie} answered a batch read of {count} with no batch")
+        return self._checked(bookie, first, response.bodies)
+
+    async def _ask_singles(self, bookie: str, first: int, end: int) -> list[Buffer]:
+        """Entry by entry, all asked for at once; up to the first that does not come."""
+        ledger_id = self.metadata.ledger_id
+        count = min(end - first + 1, self._singles)
+        self.counts.requests += count
+        others = _Gathering(count - 1)
+
+        async def post_others() -> None:
+            for i in range(count - 1):
+                request = ReadRequest(ledger_id, first + 1 + i)
+                self._pool.post(bookie, request, others.taker(i))
+
+        failure: LedgerError | None = None
+        async with trio.open_nursery() as nursery:
+            # They go out behind the first: without that one they are no use.
+            nursery.start_soon(post_others)
+            try:
+                # A task waits for it: that notices a bookie that is silent altogether.
+                response = await self._pool.call(
+                    bookie, ReadRequest(ledger_id, first), timeout_s=self._options.read_timeout_s
+                )
+            except LedgerError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        body = _body_of(bookie, response)
+        with trio.move_on_after(self._options.read_timeout_s):
+            await others.wait()
+        if others.were_too_many:
+            self._singles = max(1, count // 2)
+        else:
+            self._singles = min(self._singles + _SINGLES_STEP, _SINGLES_MAX)
+        return [body, *others.prefix()]
+
+    def _checked(self, bookie: str, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
+        """The entries in `bodies`, or those before one that is not as it was written."""
+        ledger_id = self.metadata.ledger_id
+        try:
+            return self._digest.decode_many(ledger_id, first, bodies)
+        except DigestMismatch:
+            self.counts.digest_mismatches += 1
+            good, _ = good_prefix(self._digest, ledger_id, first, bodies)
+            if good == 0:
+                raise
+            # What came before the bad one is good; that one is asked for elsewhere.
+            self.order.failed(bookie, trio.current_time())
+            return self._digest.decode_many(ledger_id, first, bodies[:good])
+
+
+def _body_of(bookie: str, response: ResponseBody) -> Buffer:
+    if response.status is not Status.OK:
+        raise error_of_status(response.status, f"read at {bookie}")
+    if not isinstance(response, ReadResponse) or response.body is None:
+        raise RemoteProtocolError(f"{bookie} answered a read without an entry: {response}")
+    return response.body
+
+
+class _Gathering:
+    """Answers to reads that were posted together."""
+
+    def __init__(self, count: int) -> None:
+        self._answers: list[ResponseBody | None] = [None] * count
+        self._left = count
+        self._done = trio.Event()
+        if count == 0:
+            self._done.set()
+
+    def taker(self, index: int) -> Callable[[ResponseBody | None], None]:
+        def take(answer: ResponseBody | None) -> None:
+            self._answers[index] = answer
+            self._left -= 1
+            if self._left == 0:
+                self._done.set()
+
+        return take
+
+    async def wait(self) -> None:
+        if not self._done.is_set():
+            await self._done.wait()
+
+    @property
+    def were_too_many(self) -> bool:
+        return any(a is not None and a.status is Status.TOO_MANY_REQUESTS for a in self._answers)
+
+    def prefix(self) -> list[Buffer]:
+        """The entries up to the first that did not come."""
+        bodies: list[Buffer] = []
+        for answer in self._answers:
+            if not isinstance(answer, ReadResponse) or answer.status is not Status.OK:
+                break
+            if answer.body is None:
+                break
+            bodies.append(answer.body)
+        return bodies

@@ -1,0 +1,267 @@
+"""Replacing bookies that failed under a writer. One change at a time per ledger.
+
+While a change is under way the core confirms nothing: an entry must reach its ack quorum in
+the ensemble that is stored. Where no replacement exists but every write set still has an ack
+quorum, the writer goes on with what works and keeps looking (docs/adr/0010): so a cluster of
+three survives the loss of one, and takes it back when it returns; later each time if it fails again
+and again. A writer with nothing on its way waits for its next append: when a bookie dies, ten
+thousand idle ledgers change nothing. A metadata store that is out of reach is waited for: who could
+be a replacement is unknown then, not settled.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import trio
+
+from ledger.connection.connection import BookieConnection
+from ledger.core import placement
+from ledger.core.append import AppendCore
+from ledger.core.bookie_backoff import SecondChances
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.own_fragment import with_next_ensemble
+from ledger.errors import (
+    BookieUnavailable,
+    LedgerError,
+    LedgerFenced,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+    Unauthorized,
+)
+from ledger.metastore.ledgers import CLIENT_TAG, client_path
+from ledger.writing.force import force
+from ledger.writing.send_loop import WriteLoop
+
+_LOOK_AGAIN_S = 0.25
+_STEADY_S = 60.0
+_OUTAGE_S_MAX = 120.0
+"""How long a writer that needs the metadata store waits for one that is out of reach."""
+
+
+class ChangingWriter(Protocol):
+    """The writer, as its ensemble change sees it."""
+
+    metadata: LedgerMetadata
+    ledger_id: int
+    error: LedgerError | None
+    core: AppendCore
+    connections: list[BookieConnection | None]
+
+    @property
+    def wire_version(self) -> int: ...
+
+    def attach(self, index: int) -> None: ...
+
+    def detach(self, index: int) -> None: ...
+
+    def resend(self, indices: tuple[int, ...]) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def confirmed_moved(self) -> None: ...
+
+    def fail(self, error: LedgerError) -> None: ...
+
+
+class EnsembleChange:
+    """`begin` is called for each failure, `resume` when something is sent while one is left; one
+    task per writer works until none is left, or nothing is on its way."""
+
+    def __init__(self, writer: ChangingWriter, loop: WriteLoop) -> None:
+        self._writer = writer
+        self._loop = loop
+        self._reasons: dict[str, LedgerError] = {}
+        self._is_running = False
+        self._is_wanted = False
+        """Something was sent since replacements were looked for."""
+        self._look_at = -math.inf
+        self._outage = ""
+        # A slow bookie is noticed after the add timeout only: it must have held for longer.
+        self._chances = SecondChances(max(_STEADY_S, 4 * loop.options.add_timeout_s))
+        self.count = 0
+
+    def begin(self, index: int, error: LedgerError) -> None:
+        bookie = self._writer.metadata.last_fragment.bookies[index]
+        self._reasons[bookie] = error
+        self._chances.failed(bookie, trio.current_time())
+        core = self._writer.core
+        if core.last_add_pushed > core.last_add_confirmed:
+            self.resume()
+
+    def resume(self) -> None:
+        """Entries are on their way that a bookie which failed should have."""
+        self._is_wanted = True
+        if not self._is_running:
+            assert self._loop.nursery is not None, "the client is not open"
+            self._is_running = True
+            self._loop.nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        core = self._writer.core
+        try:
+            give_up_at = self._deadline()
+            outage_end = trio.current_time() + _OUTAGE_S_MAX
+            while core.failed and not self._has_ended():
+                if core.can_go_on_without_failed():
+                    # Acks of the others go on counting while a replacement is looked for.
+                    if core.is_held:
+                        core.go_on_without()
+                        self._writer.settle()
+                    give_up_at = self._deadline()
+                elif trio.current_time() >= give_up_at:
+                    self._writer.fail(self._not_enough())
+                    return
+                if not self._is_wanted and core.last_add_pushed == core.last_add_confirmed:
+                    return  # idle: the next append looks on
+                if trio.current_time() < self._look_at:
+                    await trio.sleep_until(self._look_at)
+                    continue
+                self._is_wanted = False
+                self._look_at = trio.current_time() + _LOOK_AGAIN_S
+                try:
+                    change = await self._replacements()
+                    outage_end, self._outage = trio.current_time() + _OUTAGE_S_MAX, ""
+                except MetadataUnavailable as error:
+                    change = None
+                    self._outage = f"; the metadata store is out of reach: {error}"
+                    give_up_at = max(give_up_at, min(self._deadline(), outage_end))
+                if self._has_ended():
+                    return
+                if change is not None:
+                    await self._store(*change)
+                    self._look_at = -math.inf
+        except LedgerError as error:
+            self._writer.fail(error)
+        finally:
+            self._is_running = False
+
+    def _has_ended(self) -> bool:
+        return self._writer.error is not None
+
+    def _deadline(self) -> float:
+        return trio.current_time() + self._loop.options.ensemble_change_timeout_s
+
+    async def _replacements(self) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
+        """A new ensemble and the indices that are new in it; None if nothing can be replaced.
+
+        A failed bookie that is back is its own replacement of last resort. Raises
+        MetadataUnavailable.
+        """
+        writer = self._writer
+        ensemble = writer.metadata.last_fragment.bookies
+        replaced: list[int] = []
+        available = await self._loop.bookies.available()
+        hosts = {bookie: info.host for bookie, info in available.items()}
+        for index in list(writer.core.failed):
+            bookie = await self._reachable(ensemble, index, hosts)
+            if bookie is not None:
+                ensemble = (*ensemble[:index], bookie, *ensemble[index + 1 :])
+                replaced.append(index)
+        return (ensemble, tuple(replaced)) if replaced else None
+
+    async def _reachable(
+        self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str]
+    ) -> str | None:
+        """A bookie for `index` that really takes a connection. One that failed again and again
+        is left in peace for a while, unless the ledger cannot be written without it."""
+        now_s = trio.current_time()
+        resting = [one for one in hosts if self._chances.is_resting(one, now_s)]
+        found = await self._reachable_without(ensemble, index, hosts, resting)
+        if found is None and resting and not self._writer.core.can_go_on_without_failed():
+            found = await self._reachable_without(ensemble, index, hosts, [])
+        return found
+
+    async def _reachable_without(
+        self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str], without: list[str]
+    ) -> str | None:
+        excluded = [*without]
+        while True:
+            try:
+                chosen = placement.replace(ensemble, (index,), hosts, excluded, self._loop.rng)
+            except NotEnoughBookies:
+                break
+            if await self._is_reachable(chosen[index]):
+                return chosen[index]
+            excluded.append(chosen[index])
+        itself = ensemble[index]
+        if itself not in hosts or itself in without:
+            return None
+        return itself if await self._is_reachable(itself) else None
+
+    async def _is_reachable(self, bookie: str) -> bool:
+        try:
+            await self._loop.pool.wait_connected(bookie, self._writer.wire_version)
+        except (BookieUnavailable, Unauthorized):
+            return False
+        return True
+
+    async def _store(self, ensemble: tuple[str, ...], replaced: tuple[int, ...]) -> None:
+        """Stores the ensemble from the first unconfirmed entry on, then resends to it.
+
+        Once the store was asked, confirmation stays held until the outcome is known: an
+        unknown outcome is asked for again, never guessed.
+        """
+        writer, core = self._writer, self._writer.core
+        core.is_held = True
+        if core.is_sync_deferred:
+            # The old ensemble keeps what was acknowledged there: it must be durable before.
+            await force(writer, self._loop)
+            if self._has_ended():
+                return
+        first = core.last_add_confirmed + 1
+        own = writer.metadata.last_fragment
+
+        def changed(stored: LedgerMetadata) -> LedgerMetadata | None:
+            return with_next_ensemble(stored, own, first, ensemble)
+
+        tag = writer.metadata.custom.get(CLIENT_TAG)
+        client = None if tag is None else client_path(tag.decode())
+        give_up_at = trio.current_time() + _OUTAGE_S_MAX
+        while True:
+            try:
+                metadata = await self._loop.ledgers.update(
+                    writer.ledger_id, changed, while_exists=client
+                )
+                break
+            except (MetadataUnavailable, MetadataConflict) as error:
+                if trio.current_time() >= give_up_at or self._has_ended():
+                    raise MetadataUnavailable(
+                        f"ledger {writer.ledger_id}: whether the new ensemble is stored is "
+                        f"unknown ({error}); entries after {core.last_add_confirmed} are unknown"
+                    ) from error
+                await trio.sleep(_LOOK_AGAIN_S)
+            except LedgerFenced as error:
+                raise LedgerFenced(
+                    f"{error}; confirmed up to entry {core.last_add_confirmed}"
+                ) from error
+            except NoSuchLedger as error:
+                raise LedgerFenced(f"ledger {writer.ledger_id} was deleted") from error
+        if self._has_ended():
+            return
+        self.count += 1
+        for index in replaced:
+            writer.detach(index)
+            self._chances.taken(ensemble[index], trio.current_time())
+        writer.metadata = metadata
+        core.ensemble_changed(replaced)
+        for index in replaced:
+            writer.attach(index)
+        writer.resend(replaced)
+        writer.settle()
+
+    def _not_enough(self) -> LedgerError:
+        core = self._writer.core
+        bookies = self._writer.metadata.last_fragment.bookies
+        reasons = [self._reasons.get(bookies[i]) for i in core.failed]
+        failed = ", ".join(f"{bookies[i]} ({self._reasons.get(bookies[i])})" for i in core.failed)
+        kind = Unauthorized if all(isinstance(r, Unauthorized) for r in reasons) else None
+        return (kind or NotEnoughBookies)(
+            f"ledger {self._writer.ledger_id}: needed {core.ack_quorum} of {core.write_quorum} "
+            f"acks; failed: {failed}; no replacement found in "
+            f"{self._loop.options.ensemble_change_timeout_s:g} s; entries after "
+            f"{core.last_add_confirmed} are unknown, recover the ledger to learn their fate"
+        )

@@ -1,0 +1,399 @@
+"""Entries on their way to the bookies of one ledger, and what comes back. Base of the writer.
+
+Knows connections, what was sent and not yet confirmed, and which bookie answered what; knows
+nothing of callers. Frames are joined once per scheduler tick and class of entries, and the
+same bytes go to all bookies of the write set.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+
+from ledger.connection.connection import BookieConnection
+from ledger.core.append import AppendCore
+from ledger.core.entry import Digest, DigestType, master_key
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    LedgerFenced,
+    OperationTimeout,
+    Status,
+    Unauthorized,
+    error_of_status,
+)
+from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
+from ledger.writing import frames as add_frames
+from ledger.writing.ensemble_change import EnsembleChange
+from ledger.writing.overload_retry import BusyBookies
+from ledger.writing.receipts import EntryAcks
+from ledger.writing.send_loop import WriteLoop
+
+_LAC = struct.Struct(">q").unpack_from
+_LAC_OFFSET = 44
+"""In the head of an add frame, where the buffers hold it apart from the payload."""
+_LAC_ENTRIES_PENDING = 4
+"""With more entries on their way the next add comes soon, and tells the last add confirmed. With
+fewer it may be long in coming: those on their way carry an older one."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Frames of one class of entries that were handed to the connections together."""
+
+    entry_class: int
+    last_entry_id: int
+    frames: Buffer
+    bytes_held: int
+    """As the window counts them; in v3 not quite the frames' size."""
+
+    bounds: list[int] | None = None
+    """Of the frames, once a bookie refused one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatistics:
+    entries: int
+    bytes: int
+    entries_pending: int
+    bytes_pending: int
+    ensemble_changes: int
+
+
+class EnsembleSender:
+    """What `LedgerWriter` is towards bookies. `append_nowait` there fills the buffers.
+
+    The writer and this together have fewer than 30 attributes: with more, each access to one
+    costs more (CPython shares no keys then), and the append path does little else.
+    """
+
+    def __init__(
+        self, metadata: LedgerMetadata, loop: WriteLoop, *, is_sync_deferred: bool = False
+    ) -> None:
+        self.metadata = metadata
+        self.ledger_id = metadata.ledger_id
+        self.error: LedgerError | None = None
+        self.length = 0
+        self.core = AppendCore(
+            metadata.ensemble_size,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            is_sync_deferred=is_sync_deferred,
+        )
+        self.connections: list[BookieConnection | None] = [None] * metadata.ensemble_size
+        self.digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
+        self.lac_carried = -1
+        self.is_dirty = False
+        self.is_lac_queued = False
+        self._loop = loop
+        self._options = loop.options
+        self._busy = BusyBookies(self)
+        self._change = EnsembleChange(self, loop)
+        self._key = master_key(metadata.password)
+        self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
+        self._sent: deque[_Sent] = deque()
+        self._bytes_pending = 0
+        self._progress: list[tuple[int, float]] = [(-1, 0.0)] * metadata.ensemble_size
+
+    @property
+    def last_add_pushed(self) -> int:
+        """Id of the newest entry handed to `append`; -1 for none."""
+        return self.core.last_add_pushed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Every entry up to this id is durable on its ack quorum; -1 for none."""
+        return self.core.last_add_confirmed
+
+    @property
+    def last_add_acknowledged(self) -> int:
+        """Every entry up to this id was taken by its ack quorum. The last add confirmed, unless
+        sync is deferred."""
+        return self.core.last_add_acknowledged
+
+    @property
+    def is_sync_deferred(self) -> bool:
+        """Whether bookies may acknowledge entries before they are durable."""
+        return self.core.is_sync_deferred
+
+    @property
+    def wire_version(self) -> int:
+        """In which protocol adds go out; only v3 can say that sync is deferred."""
+        return 3 if self.core.is_sync_deferred else self._options.wire_version
+
+    @property
+    def bytes_pending(self) -> int:
+        """Bytes of frames held until they are confirmed; the window bounds them."""
+        return self._bytes_pending
+
+    def fail(self, error: LedgerError) -> None:
+        """The ledger can never be written again by this writer."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """A chunk of acks is over: the last add confirmed may move."""
+        raise NotImplementedError
+
+    def confirmed_moved(self) -> None:
+        """The last add confirmed is another."""
+        raise NotImplementedError
+
+    def _drop_acknowledged(self, acknowledged: int) -> None:
+        sent = self._sent
+        while sent and sent[0].last_entry_id <= acknowledged:
+            self._bytes_pending -= sent.popleft().bytes_held
+        if not sent and not self.is_dirty:
+            self._bytes_pending = 0
+
+    def statistics(self) -> WriterStatistics:
+        return WriterStatistics(
+            entries=self.core.last_add_confirmed + 1,
+            bytes=self.length,
+            entries_pending=self.core.last_add_pushed - self.core.last_add_acknowledged,
+            bytes_pending=self._bytes_pending,
+            ensemble_changes=self._change.count,
+        )
+
+    # ---- sending (called by the write loop, once per tick)
+
+    def send_gathered(self) -> None:
+        """Hands what `append_nowait` gathered to the connections."""
+        self.is_dirty = False
+        if self.error is not None:
+            return
+        core = self.core
+        for entry_class, buffer in enumerate(self._buffers):
+            if not buffer:
+                continue
+            frames = b"".join(buffer)
+            lac_carried: int = _LAC(buffer[-2], _LAC_OFFSET)[0]
+            bytes_held = len(frames)
+            if self.wire_version == 3:
+                frames = add_frames.to_v3(buffer, is_sync_deferred=self.is_sync_deferred)
+            buffer.clear()
+            # The newest entry of this class: at most stride - 1 before the newest of all.
+            last = core.last_add_pushed - (core.last_add_pushed - entry_class) % core.stride
+            # The LAC as it was when the newest entry was made: it may have moved since.
+            self.send_frames(last, frames, bytes_held, lac_carried)
+
+    def send_frames(self, last: int, frames: Buffer, bytes_held: int, lac: int) -> None:
+        entry_class = last % self.core.stride
+        self._sent.append(_Sent(entry_class, last, frames, bytes_held))
+        for index in self.core.write_set(entry_class):
+            self._send(index, frames)
+        if self.core.failed:
+            self._change.resume()
+        self.lac_carried = max(self.lac_carried, lac)
+
+    def _send(self, index: int, frames: Buffer) -> None:
+        connection = self.connections[index]
+        if connection is not None and index not in self.core.failed:
+            connection.send_adds(frames)
+
+    def resend(self, indices: tuple[int, ...]) -> None:
+        """Sends all that is unconfirmed to the bookies that are new at `indices`."""
+        for sent in self._sent:
+            members = self.core.write_set(sent.entry_class)
+            for index in indices:
+                if index in members:
+                    self._send(index, sent.frames)
+
+    # ---- answers (AckSink)
+
+    def acked(self, bookie: str, first: int, last: int) -> None:
+        index = self._index_of(bookie)
+        if index is None:
+            return
+        core = self.core
+        try:
+            core.acked(index, first, last)
+        except LedgerError as error:
+            self.bookie_failed(index, error)
+            return
+        if core.ack_log.entries:
+            core.ack_log.acked(index, bookie, first, last, trio.current_time())
+
+    def watch_acks(self, entry_id: int) -> EntryAcks:
+        """Begins to keep which bookies acknowledge an entry: right after it was appended.
+
+        Raises InvalidArgument if it is not on its way (not appended, or confirmed already), or
+        if sync is deferred: an ack is no promise then.
+        """
+        core = self.core
+        digest = None
+        if not self.is_sync_deferred and core.last_add_confirmed < entry_id <= core.last_add_pushed:
+            digest = self._stored_digest(entry_id)
+        if digest is None:
+            raise InvalidArgument(
+                f"entry {entry_id} of ledger {self.ledger_id} is not on its way to bookies that "
+                f"sync at once: who acknowledges it cannot be told. Confirmed are 0.."
+                f"{core.last_add_confirmed}, sent 0..{core.last_add_pushed}"
+            )
+        bookies = self.metadata.last_fragment.bookies
+        watched = core.watch(entry_id, bookies, trio.current_time())
+        return EntryAcks(self, watched, self.digest.digest_type, digest)
+
+    def _stored_digest(self, entry_id: int) -> bytes | None:
+        """As it is in the frame of an unconfirmed entry; None after the writer has failed."""
+        stride, size = self.core.stride, self.digest.size
+        gathered = self._buffers[entry_id % stride]
+        # Of each entry two pieces; the newest of its class is last.
+        at = -2 * ((self.core.last_add_pushed - entry_id) // stride + 1)
+        if -at <= len(gathered):
+            return add_frames.digest_in(gathered[at], size, 2)
+        frame = self._sent_frame(entry_id)
+        return None if frame is None else add_frames.digest_in(frame, size, self.wire_version)
+
+    def refused(self, bookie: str, entry_id: int, status: Status) -> None:
+        what = f"entry {entry_id} of ledger {self.ledger_id} at bookie {bookie}"
+        if status is Status.FENCED:
+            self.fail(
+                LedgerFenced(
+                    f"{what}: another client fenced the ledger to recover it; "
+                    f"confirmed up to entry {self.last_add_confirmed}"
+                )
+            )
+        elif status is Status.UNAUTHORIZED:
+            self.fail(Unauthorized(f"{what}: wrong password, or the bookie asks who we are (auth)"))
+        elif status is Status.TOO_MANY_REQUESTS and self._retry_later(bookie, entry_id):
+            return
+        elif (index := self._index_of(bookie)) is not None:
+            self.bookie_failed(index, error_of_status(status, what))
+
+    def _retry_later(self, bookie: str, entry_id: int) -> bool:
+        """Whether the entry will be sent to the busy bookie once more, or need not be: only what
+        is not confirmed elsewhere is still here."""
+        index = self._index_of(bookie)
+        if index is None or entry_id <= self.core.acked_up_to(index):
+            return True  # it took the same entry before
+        if entry_id <= self.core.last_add_acknowledged:
+            return False
+        frame = self._sent_frame(entry_id)
+        if frame is None or self._loop.nursery is None:
+            return False
+        self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
+        return True
+
+    def _sent_frame(self, entry_id: int) -> Buffer | None:
+        """The frame of an entry that was sent and is not confirmed."""
+        stride = self.core.stride
+        for sent in self._sent:
+            if sent.entry_class == entry_id % stride and entry_id <= sent.last_entry_id:
+                # The frames are those of all entries of the class, up to the last one.
+                after = (sent.last_entry_id - entry_id) // stride
+                if sent.bounds is None:
+                    sent.bounds = add_frames.bounds_of(sent.frames)
+                return add_frames.before_last(sent.frames, sent.bounds, after)
+        return None
+
+    def send_again(self, index: int, bookie: str, frames: Buffer) -> bool:
+        """To a bookie that was busy; False if it is not the one at `index` any more."""
+        if self.error is not None or self.metadata.last_fragment.bookies[index] != bookie:
+            return False
+        self._send(index, frames)
+        return index not in self.core.failed
+
+    def lost(self, bookie: str, error: LedgerError) -> None:
+        index = self._index_of(bookie)
+        if index is not None:
+            self.bookie_failed(index, error)
+
+    def _index_of(self, bookie: str) -> int | None:
+        bookies = self.metadata.last_fragment.bookies
+        return bookies.index(bookie) if bookie in bookies else None
+
+    # ---- bookies
+
+    def attach(self, index: int) -> None:
+        """Takes the connection to the bookie that is now at `index`."""
+        bookie = self.metadata.last_fragment.bookies[index]
+        self._progress[index] = (-1, self._loop.watched_s)
+        try:
+            connection = self._loop.pool.connection(bookie, self.wire_version)
+        except LedgerError as error:
+            self.connections[index] = None
+            self.bookie_failed(index, error)
+            return
+        self.connections[index] = connection
+        connection.sinks[self.ledger_id] = self
+
+    def detach(self, index: int) -> None:
+        """The bookie at `index` is not ours any more: its late answers are not ours either."""
+        connection = self.connections[index]
+        if connection is not None and connection.sinks.get(self.ledger_id) is self:
+            del connection.sinks[self.ledger_id]
+        self.connections[index] = None
+
+    def bookie_failed(self, index: int, error: LedgerError) -> None:
+        """Stops using the bookie at `index` and looks for another in the background."""
+        if self.error is None and self.core.fail(index):
+            self.detach(index)
+            self._change.begin(index, error)
+
+    def check_progress(self, now_s: float) -> None:
+        """Gives up a bookie that acknowledged nothing for the add timeout, by the loop's clock."""
+        core = self.core
+        for index, connection in enumerate(self.connections):
+            if connection is None or index in core.failed:
+                continue
+            mark = core.acked_up_to(index)
+            seen, since_s = self._progress[index]
+            if mark >= core.last_add_pushed or mark != seen:
+                self._progress[index] = (mark, now_s)
+            elif now_s - since_s > self._options.add_timeout_s:
+                connection.close(
+                    OperationTimeout(
+                        f"bookie {connection.bookie} acknowledged nothing for "
+                        f"{now_s - since_s:.1f} s, entries from {mark + 1} wait"
+                    )
+                )
+
+    @property
+    def is_lac_due(self) -> bool:
+        """Whether the last add confirmed must be told by itself, should no add go out at once."""
+        pending = self.core.last_add_pushed - self.core.last_add_confirmed
+        return pending <= _LAC_ENTRIES_PENDING or self.is_sync_deferred
+
+    def send_lac(self) -> None:
+        """Tells the bookies the last add confirmed (explicit LAC), if no add has."""
+        self.is_lac_queued = False
+        confirmed = self.core.last_add_confirmed
+        if self.error is not None or confirmed <= self.lac_carried:
+            return
+        if not self.is_lac_due or (self.is_dirty and not self.is_sync_deferred):
+            return  # an add is about to tell it, or soon will
+        self.lac_carried = confirmed
+        body = self.digest.encode_lac(self.ledger_id, confirmed)
+        request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)
+        bookies = self.metadata.last_fragment.bookies
+        asked = [b for i, b in enumerate(bookies) if i not in self.core.failed]
+        left, heard = len(asked), 0
+
+        def answered(answer: ResponseBody | None) -> None:
+            nonlocal left, heard
+            left -= 1
+            heard += answer is not None
+            if left == 0 and heard < len(asked):
+                self._tell_lac_again(confirmed)
+
+        for bookie in asked:
+            self._loop.pool.post(bookie, request, answered)
+
+    def _tell_lac_again(self, confirmed: int) -> None:
+        """Some bookie did not hear it, and the tails that poll it would not either."""
+        if self.lac_carried == confirmed == self.core.last_add_confirmed and self.error is None:
+            self.lac_carried = confirmed - 1
+            self._loop.queue_lac_again(self)
+
+    def _leave(self) -> None:
+        for index in range(len(self.connections)):
+            self.detach(index)
+        self._loop.remove(self)
+        self._sent.clear()
+        for buffer in self._buffers:
+            buffer.clear()
+        self._bytes_pending = 0

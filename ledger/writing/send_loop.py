@@ -1,0 +1,176 @@
+"""What the writers of one client share: doors, and the loops that serve all of them at once.
+
+One task sends what all writers gathered in a scheduler tick, one tells idle ledgers' last add
+confirmed, one watches for bookies that stopped answering. None of them costs anything per
+entry.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Protocol
+
+import trio
+
+from ledger.connection.pool import BookiePool
+from ledger.errors import LedgerError
+from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.ledgers import LedgerStore
+from ledger.options import ClientOptions
+
+_TELL_AGAIN_S = 0.5
+_CHECKS_PER_TIMEOUT = 4
+_LATENESS_MAX = 1.5
+"""A check that came later than so many intervals came late because this process did not run."""
+_TICKS_UNTIL_IDLE = 2
+"""So many scheduler ticks a caller, woken by the ack of its entry, has to append another one (a
+stream's caller needs two: one to append, one to seal the batch). That one carries the last add
+confirmed, and nothing is sent for it alone."""
+
+
+class Writing(Protocol):
+    """A writer, as the loops see it."""
+
+    is_dirty: bool
+    is_lac_queued: bool
+
+    def send_gathered(self) -> None: ...
+
+    def send_lac(self) -> None: ...
+
+    def check_progress(self, now_s: float) -> None: ...
+
+    def fail(self, error: LedgerError) -> None: ...
+
+
+class WriteLoop:
+    """Lives as long as the client; `run` is its only task's entry."""
+
+    def __init__(
+        self,
+        pool: BookiePool,
+        ledgers: LedgerStore,
+        bookies: BookieRegistry,
+        options: ClientOptions,
+        rng: random.Random,
+    ) -> None:
+        self.pool = pool
+        self.ledgers = ledgers
+        self.bookies = bookies
+        self.options = options
+        self.rng = rng
+        self.nursery: trio.Nursery | None = None
+        self._writers: dict[Writing, None] = {}
+        self._dirty: list[Writing] = []
+        self._sender: trio.lowlevel.Task | None = None
+        self._lac_due: deque[tuple[float, Writing]] = deque()
+        self._lac_teller: trio.lowlevel.Task | None = None
+        self._watcher: trio.lowlevel.Task | None = None
+        self.watched_s = 0.0
+        """A clock that stands still while this process does not run: answers are not read then,
+        and a bookie that gave them is not to be given up for it."""
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Starts the loops; they end with `nursery`."""
+        self.nursery = nursery
+        nursery.start_soon(self._send)
+        nursery.start_soon(self._tell_lacs)
+        nursery.start_soon(self._watch_progress)
+
+    def add(self, writer: Writing) -> None:
+        self._writers[writer] = None
+        if self._watcher is not None:
+            task, self._watcher = self._watcher, None
+            trio.lowlevel.reschedule(task)
+
+    def remove(self, writer: Writing) -> None:
+        self._writers.pop(writer, None)
+
+    def fail_all(self, error: LedgerError) -> None:
+        """The client ends: no writer may outlive it waiting."""
+        for writer in list(self._writers):
+            writer.fail(error)
+
+    def kick(self, writer: Writing) -> None:
+        """`writer` has gathered something: it is sent at the end of this tick."""
+        writer.is_dirty = True
+        self._dirty.append(writer)
+        if self._sender is not None:
+            task, self._sender = self._sender, None
+            trio.lowlevel.reschedule(task)
+
+    async def _send(self) -> None:
+        while True:
+            if not self._dirty:
+                self._sender = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._forget_sender)
+            dirty, self._dirty = self._dirty, []
+            for writer in dirty:
+                writer.send_gathered()
+
+    def _forget_sender(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._sender = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def queue_lac(self, writer: Writing) -> None:
+        """`writer` is idle with a last add confirmed that no add has carried."""
+        if writer.is_lac_queued:
+            return
+        writer.is_lac_queued = True
+        self._lac_due.append((trio.current_time() + self.options.lac_linger_ms / 1000, writer))
+        if self._lac_teller is not None:
+            task, self._lac_teller = self._lac_teller, None
+            trio.lowlevel.reschedule(task)
+
+    def queue_lac_again(self, writer: Writing) -> None:
+        """A bookie did not hear the last one: once more after a while, if still idle."""
+        if self.nursery is not None and not writer.is_lac_queued:
+            writer.is_lac_queued = True
+            try:
+                self.nursery.start_soon(self._tell_later, writer)
+            except RuntimeError:
+                return  # the client is closing
+
+    async def _tell_later(self, writer: Writing) -> None:
+        await trio.sleep(_TELL_AGAIN_S)
+        writer.send_lac()
+
+    async def _tell_lacs(self) -> None:
+        due = self._lac_due
+        while True:
+            if not due:
+                self._lac_teller = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._forget_lac_teller)
+                continue
+            if self.options.lac_linger_ms:
+                await trio.sleep_until(due[0][0])
+            else:
+                for _ in range(_TICKS_UNTIL_IDLE):
+                    await trio.lowlevel.checkpoint()
+            now = trio.current_time()
+            while due and due[0][0] <= now:
+                due.popleft()[1].send_lac()
+
+    def _forget_lac_teller(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._lac_teller = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def _watch_progress(self) -> None:
+        while True:
+            if not self._writers:
+                self._watcher = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._forget_watcher)
+                continue
+            begun_s, interval_s = (
+                trio.current_time(),
+                self.options.add_timeout_s / _CHECKS_PER_TIMEOUT,
+            )
+            await trio.sleep(interval_s)
+            self.watched_s += min(trio.current_time() - begun_s, _LATENESS_MAX * interval_s)
+            for writer in list(self._writers):
+                writer.check_progress(self.watched_s)
+
+    def _forget_watcher(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._watcher = None
+        return trio.lowlevel.Abort.SUCCEEDED
