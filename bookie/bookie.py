@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from bookie.config import BookieConfig
-from bookie.cookies import check_cookie, check_has_no_cluster
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import DiskState
-from bookie.disk_reads import ReadLimits
-from bookie.disks import Disks
+from bookie.data_integrity import LimboRepair, settle_doubts
+from bookie.disk_monitor import Disks
 from bookie.garbage_config import garbage_options
-from bookie.limbo import LimboRepair, settle_doubts
-from bookie.places import listen, take_directories
-from bookie.power_loss import noticing_power_loss
-from bookie.pressure import PressureLimits
-from bookie.requests import Requests
-from bookie.server import Server, ServerStatistics
+from bookie.server.backpressure import PressureLimits
+from bookie.server.read_scheduler import ReadLimits
+from bookie.server.requests import Requests
+from bookie.server.server import Server, ServerStatistics
+from bookie.startup.cookies import check_cookie, check_has_no_cluster
+from bookie.startup.power_loss import noticing_power_loss
+from bookie.startup.preflight import listen, take_directories
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.collected import Collected
-from bookie.storage.disk import Disk
+from bookie.storage.disk.disk import Disk
+from bookie.storage.index.key_value import KeyValue
 from bookie.storage.journal_settings import journals_of
-from bookie.storage.key_value import KeyValue
-from bookie.storage.settings import StorageOptions, StorageStatistics
+from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieInfo, BookieRegistry

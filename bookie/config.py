@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bookie import disk_config, garbage_config, pressure_config, read_config
+from bookie import config_sections, garbage_config, pressure_config, read_config
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
 from ledger.runtime.config import load_settings, setting
@@ -241,12 +241,12 @@ class BookieConfig:
     scrub_bytes_per_s: float = garbage_config.SCRUB_BYTES_PER_S
 
     # What it does when disks fill up.
-    disk_usage_warn_threshold: float = disk_config.USAGE_WARN_THRESHOLD
-    disk_usage_threshold: float = disk_config.USAGE_THRESHOLD
-    disk_usage_low_water_mark: float = disk_config.USAGE_LOW_WATER_MARK
-    disk_check_interval_ms: int = disk_config.CHECK_INTERVAL_MS
-    disk_reserved_bytes: int = disk_config.RESERVED_BYTES
-    force_read_only: bool = disk_config.FORCE_READ_ONLY
+    disk_usage_warn_threshold: float = config_sections.USAGE_WARN_THRESHOLD
+    disk_usage_threshold: float = config_sections.USAGE_THRESHOLD
+    disk_usage_low_water_mark: float = config_sections.USAGE_LOW_WATER_MARK
+    disk_check_interval_ms: int = config_sections.CHECK_INTERVAL_MS
+    disk_reserved_bytes: int = config_sections.RESERVED_BYTES
+    force_read_only: bool = config_sections.FORCE_READ_ONLY
 
     # How it reads and serves.
     read_cache_bytes: int = read_config.READ_CACHE_BYTES
@@ -283,7 +283,7 @@ class BookieConfig:
             if isinstance(value, int | float) and not value >= least:
                 raise InvalidArgument(f"{field.name} is {value}, must be at least {least}")
         garbage_config.garbage_options(self)  # checks them
-        disk_config.check_disk_settings(self)
+        config_sections.check_disk_settings(self)
         self._check_directories()
         for name in ("port", "http_port"):
             if getattr(self, name) > 65535:
@@ -359,7 +359,7 @@ _MAY_BE_ZERO = (
     "read_ahead_bytes",
     "index_cache_bytes",
     *garbage_config.MAY_BE_ZERO,
-    *disk_config.MAY_BE_ZERO,
+    *config_sections.MAY_BE_ZERO,
 )
 
 _DIVIDED = ("write_cache_bytes", "read_cache_bytes")

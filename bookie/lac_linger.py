@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from bookie.storage.journal import CommitGroup, Journal
+from bookie.storage.journal.journal import CommitGroup, Journal
 
 LINGER_S: Final = 0.05
 """A stream with more than twenty entries in a second never has a sync for its LAC alone."""

@@ -1,7 +1,7 @@
 """What a request makes a bookie keep in memory until a journal or a checkpoint has got so far.
 
 Adds are not asked about, but for the ledgers that they make known: frames of adds have bounds of
-their own (`bookie.pressure`).
+their own (`bookie.server.backpressure`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One bookie as a process: real drivers, log, signals, exit code.
 
-A composition root, also of the supervisor's children (`bookie.supervisor`), which it starts as
+A composition root, also of the supervisor's children (`bookie.standalone.supervisor`), which it starts as
 `python -m bookie.process CONFIG`. Prints "ready BOOKIE-ID" once the bookie is registered. A child
 ends at once when the pipe on its stdin does: then its supervisor is dead.
 """
@@ -23,11 +23,11 @@ import trio
 from bookie.allocator import give_memory_back_regularly, tune_allocator
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
-from bookie.http import http_address, open_http, serve_http
 from bookie.machine import boot_id
-from bookie.snapshot import Observer
-from bookie.storage.real_disk import RealDisk
-from bookie.storage.rocks import index_opener
+from bookie.monitoring.http import http_address, open_http, serve_http
+from bookie.monitoring.snapshot import Observer
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.index.rocksdb import index_opener
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore import MetadataStore, open_store

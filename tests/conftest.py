@@ -13,8 +13,8 @@ from typing import NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bookie import local
-from bookie.zookeeper_server import ZooKeeperMissing, require_zookeeper
+from bookie.standalone import cluster
+from bookie.standalone.zookeeper_server import ZooKeeperMissing, require_zookeeper
 
 # Before they are imported: what a helper's assertion found is told like that of a test. A program
 # that runs tests is in such a package, and has imported it.
@@ -43,7 +43,7 @@ def pytest_configure() -> None:
     share = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if share:
         # A port that one process found free, another would find free, too, until it is bound.
-        local.PORTS = local.PORTS[int(share) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
+        cluster.PORTS = cluster.PORTS[int(share) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
 
 
 def skip_here(reason: str) -> NoReturn:
@@ -96,7 +96,7 @@ class _Mistakes(logging.Handler):
 @pytest.fixture(autouse=True)
 def mistakes() -> Iterator[list[logging.LogRecord]]:
     """A bookie survives its own bugs, but no test does: clear the list of what was expected."""
-    handler, logger = _Mistakes(), logging.getLogger("bookie.mistakes")
+    handler, logger = _Mistakes(), logging.getLogger("bookie.server.internal_errors")
     logger.addHandler(handler)
     yield handler.records
     logger.removeHandler(handler)

@@ -13,8 +13,8 @@ import trio
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from bookie.storage.real_disk import RealDisk
-from bookie.storage.rocks import index_opener
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.index.rocksdb import index_opener
 from ledger.client import LedgerClient
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.memory import MemoryStore, MemoryTree

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bookie import zookeeper_process
-from bookie.zookeeper_server import ZooKeeperServer, require_zookeeper
+from bookie.standalone import zookeeper_process
+from bookie.standalone.zookeeper_server import ZooKeeperServer, require_zookeeper
 from tests.tidy.checkout import ROOT
 
 _START_TIMEOUT_S = 60.0

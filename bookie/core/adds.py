@@ -3,7 +3,7 @@
 Nothing is copied and no object is made per entry: the cache keeps the place of each frame in
 the segment, the journal gets one view of the whole stretch, and the reply needs only runs of
 entry ids. Anything that is not an ordinary add to a known, unfenced ledger with the right key
-ends the stretch; `bookie.connection` then looks at that one frame by the ordinary path.
+ends the stretch; `bookie.server.connection` then looks at that one frame by the ordinary path.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 
-from bookie.core.segments import SegmentPool
+from bookie.core.buffer_pool import SegmentPool
 from ledger.errors import InvalidArgument
 
 Buffer = bytes | bytearray | memoryview

@@ -1,6 +1,6 @@
 """Which entry logs to rewrite, when, and how fast.
 
-Pure twin of `bookie.storage.compactor`. A log is rewritten when few of its bytes are still
+Pure twin of `bookie.storage.garbage.compactor`. A log is rewritten when few of its bytes are still
 needed: cheap ones often (minor), all that are worth it seldom (major). Decides nothing about
 what is needed; the index says that.
 """

@@ -1,6 +1,6 @@
 """Which entry logs may go, when to seal one early, which tombstones to forget.
 
-Pure twin of `bookie.storage.garbage_collector`. Must never name a log that holds an entry of a
+Pure twin of `bookie.storage.garbage.collector`. Must never name a log that holds an entry of a
 living ledger; what is not known to be deleted is alive.
 """
 

@@ -15,22 +15,22 @@ from typing import NamedTuple
 import trio
 
 from bookie.core.availability import EntriesHeld
+from bookie.core.buffer_pool import SegmentPool
 from bookie.core.compaction import CompactionKind
 from bookie.core.directories import DirectoryMap
 from bookie.core.disk_space import WriteGate
-from bookie.core.doubt import Doubt, DoubtStage
+from bookie.core.integrity_state import Doubt, DoubtStage
 from bookie.core.journal import JournalFailed, Mark, file_name
 from bookie.core.ledger_state import LedgerState
-from bookie.core.segments import SegmentPool
 from bookie.storage.collected import Collected
-from bookie.storage.disk import Buffer, Disk
-from bookie.storage.found_logs import count_journal_frames
-from bookie.storage.journal import Journal
-from bookie.storage.journal_release import JournalRelease
-from bookie.storage.key_value import KeyValue
+from bookie.storage.disk.disk import Buffer, Disk
+from bookie.storage.entry_log.startup_scan import count_journal_frames
+from bookie.storage.index.key_value import KeyValue
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.replay import replay_journal
+from bookie.storage.journal.trimmer import JournalRelease
 from bookie.storage.ledger_storage import LedgerStorage
-from bookie.storage.replay import replay_journal
-from bookie.storage.settings import StorageFailed, StorageOptions, StorageStatistics
+from bookie.storage.options import StorageFailed, StorageOptions, StorageStatistics
 from ledger.errors import FinalError
 
 _log = logging.getLogger(__name__)

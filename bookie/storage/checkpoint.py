@@ -13,17 +13,17 @@ import trio
 
 from bookie.core.caches import Half, ReadCache, WriteCache
 from bookie.core.disk_space import checkpoint_bytes
+from bookie.core.duty_cycle import checkpoint_pace
 from bookie.core.entry_log import flush_steps
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.ledger_state import LedgerState
-from bookie.core.pace import checkpoint_pace
-from bookie.core.stored_marks import StoredMarks, decode_marks, encode_marks
-from bookie.storage.disk import Disk
-from bookie.storage.entry_log import EntryLogs
-from bookie.storage.index import Index, PlacedRun
-from bookie.storage.journal_release import JournalRelease
+from bookie.core.marks import StoredMarks, decode_marks, encode_marks
+from bookie.storage.disk.disk import Disk
+from bookie.storage.entry_log.entry_logs import EntryLogs
+from bookie.storage.index.index import Index, PlacedRun
+from bookie.storage.journal.trimmer import JournalRelease
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.storage_meters import FlushMeters, timed
+from bookie.storage.metrics import FlushMeters, timed
 from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 

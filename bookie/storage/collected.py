@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from bookie.core.compaction import RATIO_STEPS, CompactionKind
-from bookie.storage.key_value import IndexUnreadable
+from bookie.storage.index.key_value import IndexUnreadable
 
 _TOLD_APART = ("set_aside", "index_problem")
 

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 import trio
 
-from bookie.storage.call_threads import CallThreads
+from bookie.storage.disk.threads import CallThreads
 
 WRITE_THREADS_MAX: Final = 4
 READ_THREADS_MAX: Final = 16
-"""More than `bookie.disk_reads` has slots, those for priority included: none of its reads waits for
+"""More than `bookie.server.read_scheduler` has slots, those for priority included: none of its reads waits for
 a thread behind compaction, scrubbing and the like."""
 
 

@@ -16,7 +16,7 @@ import trio
 
 from bookie.core.availability import EntriesHeld
 from bookie.core.caches import WriteCache
-from bookie.storage.index import Index
+from bookie.storage.index.index import Index
 from ledger.errors import BookieIoError
 
 LIST_BYTES_MAX = 4 * 1024 * 1024

@@ -7,13 +7,13 @@ import shutil
 
 import trio
 
-from bookie.storage.disk import Disk
-from bookie.storage.rocks import RocksKeyValue
+from bookie.storage.disk.disk import Disk
+from bookie.storage.index.rocksdb import RocksKeyValue
 from ledger.errors import BookieIoError
 
 
 class RocksStores:
-    """`bookie.storage.index_rebuild.IndexStores` on the file system."""
+    """`bookie.storage.check.index_rebuild.IndexStores` on the file system."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

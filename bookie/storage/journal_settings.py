@@ -7,8 +7,8 @@ import random
 from bookie.config import BookieConfig
 from bookie.core.journal import CommitPolicy
 from bookie.core.journal_flush import FlushPolicy
-from bookie.storage.disk import Disk
-from bookie.storage.journal import Journal
+from bookie.storage.disk.disk import Disk
+from bookie.storage.journal.journal import Journal
 
 
 def journals_of(config: BookieConfig, disk: Disk, rng: random.Random) -> list[Journal]:

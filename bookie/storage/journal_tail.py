@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from bookie.core.journal_scan import Group
-from bookie.storage.disk import Disk
+from bookie.storage.disk.disk import Disk
 
 
 class UnprovenTail:

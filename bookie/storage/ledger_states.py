@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 from bookie.core.caches import WriteCache
 from bookie.core.ledger_state import LedgerState
-from bookie.storage.index import Index
+from bookie.storage.index.index import Index
 
 _lac_of_entry = struct.Struct(">q").unpack_from
 _LAC_OFFSET = 16

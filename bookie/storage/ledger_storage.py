@@ -14,31 +14,31 @@ from typing import NoReturn
 import trio
 
 from bookie.core.availability import EntriesHeld
+from bookie.core.buffer_pool import SegmentPool
 from bookie.core.caches import ReadCache, WriteCache
 from bookie.core.disk_space import WriteGate
 from bookie.core.journal import Mark
 from bookie.core.journal_frames import encode_explicit_lac, encode_fence
 from bookie.core.ledger_state import LedgerState
-from bookie.core.segments import SegmentPool
 from bookie.storage.checkpoint import Checkpointer
-from bookie.storage.checkpoint_task import CheckpointTask
-from bookie.storage.disk import Buffer, Disk
-from bookie.storage.doubts import DirectoryDoubts
+from bookie.storage.checkpoint_scheduler import CheckpointTask
+from bookie.storage.disk.disk import Buffer, Disk
 from bookie.storage.entry_listing import list_entries
-from bookie.storage.entry_log import EntryLogs
-from bookie.storage.entry_reads import EntryReader
-from bookie.storage.found_logs import FoundLogs
-from bookie.storage.garbage_collector import GarbageCollector
-from bookie.storage.index import Index
-from bookie.storage.index_changes import IndexChanges
-from bookie.storage.journal import Journal
-from bookie.storage.journal_release import JournalRelease
-from bookie.storage.key_value import KeyValue
+from bookie.storage.entry_log.entry_logs import EntryLogs
+from bookie.storage.entry_log.startup_scan import FoundLogs
+from bookie.storage.entry_reader import EntryReader
+from bookie.storage.garbage.collector import GarbageCollector
+from bookie.storage.index.index import Index
+from bookie.storage.index.index_changes import IndexChanges
+from bookie.storage.index.key_value import KeyValue
+from bookie.storage.integrity_state import DirectoryDoubts
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.replay import Taker
+from bookie.storage.journal.trimmer import JournalRelease
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.replay import Taker
+from bookie.storage.metrics import DirectoryStatistics
+from bookie.storage.options import StorageOptions, StorageStatistics
 from bookie.storage.scrubber import Scrubber
-from bookie.storage.settings import StorageOptions, StorageStatistics
-from bookie.storage.storage_meters import DirectoryStatistics
 from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 

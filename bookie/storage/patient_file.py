@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie.storage.disk import File
+from bookie.storage.disk.disk import File
 
 BLOCK_BYTES: Final = 4096
 """Read at once where a larger read failed: a disk's sector, and a page of the system. Each that

@@ -14,14 +14,14 @@ import trio
 
 from bookie.core.compaction import TokenBucket
 from bookie.core.integrity import is_entry_of
-from bookie.storage.compaction_index import CompactionIndex
-from bookie.storage.disk import Disk
-from bookie.storage.entry_log import EntryLogs
-from bookie.storage.index import Index, PlacedRun
-from bookie.storage.index_changes import IndexChanges
-from bookie.storage.key_value import IndexUnreadable, KeyValue
-from bookie.storage.log_scan import WINDOW_BYTES, LogScan, Record
-from bookie.storage.storage_meters import ScrubStatistics
+from bookie.storage.disk.disk import Disk
+from bookie.storage.entry_log.entry_logs import EntryLogs
+from bookie.storage.entry_log.scan import WINDOW_BYTES, LogScan, Record
+from bookie.storage.garbage.compaction_index import CompactionIndex
+from bookie.storage.index.index import Index, PlacedRun
+from bookie.storage.index.index_changes import IndexChanges
+from bookie.storage.index.key_value import IndexUnreadable, KeyValue
+from bookie.storage.metrics import ScrubStatistics
 from bookie.storage.turns import give_way
 from ledger.errors import BookieIoError
 

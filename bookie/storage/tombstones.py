@@ -10,9 +10,9 @@ from collections.abc import Callable
 from itertools import islice
 
 from bookie.core.garbage import GarbageOptions, TombstoneSweep
-from bookie.storage.index import Index
-from bookie.storage.index_changes import IndexChanges
-from bookie.storage.key_value import KeyValue
+from bookie.storage.index.index import Index
+from bookie.storage.index.index_changes import IndexChanges
+from bookie.storage.index.key_value import KeyValue
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.turns import give_way
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from bookie.core.pace import BRISK, Pace
+from bookie.core.duty_cycle import BRISK, Pace
 
 _rested_at: Final = trio.lowlevel.RunVar("rested_at", 0.0)
 

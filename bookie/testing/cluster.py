@@ -17,7 +17,7 @@ import trio
 
 from bookie.bookie import Bookie
 from bookie.config import KIB, MIB, BookieConfig
-from bookie.cookies import CookieMismatch
+from bookie.startup.cookies import CookieMismatch
 from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
 from bookie.testing.metastore import MetadataOptions, SimMetadata
 from bookie.testing.network import NetworkOptions, SimNetwork

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from bookie.storage.disk import Buffer
+from bookie.storage.disk.disk import Buffer
 from bookie.testing.inode import Inode, PendingWrite
 
 if TYPE_CHECKING:

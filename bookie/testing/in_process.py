@@ -20,7 +20,7 @@ import trio
 
 from bookie.bookie import Bookie
 from bookie.config import MIB, BookieConfig
-from bookie.local import HOST, free_ports
+from bookie.standalone.cluster import HOST, free_ports
 from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
 from bookie.testing.process import SimProcess
 from bookie.testing.scheduler import Simulation

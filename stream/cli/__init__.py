@@ -16,8 +16,8 @@ _ADMINISTRATION = Group("Administration", sort_key=3)
 _MEASURE = Group("Measure", sort_key=4)
 
 COMMANDS: list[tuple[Group, str, str, str]] = [
-    (_CLUSTER, "standalone", "bookie.cli:standalone", "Run a cluster on this machine."),
-    (_CLUSTER, "bookie", "bookie.cli:app", "Run one bookie; list bookies."),
+    (_CLUSTER, "standalone", "bookie.cli.bookie:standalone", "Run a cluster on this machine."),
+    (_CLUSTER, "bookie", "bookie.cli.bookie:app", "Run one bookie; list bookies."),
     (_RECORDS, "append", "stream.cli.records:append", "Append lines to a stream."),
     (_RECORDS, "read", "stream.cli.reading:read", "Read streams to their end."),
     (_RECORDS, "tail", "stream.cli.reading:tail", "Follow streams."),

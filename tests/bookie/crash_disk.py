@@ -10,7 +10,7 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 
-from bookie.storage.disk import Buffer
+from bookie.storage.disk.disk import Buffer
 from tests.bookie.memory_disk import SECTOR_BYTES, MemoryDisk, MemoryFile, _Inode
 from tests.crash_counts import Aftermath, kind_of, settled
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from bookie.storage.disk import Buffer
+from bookie.storage.disk.disk import Buffer
 from tests.crash_counts import crashed
 
 SECTOR_BYTES = 512

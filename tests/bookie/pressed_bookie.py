@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import trio
 
-from bookie.disk_reads import ReadLimits
-from bookie.pressure import PressureLimits
-from bookie.requests import Requests
-from bookie.server import Server
-from bookie.storage.settings import StorageOptions
+from bookie.server.backpressure import PressureLimits
+from bookie.server.read_scheduler import ReadLimits
+from bookie.server.requests import Requests
+from bookie.server.server import Server
+from bookie.storage.options import StorageOptions
 from bookie.testing.network import SimNetwork
 from bookie.testing.scheduler import Simulation, run_simulated
 from bookie.testing.transport import SimTransport

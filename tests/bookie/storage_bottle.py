@@ -10,8 +10,8 @@ import trio
 
 from bookie.core.journal_flush import FlushPolicy
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.journal import Journal
-from bookie.storage.settings import StorageFailed, StorageOptions
+from bookie.storage.journal.journal import Journal
+from bookie.storage.options import StorageFailed, StorageOptions
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import Status
 from tests.bookie.memory_disk import MemoryDisk, PowerLost

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from bookie.core.buffer_pool import SegmentPool
 from bookie.core.caches import Block, ReadCache, SharedSegment, WriteCache
 from bookie.core.ledger_state import LedgerState, decode_ledger_state, encode_ledger_state
-from bookie.core.segments import SegmentPool
 from ledger.errors import InvalidArgument, Status
 
 KEY = b"k" * 20

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.call_threads import CallThreads
+from bookie.storage.disk.threads import CallThreads
 
 NAME = "threads of a test"
 

@@ -9,12 +9,12 @@ import pytest
 from crc32c import crc32c
 
 from bookie.core.compaction import CompactionKind
-from bookie.core.doubt import Doubt, DoubtStage
 from bookie.core.integrity import CheckReport, Finding, Severity
-from bookie.storage.check_bookie import check_bookie
-from bookie.storage.doubts import write_doubt
-from bookie.storage.index import Index
-from bookie.storage.journal_end import END_FILE
+from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.storage.check.bookie import check_bookie
+from bookie.storage.index.index import Index
+from bookie.storage.integrity_state import write_doubt
+from bookie.storage.journal.end_marker import END_FILE
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
 from tests.bookie.storage_bottle import Bottle, numbered

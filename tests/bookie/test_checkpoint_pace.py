@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.pace import BRISK, LEISURELY, Pace, checkpoint_pace
+from bookie.core.duty_cycle import BRISK, LEISURELY, Pace, checkpoint_pace
 from bookie.storage import checkpoint
-from bookie.storage.settings import StorageOptions
+from bookie.storage.options import StorageOptions
 from tests.bookie.storage_bottle import Bottle
 
 

@@ -12,7 +12,7 @@ import trio
 from bookie.core.compaction import CompactionKind, CompactionOptions
 from bookie.core.garbage import GarbageOptions
 from bookie.storage.collected import Collected, CompactionStatistics
-from bookie.storage.settings import StorageOptions
+from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchEntry, NoSuchLedger, Status
 from tests.bookie.memory_disk import MemoryFile
 from tests.bookie.storage_bottle import Bottle

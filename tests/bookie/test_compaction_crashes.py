@@ -14,8 +14,8 @@ import trio.testing
 
 from bookie.core.compaction import CompactionOptions
 from bookie.core.garbage import GarbageOptions
-from bookie.storage import compactor
-from bookie.storage.settings import StorageFailed, StorageOptions
+from bookie.storage.garbage import compactor
+from bookie.storage.options import StorageFailed, StorageOptions
 from ledger.errors import NoSuchLedger
 from tests.bookie.crash_disk import CrashDisk
 from tests.bookie.memory_disk import MemoryDisk, PowerLost

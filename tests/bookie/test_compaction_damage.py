@@ -8,7 +8,7 @@ import pytest
 
 from bookie.core.compaction import CompactionKind
 from bookie.storage.collected import Collected
-from bookie.storage.index import PlacedRun
+from bookie.storage.index.index import PlacedRun
 from ledger.errors import BookieIoError
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_compaction import OPTIONS, deleted, fill, logs, statistics

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import bookie.limbo
-from bookie.cookies import COOKIE_FILE, UNSYNCED_FILE, CookieMismatch, check_cookie
-from bookie.storage.real_disk import RealDisk
+import bookie.data_integrity
+from bookie.startup.cookies import COOKIE_FILE, UNSYNCED_FILE, CookieMismatch, check_cookie
+from bookie.storage.disk.real_disk import RealDisk
 from ledger.errors import UnknownLedgerState
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.memory import MemoryStore, MemoryTree
@@ -20,7 +20,7 @@ from tests.real_cluster import SMALL, RealCluster, bookie_of, now_ms, real_clust
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookie.limbo, "REPAIR_INTERVAL_S", 0.05)
+    monkeypatch.setattr(bookie.data_integrity, "REPAIR_INTERVAL_S", 0.05)
 
 
 def _write(path: str, data: bytes) -> None:

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from bookie.core.garbage import GarbageOptions
-from bookie.storage.settings import StorageOptions
+from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchLedger, Status
 from tests.bookie.crash_disk import CrashDisk
 from tests.bookie.memory_disk import MemoryDisk

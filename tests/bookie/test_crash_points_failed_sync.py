@@ -12,7 +12,7 @@ import random
 import pytest
 
 from bookie.core.journal import JournalFailed
-from bookie.storage.settings import StorageFailed
+from bookie.storage.options import StorageFailed
 from tests.bookie.crash_disk import CrashDisk
 from tests.bookie.storage_bottle import is_crashing
 from tests.bookie.test_crash_points import Counts, _after_crash, _bottle, _check_after, _workload

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from bookie.core.journal_flush import FlushPolicy
-from bookie.storage.settings import StorageOptions
+from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchEntry, NoSuchLedger
 from tests.bookie.crash_disk import CrashDisk
 from tests.bookie.memory_disk import MemoryDisk, PowerLost

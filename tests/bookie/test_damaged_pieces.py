@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.settings import StorageOptions
+from bookie.storage.options import StorageOptions
 from ledger.errors import BookieIoError
 from tests.bookie.memory_disk import MemoryDisk, MemoryFile
 from tests.bookie.storage_bottle import Bottle

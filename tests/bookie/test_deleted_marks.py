@@ -15,9 +15,10 @@ import trio
 from rocksdict import Options
 
 from bookie.core.ledger_state import LedgerState
-from bookie.storage import garbage_collector, rocks
-from bookie.storage.index import Index, PlacedRun, run_key
-from bookie.storage.rocks import RocksKeyValue
+from bookie.storage.garbage import collector
+from bookie.storage.index import rocksdb
+from bookie.storage.index.index import Index, PlacedRun, run_key
+from bookie.storage.index.rocksdb import RocksKeyValue
 from bookie.testing.memory_key_value import MemoryKeyValue
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_compaction import OPTIONS, deleted
@@ -30,16 +31,16 @@ class Counted:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, *, clears: bool) -> None:
         kept: list[Options] = []
-        make = rocks._rocks_options
+        make = rocksdb._rocks_options
 
-        def counting(options: rocks.RocksOptions) -> Options:
+        def counting(options: rocksdb.RocksOptions) -> Options:
             made = make(options)
             made.enable_statistics()
             made.set_disable_auto_compactions(not clears)
             kept.append(made)
             return made
 
-        monkeypatch.setattr(rocks, "_rocks_options", counting)
+        monkeypatch.setattr(rocksdb, "_rocks_options", counting)
         self.pairs = RocksKeyValue(str(path))
         self._options = kept[0]
 
@@ -133,7 +134,7 @@ async def test_marks_of_deleted_ledgers_are_cleared_away(
 async def test_deletions_are_flushed_though_no_log_goes_and_nothing_is_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage_collector, "BATCHES_PER_FLUSH", 50)
+    monkeypatch.setattr(collector, "BATCHES_PER_FLUSH", 50)
     garbage = replace(OPTIONS.garbage, seal_age_s=1e9)
     bottle = Bottle(options=replace(OPTIONS, entry_log_bytes_max=1 << 20, garbage=garbage))
     async with bottle.running():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookie.core.directories import DirectoryMap, MarkTable
 from bookie.core.journal import BEGINNING, Mark
-from bookie.core.stored_marks import StoredMarks, decode_marks, encode_marks
+from bookie.core.marks import StoredMarks, decode_marks, encode_marks
 
 COUNTS = st.integers(1, 64)
 MARKS = st.builds(Mark, st.integers(0, 3), st.integers(0, 3))

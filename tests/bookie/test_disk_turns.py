@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.disk_reads import PRIORITY_SLOTS, SLOTS, DiskReads, ReadLimits
-from bookie.requests import Requests
-from bookie.storage import real_disk
+from bookie.server.read_scheduler import PRIORITY_SLOTS, SLOTS, DiskReads, ReadLimits
+from bookie.server.requests import Requests
+from bookie.storage.disk import real_disk
+from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.disk_threads import READ_THREADS_MAX
-from bookie.storage.real_disk import RealDisk
 from bookie.storage.small_read import read_through_cache
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest, Request

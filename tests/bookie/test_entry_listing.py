@@ -13,7 +13,7 @@ from bookie.core.availability import decode_entries_held
 from bookie.core.caches import WriteCache
 from bookie.storage import entry_listing
 from bookie.storage.entry_listing import list_entries
-from bookie.storage.index import Index, PlacedRun
+from bookie.storage.index.index import Index, PlacedRun
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
 

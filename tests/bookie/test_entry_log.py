@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from bookie.core import entry_log as core
 from bookie.core.caches import WriteCache
 from bookie.core.entry_log import Run, flush_steps, make_run
-from bookie.storage import entry_log
-from bookie.storage.entry_log import EntryLogs, log_name
-from bookie.storage.index import PlacedRun
+from bookie.storage.entry_log import entry_logs
+from bookie.storage.entry_log.entry_logs import EntryLogs, log_name
+from bookie.storage.index.index import PlacedRun
 from ledger.errors import BookieIoError
 from tests.bookie.memory_disk import MemoryDisk
 from tests.bookie.test_caches import make_entry, make_frame
@@ -179,7 +179,7 @@ async def test_a_log_of_many_ledgers_is_full_however_small_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is held and written of each log is by ledger: with a million it would be megabytes."""
-    monkeypatch.setattr(entry_log, "LEDGERS_MAX", 3)
+    monkeypatch.setattr(entry_logs, "LEDGERS_MAX", 3)
     logs = EntryLogs(MemoryDisk(), "d", log_bytes_max=1 << 20)
     await logs.start()
     placed = [

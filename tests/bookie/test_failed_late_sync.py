@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.doubt import DoubtStage
+from bookie.core.integrity_state import DoubtStage
 from bookie.core.journal import JournalFailed
 from bookie.core.journal_flush import FlushPolicy
-from bookie.power_loss import noticing_power_loss
+from bookie.startup.power_loss import noticing_power_loss
 from bookie.testing import small_config
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import NoSuchEntry

@@ -184,7 +184,7 @@ def test_a_new_ledger_now_and_then_does_not_have_everything_looked_at_twice(
             looked_at += 1
             yield frame
 
-    monkeypatch.setattr("bookie.add_intake.frames_ahead", counted)
+    monkeypatch.setattr("bookie.server.add_intake.frames_ahead", counted)
     frames = [_frame(7, n) if n % 100 else _frame(1000 + n, n) for n in range(1, 3001)]
 
     async def story(bookie: PressedBookie) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.core.garbage import GarbageOptions, TombstoneSweep, is_droppable, should_seal
-from bookie.storage.settings import StorageOptions
+from bookie.storage.options import StorageOptions
 from ledger.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, Status
 from tests.bookie.storage_bottle import Bottle
 

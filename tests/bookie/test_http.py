@@ -15,10 +15,10 @@ import trio
 import trio.testing
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-import bookie.http
-from bookie.http import CONNECTIONS_MAX, http_address, open_http, serve_http
-from bookie.http_app import BODY_BYTES_MAX
-from bookie.snapshot import Observer
+import bookie.monitoring.http
+from bookie.monitoring.http import CONNECTIONS_MAX, http_address, open_http, serve_http
+from bookie.monitoring.http_app import BODY_BYTES_MAX
+from bookie.monitoring.snapshot import Observer
 from ledger.errors import InvalidArgument
 from tests.real_cluster import RealCluster, real_cluster
 
@@ -302,7 +302,7 @@ async def test_addresses_are_no_names_of_others(tmp_path: Path, host: str) -> No
 async def test_broken_requests_end_only_their_own_connection(
     tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bookie.http, "SILENCE_S_MAX", 1)
+    monkeypatch.setattr(bookie.monitoring.http, "SILENCE_S_MAX", 1)
     async with served(tmp_path) as (_, client):
         with trio.move_on_after(10):
             try:
@@ -320,7 +320,7 @@ async def test_broken_requests_end_only_their_own_connection(
 async def test_connections_are_few_and_silent_ones_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bookie.http, "SILENCE_S_MAX", 1)
+    monkeypatch.setattr(bookie.monitoring.http, "SILENCE_S_MAX", 1)
     async with served(tmp_path) as (_, client):
         held = [await trio.open_tcp_stream(*client.address) for _ in range(CONNECTIONS_MAX)]
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -339,7 +339,7 @@ async def test_connections_are_few_and_silent_ones_are_ended(
 async def test_a_connection_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bookie.http, "REQUEST_S_MAX", 0.2)
+    monkeypatch.setattr(bookie.monitoring.http, "REQUEST_S_MAX", 0.2)
     async with (
         served(tmp_path) as (_, client),
         await trio.open_tcp_stream(*client.address) as stream,

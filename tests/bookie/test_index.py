@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.core.ledger_state import LedgerState
-from bookie.storage.index import ENTRY_ID_MAX, Index, PlacedRun
-from bookie.storage.key_value import IndexUnreadable, KeyValue
-from bookie.storage.rocks import MIB, RocksKeyValue, RocksOptions
+from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
+from bookie.storage.index.key_value import IndexUnreadable, KeyValue
+from bookie.storage.index.rocksdb import MIB, RocksKeyValue, RocksOptions
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, InvalidArgument
 from tests.bookie.test_caches import KEY

@@ -11,12 +11,12 @@ import pytest
 
 from bookie.core.integrity import CheckReport
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.check_bookie import check_bookie
+from bookie.storage.check.bookie import check_bookie
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.index.rocksdb import RocksKeyValue
 from bookie.storage.index_stores import RocksStores
-from bookie.storage.journal import Journal
-from bookie.storage.real_disk import RealDisk
-from bookie.storage.rocks import RocksKeyValue
-from bookie.storage.settings import StorageOptions
+from bookie.storage.journal.journal import Journal
+from bookie.storage.options import StorageOptions
 from ledger.errors import BookieIoError, LedgerError
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_check import filled

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from bookie.core.doubt import DoubtStage
 from bookie.core.integrity import CheckReport, Severity
-from bookie.core.stored_marks import decode_marks
-from bookie.storage.doubts import read_doubt
-from bookie.storage.index import Index
-from bookie.storage.index_rebuild import REASON, IndexRebuild, Rebuilt
-from bookie.storage.key_value import KeyValue
+from bookie.core.integrity_state import DoubtStage
+from bookie.core.marks import decode_marks
+from bookie.storage.check.index_rebuild import REASON, IndexRebuild, Rebuilt
+from bookie.storage.index.index import Index
+from bookie.storage.index.key_value import KeyValue
+from bookie.storage.integrity_state import read_doubt
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, UnknownLedgerState
 from tests.bookie.storage_bottle import Bottle, numbered

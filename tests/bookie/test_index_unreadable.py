@@ -11,9 +11,9 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.storage.collected import Collected
-from bookie.storage.key_value import IndexUnreadable
-from bookie.storage.rocks import RocksKeyValue
-from bookie.storage.settings import StorageFailed
+from bookie.storage.index.key_value import IndexUnreadable
+from bookie.storage.index.rocksdb import RocksKeyValue
+from bookie.storage.options import StorageFailed
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
 from tests.bookie.storage_bottle import Bottle

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.cli_disk import inspect_entry_log, inspect_index, inspect_journal
+from bookie.cli.check import inspect_entry_log, inspect_index, inspect_journal
 from bookie.core.journal import BLOCK_BYTES
 from ledger.cli.output import OutputOption
 from ledger.errors import InvalidArgument

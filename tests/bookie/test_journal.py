@@ -20,7 +20,7 @@ from bookie.core.journal import (
     Trigger,
 )
 from bookie.core.journal_flush import FlushPolicy
-from bookie.storage.journal import CommitGroup, Journal
+from bookie.storage.journal.journal import CommitGroup, Journal
 from tests.bookie.memory_disk import MemoryDisk
 
 FILE_BYTES = 5 * BLOCK_BYTES  # header and four small groups

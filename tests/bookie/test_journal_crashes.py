@@ -15,8 +15,8 @@ import trio.testing
 
 from bookie.core.journal import BEGINNING, BLOCK_BYTES, JournalCorrupt, Mark
 from bookie.core.journal_frames import iterate_frames
-from bookie.storage.journal import Journal
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.journal.journal import Journal
 from tests.bookie.crash_disk import CrashDisk
 from tests.bookie.memory_disk import MemoryDisk, PowerLost
 from tests.bookie.test_journal import (
@@ -210,8 +210,8 @@ async def check_survivors(
 WRITER = """
 import random, sys, trio
 from bookie.core.journal import BEGINNING
-from bookie.storage.journal import Journal
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.journal.journal import Journal
+from bookie.storage.disk.real_disk import RealDisk
 
 async def main():
     journal = Journal(RealDisk(), sys.argv[1], rng=random.SystemRandom(), file_bytes_max=1 << 20)

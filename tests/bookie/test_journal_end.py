@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bookie.core.journal import BLOCK_BYTES, Mark
 from bookie.core.journal_end import END_BYTES, decode_end, encode_end
 from bookie.core.journal_flush import FlushPolicy
-from bookie.storage.journal_end import END_FILE
+from bookie.storage.journal.end_marker import END_FILE
 from ledger.errors import Status
 from tests.bookie.memory_disk import MemoryDisk
 from tests.bookie.test_journal import commit, frame, journal_on, replayed, running

@@ -12,7 +12,7 @@ import trio.testing
 
 from bookie.core.journal import BEGINNING, BLOCK_BYTES, JournalCorrupt, JournalFailed, Mark
 from bookie.core.journal_flush import FLUSH_NOW, UNSYNCED_FACTOR, FlushPolicy
-from bookie.storage.journal import Journal
+from bookie.storage.journal.journal import Journal
 from tests.bookie.memory_disk import MemoryDisk, PowerLost
 from tests.bookie.test_journal import FILE_BYTES, frame, journal_on, replayed, running
 from tests.bookie.test_journal_crashes import numbers_in

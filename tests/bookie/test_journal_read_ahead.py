@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage import journal_read_ahead
-from bookie.storage.journal_read_ahead import ReadAhead, reading_ahead
+from bookie.storage.journal import reader
+from bookie.storage.journal.reader import ReadAhead, reading_ahead
 from tests.bookie.memory_disk import MemoryDisk, MemoryFile
 
 PIECE_BYTES = 50
@@ -41,7 +41,7 @@ async def file_of(data: bytes, seed: int) -> SlowFile:
 async def test_any_reads_that_go_forward_give_their_bytes(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_read_ahead, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(reader, "PIECE_BYTES", PIECE_BYTES)
     rng = random.Random(seed)
     data = rng.randbytes(rng.randint(0, 1000))
     file = await file_of(data, seed)
@@ -58,7 +58,7 @@ async def test_any_reads_that_go_forward_give_their_bytes(
 
 
 async def test_while_a_piece_is_used_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_read_ahead, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(reader, "PIECE_BYTES", PIECE_BYTES)
     file = await file_of(bytes(500), 1)
     async with reading_ahead() as nursery:
         ahead = ReadAhead(file, nursery)
@@ -73,7 +73,7 @@ async def test_while_a_piece_is_used_the_next_one_is_read(monkeypatch: pytest.Mo
 async def test_an_error_of_a_piece_is_told_to_who_asks_for_it_and_comes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journal_read_ahead, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(reader, "PIECE_BYTES", PIECE_BYTES)
     file = await file_of(bytes(500), 1)
     file.disk.errors["read 50"] = OSError(errno.EIO, "the disk is gone")
 
@@ -89,7 +89,7 @@ async def test_an_error_of_a_piece_is_told_to_who_asks_for_it_and_comes_alone(
 
 
 async def test_a_piece_that_nobody_asks_for_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_read_ahead, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(reader, "PIECE_BYTES", PIECE_BYTES)
     file = await file_of(bytes(500), 1)
     file.disk.errors["read 50"] = OSError(errno.EIO, "the disk is gone")
     async with reading_ahead() as nursery:
@@ -102,7 +102,7 @@ async def test_a_piece_that_nobody_asks_for_may_fail(monkeypatch: pytest.MonkeyP
 async def test_nothing_is_read_of_a_file_that_was_closed(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_read_ahead, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(reader, "PIECE_BYTES", PIECE_BYTES)
     file = await file_of(bytes(1000), turns)
     async with reading_ahead() as nursery:
         ahead = ReadAhead(file, nursery)

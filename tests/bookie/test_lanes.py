@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.cookies import CookieMismatch
+from bookie.startup.cookies import CookieMismatch
 from ledger.errors import Status
 from ledger.wire.messages import (
     AddResponse,

@@ -10,8 +10,8 @@ import trio.testing
 
 from bookie.core.journal import JournalFailed
 from bookie.core.ledger_state import LedgerState
-from bookie.storage.entry_log import log_name
-from bookie.storage.settings import StorageFailed, StorageOptions
+from bookie.storage.entry_log.entry_logs import log_name
+from bookie.storage.options import StorageFailed, StorageOptions
 from ledger.errors import (
     BookieIoError,
     InvalidArgument,

@@ -11,15 +11,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bookie.limbo
-from bookie.cookies import UNSYNCED_FILE
-from bookie.core.doubt import Doubt, DoubtStage, decode_doubt, encode_doubt
+import bookie.data_integrity
 from bookie.core.expected_entries import expected_ranges, missing_ranges
+from bookie.core.integrity_state import Doubt, DoubtStage, decode_doubt, encode_doubt
+from bookie.startup.cookies import UNSYNCED_FILE
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.index import Index
-from bookie.storage.index_rebuild import IndexRebuild
+from bookie.storage.check.index_rebuild import IndexRebuild
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.index.index import Index
 from bookie.storage.index_stores import RocksStores
-from bookie.storage.real_disk import RealDisk
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
@@ -32,7 +32,7 @@ from tests.real_cluster import SMALL, RealCluster, real_cluster
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookie.limbo, "REPAIR_INTERVAL_S", 0.05)
+    monkeypatch.setattr(bookie.data_integrity, "REPAIR_INTERVAL_S", 0.05)
 
 
 # --- pure
@@ -337,7 +337,7 @@ async def test_a_key_that_could_not_be_read_at_the_start_is_learned_later(
             return dict.fromkeys(ledger_ids)
 
         with monkeypatch.context() as patched:
-            patched.setattr("bookie.limbo._read_all", undecodable)
+            patched.setattr("bookie.data_integrity._read_all", undecodable)
             await cluster.start(0)
         storage = storage_of(cluster)
         with trio.fail_after(20):

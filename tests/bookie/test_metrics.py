@@ -14,12 +14,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bookie.config import BookieConfig
-from bookie.core.metric import Kind
-from bookie.directory_metrics import DIRECTORY
-from bookie.metric_table import BOOKIE, JOURNAL, PREFIX
-from bookie.metrics import BookieMetrics
-from bookie.snapshot import LedgerCount, Observer, ServerStatus
-from bookie.storage.real_disk import RealDisk
+from bookie.core.metrics import Kind
+from bookie.monitoring.bookie_metrics import BOOKIE, JOURNAL, PREFIX
+from bookie.monitoring.directory_metrics import DIRECTORY
+from bookie.monitoring.prometheus import BookieMetrics
+from bookie.monitoring.snapshot import LedgerCount, Observer, ServerStatus
+from bookie.storage.disk.real_disk import RealDisk
 from ledger.client import LedgerClient
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.wire.messages import ReadRequest, ReadResponse

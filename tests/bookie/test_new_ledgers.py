@@ -7,7 +7,7 @@ import time
 import trio.testing
 
 from bookie.core.caches import WriteCache
-from bookie.storage.index import Index
+from bookie.storage.index.index import Index
 from bookie.storage.ledger_states import LedgerStates
 from bookie.testing.memory_key_value import MemoryKeyValue
 from tests.bookie.storage_bottle import Bottle

@@ -16,10 +16,10 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.core.journal import JournalFailed
-from bookie.disks import Disks
+from bookie.disk_monitor import Disks
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.reserve import Reserve, ReservedDisk
-from bookie.storage.settings import StorageFailed
+from bookie.storage.disk.reserved_space import Reserve, ReservedDisk
+from bookie.storage.options import StorageFailed
 from tests.bookie.memory_disk import MemoryDisk
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_crash_points import _after_crash, _bottle, _check_after, _workload

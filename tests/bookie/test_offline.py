@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bookie.config import BookieConfig
-from bookie.cookies import EMPTIED, UNSYNCED_FILE
 from bookie.core.integrity import CheckReport, Severity
-from bookie.offline import check_unsynced
-from bookie.power_loss import REASON, REASON_EMPTIED, REASON_SYNC_FAILED, SYNC_FAILED
-from bookie.storage.real_disk import RealDisk
+from bookie.startup.cookies import EMPTIED, UNSYNCED_FILE
+from bookie.startup.offline import check_unsynced
+from bookie.startup.power_loss import REASON, REASON_EMPTIED, REASON_SYNC_FAILED, SYNC_FAILED
+from bookie.storage.disk.real_disk import RealDisk
 
 
 @pytest.mark.parametrize(

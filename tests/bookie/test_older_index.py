@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
-from bookie.core.doubt import Doubt, DoubtStage
-from bookie.storage.doubts import write_doubt
-from bookie.storage.entry_log import STRAY_SUFFIX
-from bookie.storage.index import Index
-from bookie.storage.journal_end import read_end
+from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.storage.entry_log.entry_logs import STRAY_SUFFIX
+from bookie.storage.index.index import Index
+from bookie.storage.integrity_state import write_doubt
+from bookie.storage.journal.end_marker import read_end
 from ledger.errors import BookieIoError, LedgerError
 from tests.bookie.memory_disk import MemoryDisk
 from tests.bookie.storage_bottle import Bottle, is_crashing

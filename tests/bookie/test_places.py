@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from bookie.config import BookieConfig
-from bookie.offline import BookieRuns
-from bookie.places import listen, take_directories
-from bookie.storage.real_disk import RealDisk
+from bookie.startup.offline import BookieRuns
+from bookie.startup.preflight import listen, take_directories
+from bookie.storage.disk.real_disk import RealDisk
 from ledger.errors import InvalidArgument
 from ledger.runtime.network import Listener, TcpNetwork
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import trio
 
-from bookie.disk_reads import ReadLimits
-from bookie.held_adds import HELD_BYTES_MAX
-from bookie.request_counts import Wait
+from bookie.server.read_scheduler import ReadLimits
+from bookie.server.request_metrics import Wait
+from bookie.server.throttled_adds import HELD_BYTES_MAX
 from ledger.core.entry import Digest, DigestType
 from ledger.errors import Status
 from ledger.wire import v2

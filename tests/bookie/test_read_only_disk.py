@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from bookie.cli.inspect import entry_log_lines, journal_lines
 from bookie.config import BookieConfig
-from bookie.cookies import LOCK_FILE
 from bookie.core.integrity import CheckReport
-from bookie.inspect_disk import entry_log_lines, journal_lines
-from bookie.offline import BookieRuns, DirectoryMissing, stopped_bookie
-from bookie.storage.check_bookie import check_bookie
+from bookie.startup.cookies import LOCK_FILE
+from bookie.startup.offline import BookieRuns, DirectoryMissing, stopped_bookie
+from bookie.storage.check.bookie import check_bookie
+from bookie.storage.disk.read_only_disk import ReadOnlyDisk
+from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index_stores import RocksStores
-from bookie.storage.read_only_disk import ReadOnlyDisk
-from bookie.storage.real_disk import RealDisk
 from ledger.errors import BookieIoError, InvalidArgument
 from tests.bookie.test_compaction import OPTIONS
 from tests.bookie.test_index_damage import RealBottle

@@ -18,9 +18,9 @@ import trio
 import trio.testing
 
 from bookie.core.journal import BEGINNING, JournalFailed
-from bookie.storage.disk import Disk, File
-from bookie.storage.journal import Journal
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk.disk import Disk, File
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.journal.journal import Journal
 
 pytestmark = pytest.mark.system
 
@@ -255,7 +255,7 @@ async def test_lock_is_for_one_process(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError):
         await RealDisk().lock(path)
     other = (
-        "import sys, trio; from bookie.storage.real_disk import RealDisk\n"
+        "import sys, trio; from bookie.storage.disk.real_disk import RealDisk\n"
         "trio.run(RealDisk().lock, sys.argv[1])"
     )
 

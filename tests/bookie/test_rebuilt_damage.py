@@ -10,8 +10,8 @@ import errno
 
 import pytest
 
-from bookie.storage.index import Index
-from bookie.storage.key_value import KeyValue
+from bookie.storage.index.index import Index
+from bookie.storage.index.key_value import KeyValue
 from ledger.errors import LedgerError
 from tests.bookie.memory_disk import MemoryDisk, MemoryFile
 from tests.bookie.storage_bottle import Bottle

@@ -15,10 +15,10 @@ from bookie.core.caches import WriteCache
 from bookie.core.directories import DirectoryMap
 from bookie.core.journal import BEGINNING
 from bookie.core.journal_frames import FrameCorrupt, encode_explicit_lac, encode_fence
-from bookie.storage.index import Index
-from bookie.storage.journal import Journal
+from bookie.storage.index.index import Index
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.replay import Taker, replay_journal
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.replay import Taker, replay_journal
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
 from tests.bookie.memory_disk import MemoryDisk

@@ -13,9 +13,9 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from bookie.core.histogram import SECONDS, Distribution, Histogram
-from bookie.metrics import BookieMetrics
-from bookie.request_counts import OPERATIONS, RequestCounts, Wait, operation_of
-from bookie.snapshot import Snapshot
+from bookie.monitoring.prometheus import BookieMetrics
+from bookie.monitoring.snapshot import Snapshot
+from bookie.server.request_metrics import OPERATIONS, RequestCounts, Wait, operation_of
 from ledger.wire.messages import (
     AddResponse,
     AuthRequest,

@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.doubt import Doubt, DoubtStage
-from bookie.limbo import LimboRepair
-from bookie.requests import Requests
-from bookie.storage.settings import StorageFailed, StorageOptions
+from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.data_integrity import LimboRepair
+from bookie.server.requests import Requests
+from bookie.storage.options import StorageFailed, StorageOptions
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState

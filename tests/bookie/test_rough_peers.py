@@ -11,11 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from bookie import pressure
-from bookie.connection import Connection
-from bookie.disk_reads import Unbounded
-from bookie.late_answers import Asker
-from bookie.reads import Reads
+from bookie.server import backpressure
+from bookie.server.connection import Connection
+from bookie.server.deferred_replies import Asker
+from bookie.server.read_scheduler import Unbounded
+from bookie.server.reads import Reads
 from ledger.connection.connection import BookieConnection
 from ledger.errors import OperationTimeout, Status
 from ledger.runtime.network import TcpNetwork, TcpTransport
@@ -257,7 +257,7 @@ async def test_what_only_waits_for_the_journal_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk hangs, and a peer goes on asking to be told when it does not."""
-    monkeypatch.setattr(pressure, "QUEUED_CALLBACKS_MAX", 1000)
+    monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
     force = v3.encode_request(Request(3, 1, ForceLedgerRequest(7)))
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         assert cluster.bookies[0].storage is not None

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from bookie.storage import scrubber
-from bookie.storage.index import Index, PlacedRun
-from bookie.storage.log_scan import WINDOW_BYTES
+from bookie.storage.entry_log.scan import WINDOW_BYTES
+from bookie.storage.index.index import Index, PlacedRun
 from tests.bookie.memory_disk import MemoryFile
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_check import filled

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from bookie.core.availability import EntriesHeld, decode_entries_held
-from bookie.requests import AUTH_DISABLED_PLUGIN
+from bookie.server.requests import AUTH_DISABLED_PLUGIN
 from bookie.storage.ledger_storage import LedgerStorage
 from ledger.errors import Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb

@@ -18,22 +18,23 @@ from typing import Any
 import pytest
 import trio
 
-from bookie import local, process
+from bookie import process
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from bookie.core.compaction import CompactionOptions
 from bookie.core.disk_space import DiskLimits
 from bookie.core.journal import CommitPolicy
-from bookie.disks import Disks
-from bookie.http import open_http
-from bookie.server import Server
-from bookie.snapshot import Observer
+from bookie.disk_monitor import Disks
+from bookie.monitoring.http import open_http
+from bookie.monitoring.snapshot import Observer
+from bookie.server.server import Server
+from bookie.standalone import cluster
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.journal import Journal
-from bookie.storage.journal_flush import PageCacheFlush
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.index.rocksdb import RocksKeyValue, index_opener
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.page_cache_flush import PageCacheFlush
 from bookie.storage.ledger_storage import LedgerStorage
-from bookie.storage.real_disk import RealDisk
-from bookie.storage.rocks import RocksKeyValue, index_opener
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.runtime.network import Listener, TcpNetwork
@@ -99,7 +100,7 @@ _VALUES: dict[str, Any] = {
 
 
 def _config(directory: Path) -> BookieConfig:
-    port, http_port = local.free_ports(2)
+    port, http_port = cluster.free_ports(2)
     return BookieConfig(
         metadata_uri=f"sqlite://{directory}/cluster.db",
         journal_directories=(f"{directory}/j0", f"{directory}/j1"),

@@ -11,8 +11,8 @@ import trio.testing
 
 from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import JournalCorrupt, Mark, file_name
-from bookie.core.stored_marks import decode_marks
-from bookie.storage.settings import StorageOptions
+from bookie.core.marks import decode_marks
+from bookie.storage.options import StorageOptions
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, FinalError
 from tests.bookie.memory_disk import MemoryDisk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.storage.real_disk import RealDisk
+from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.small_read import AROUND_BYTES
 
 pytestmark = pytest.mark.system

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from bookie import pressure
-from bookie.request_counts import Wait
+from bookie.server import backpressure
+from bookie.server.request_metrics import Wait
 from ledger.core.entry import Digest, DigestType
 from ledger.errors import Status
 from ledger.wire import v2, v3
@@ -179,7 +179,7 @@ def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
 def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pressure, "QUEUED_CALLBACKS_MAX", 1000)
+    monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
 
     async def story(bookie: PressedBookie) -> None:
         storage = bookie.bottle.storage

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.turns import Turns
+from bookie.core.fair_queue import Turns
 
 
 def always(_: str) -> bool:

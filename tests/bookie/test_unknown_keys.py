@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from bookie.core.ledger_state import LedgerState
-from bookie.requests import Requests
+from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb

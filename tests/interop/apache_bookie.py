@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bookie import local
+from bookie.standalone import cluster
 from tests.interop.build import build
 from tests.interop.java_client import TIMEOUTS, java_uri
 from tests.interop.patience import PATIENCE_S
@@ -63,7 +63,7 @@ def free_port() -> int:
     """Never given before, as it may be that of a bookie which is down just now; of this test
     process's share; and below the range of outgoing connections: a client that tries a dead
     bookie's port must not be given that port as its own, and so connect to itself."""
-    shuffled = random.SystemRandom().sample(local.PORTS, len(local.PORTS))
+    shuffled = random.SystemRandom().sample(cluster.PORTS, len(cluster.PORTS))
     for port in shuffled:
         if port in _given:
             continue
@@ -74,7 +74,7 @@ def free_port() -> int:
                 continue
         _given.add(port)
         return port
-    raise AssertionError(f"no free port between {local.PORTS[0]} and {local.PORTS[-1]}")
+    raise AssertionError(f"no free port between {cluster.PORTS[0]} and {cluster.PORTS[-1]}")
 
 
 def write_settings(file: Path, settings: dict[str, object]) -> None:

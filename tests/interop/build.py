@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.zookeeper_server import ZooKeeperMissing, find_jars, find_java
+from bookie.standalone.zookeeper_server import ZooKeeperMissing, find_jars, find_java
 from tests.interop.versions import VERSIONS
 from tests.tidy.checkout import ROOT
 

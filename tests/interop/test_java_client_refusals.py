@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.zookeeper_server import find_java
+from bookie.standalone.zookeeper_server import find_java
 from ledger.metastore import open_store
 from ledger.metastore.ledgers import LedgerStore
 from tests.interop.conftest import OUR_BOOKIES, GetSharedJava

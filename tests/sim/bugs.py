@@ -14,8 +14,8 @@ import trio
 from bookie.core.directories import MarkTable
 from bookie.core.journal import Mark
 from bookie.core.ledger_state import LedgerState
-from bookie.storage.compaction_log import CompactionLog
-from bookie.storage.journal import CommitGroup, Journal
+from bookie.storage.garbage.compaction_log import CompactionLog
+from bookie.storage.journal.journal import CommitGroup, Journal
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.testing.disk import MountedDisk
 from bookie.testing.file import SimFile

@@ -7,7 +7,7 @@ import random
 from unittest import mock
 
 from bookie.config import BookieConfig
-from bookie.request_counts import RequestCounts
+from bookie.server.request_metrics import RequestCounts
 from bookie.testing import SimCluster, Simulation, run_simulated
 from bookie.testing.cluster import small_config
 from ledger.errors import Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from bookie.cookies import CookieMismatch
+from bookie.startup.cookies import CookieMismatch
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.errors import (

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 import trio
 
-from bookie.late_answers import Asker
-from bookie.reads import Reads
+from bookie.server.deferred_replies import Asker
+from bookie.server.reads import Reads
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.core.copies import CopyState, CopyVerdict

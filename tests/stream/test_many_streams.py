@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from benchmarks.streams import CountedStore, for_each, open_writers, roll_all
-from bookie.storage.journal import Journal
-from bookie.storage.journal_files import JournalFiles
+from bookie.storage.journal.files import JournalFiles
+from bookie.storage.journal.journal import Journal
 from ledger.client import LedgerClient
 from ledger.metastore.memory import MemoryStore
 from ledger.runtime.network import TcpNetwork

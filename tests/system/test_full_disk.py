@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.storage.reserve import RESERVE_FILE
+from bookie.storage.disk.reserved_space import RESERVE_FILE
 from ledger.client import LedgerClient
 from ledger.errors import NotEnoughBookies, RetryableError
 from ledger.options import ClientOptions

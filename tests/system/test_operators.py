@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from bookie.local import Layout
+from bookie.standalone.cluster import Layout
 from tests.system.cluster import StandaloneCluster, wait_for
 from tests.system.conftest import StartCluster
 

@@ -5,9 +5,9 @@ The test beside it compares; whoever adds a metric runs this.
 
 from __future__ import annotations
 
-from bookie.core.metric import Metric, S
-from bookie.directory_metrics import DIRECTORY
-from bookie.metric_table import BOOKIE, JOURNAL, PREFIX
+from bookie.core.metrics import Metric, S
+from bookie.monitoring.bookie_metrics import BOOKIE, JOURNAL, PREFIX
+from bookie.monitoring.directory_metrics import DIRECTORY
 from tests.tidy.checkout import ROOT
 
 DOCUMENT = ROOT / "docs" / "metrics.md"

@@ -1,0 +1,298 @@
+"""`ledgerstream standalone` and `ledgerstream bookie`: processes started and listed.
+
+A composition root: it names real drivers. Nothing imports it; `stream.cli` loads it by name.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from cyclopts import App, Parameter, validators
+
+from bookie.standalone.cluster import BOOKIES_MAX, Layout, run_local_cluster
+from ledger.cli.output import (
+    CLUSTER_VARIABLE,
+    ClusterOption,
+    OutputOption,
+    print_json,
+    remark,
+)
+from ledger.errors import LedgerError
+
+app = App(name="bookie", help="Run one bookie; list, show and tend bookies.")
+
+inspect = App(name="inspect", help="Show what lies in a bookie's files. Changes nothing.")
+app.command(inspect)
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+_INFO_TIMEOUT_S = 2.0
+REPORT_PATH = "/api/v1/bookie/report"
+GARBAGE_PATH = "/api/v1/bookie/gc"
+
+
+async def standalone(
+    *,
+    directory: Annotated[Path, Parameter(name="--dir")],
+    bookies: Annotated[
+        int | None, Parameter(validator=validators.Number(gte=1, lte=BOOKIES_MAX))
+    ] = None,
+    metadata: str | None = None,
+    restart: bool = True,
+    janitor_interval_s: float = 60.0,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C, a process per bookie.
+
+    Prints "ready CLUSTER-URI" once all bookies serve. Started again on the same directory it has
+    everything.
+
+    Parameters
+    ----------
+    directory
+        Where everything is kept; made if missing.
+    bookies
+        How many (default 3); fixed when the directory is made.
+    metadata
+        "sqlite" (the default: a file in the directory), "zookeeper" (a server of its own; needs
+        Java and PySpark), or the address of a store, like zk://host:2181/ledgers. Kept.
+    restart
+        Start a process again that died.
+    janitor_interval_s
+        How often retention is applied; 0 leaves it to you (`ledgerstream janitor`).
+    """
+    layout = Layout.open(directory, bookies, metadata)
+
+    async def until_stopped() -> None:
+        sys.stdout.write(f"ready {layout.metadata}\n")
+        sys.stdout.flush()
+        if sys.stdout.isatty():
+            remark(f"{len(layout.ports)} bookies in {layout.directory}; Ctrl-C stops them. Next:")
+            remark(f"  export {CLUSTER_VARIABLE}={layout.metadata}")
+            remark("  seq 1000 | ledgerstream append demo/numbers")
+            remark("  ledgerstream tail demo/numbers --from earliest")
+        await trio.sleep_forever()
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def stop_when_told() -> None:
+                async for _ in signals:
+                    if sys.stderr.isatty():
+                        remark("stopping")
+                    nursery.cancel_scope.cancel()
+                    return
+
+            nursery.start_soon(stop_when_told)
+            await run_local_cluster(
+                layout,
+                is_restarted=restart,
+                janitor_interval_s=janitor_interval_s,
+                say=remark,
+                when_ready=until_stopped,
+            )
+
+
+@app.command(name="run")
+def run_bookie(*, config: Path) -> int:
+    """Run one bookie until SIGTERM or Ctrl-C. Prints "ready HOST:PORT" once it serves.
+
+    Parameters
+    ----------
+    config
+        TOML file; docs/configuration.md describes the settings.
+    """
+    from bookie.process import run_bookie_process
+
+    return run_bookie_process(config, is_child=False)
+
+
+@app.command(name="list")
+async def list_bookies(
+    *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """List the bookies of the cluster: state and disk space."""
+    from ledger.bookie_space import BookieSpace
+    from ledger.client import LedgerClient
+
+    async with LedgerClient.connect(cluster.existing_uri) as client:
+        writable, readable = await client.bookies.available(), await client.bookies.read_only()
+        states = dict.fromkeys(await client.bookies.all(), "down")
+        states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
+        space = await client.bookie_info(timeout_s=_INFO_TIMEOUT_S)
+    total_and_free: dict[str, tuple[int | None, int | None]] = dict.fromkeys(
+        sorted(states), (None, None)
+    )
+    for bookie, found in space.items():
+        if isinstance(found, BookieSpace):
+            total_and_free[bookie] = found.total_bytes, found.free_bytes
+        else:
+            remark(f"ledgerstream: bookie {bookie} does not answer: {found}")
+    output.show_list(
+        [
+            {"bookie": bookie, "state": states[bookie], "total_bytes": total, "free_bytes": free}
+            for bookie, (total, free) in total_and_free.items()
+        ],
+        title="bookies",
+        none="no bookies are known in this cluster",
+    )
+
+
+@app.command(name="show")
+async def show_bookie(
+    bookie: str | None = None,
+    /,
+    *,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Show bookies: state, journals, ledger directories, queues, caches, checkpoints.
+
+    Parameters
+    ----------
+    bookie
+        Its id; without one all that are registered, and answer, are shown.
+    """
+    from bookie.cli.http_client import ask
+    from ledger.client import LedgerClient
+
+    async with LedgerClient.connect(cluster.existing_uri) as client:
+        if bookie is None:
+            infos = await client.bookies.available() | await client.bookies.read_only()
+        else:
+            infos = {}
+            info = await client.bookies.info(bookie)
+    if bookie is not None:
+        shown = [await ask(bookie, info, REPORT_PATH)]
+    else:
+        shown = []
+        for name in sorted(infos):
+            try:
+                shown.append(await ask(name, infos[name], REPORT_PATH))
+            except LedgerError as error:  # the others are shown all the same
+                remark(f"ledgerstream: {error}")
+    if output.json:
+        print_json(shown[0] if bookie is not None else shown)
+        return
+    for found in shown:
+        journals, directories = found.pop("journals"), found.pop("ledger_directories")
+        output.show(found, title=f"bookie {found['bookie']}")
+        for title, several in (("journal", journals), ("ledger directory", directories)):
+            for one in several:
+                output.show(one, title=title)
+    if bookie is None and not infos:
+        remark("no bookies are registered in this cluster")
+
+
+@app.command(name="gc")
+async def collect_garbage(
+    bookie: str,
+    /,
+    *,
+    minor: bool = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Have a bookie collect garbage now, and compact what it may.
+
+    Parameters
+    ----------
+    bookie
+        Its id.
+    minor
+        Only a minor compaction.
+    """
+    from bookie.cli.http_client import ask
+    from ledger.client import LedgerClient
+
+    async with LedgerClient.connect(cluster.existing_uri) as client:
+        info = await client.bookies.info(bookie)
+    kind = b'{"forceMinor": true}' if minor else b'{"forceMajor": true}'
+    await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind)
+    output.tell({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
+
+
+@app.command(name="check")
+async def check_bookie(config: Path, /, *, output: OutputOption = _OUTPUT) -> int:
+    """Check the disks of a stopped bookie: cookies, journals, index and entry logs, every byte
+    that is needed. Changes nothing. Exit code 0: all is well, 1: damage or doubt.
+
+    Parameters
+    ----------
+    config
+        The bookie's TOML file.
+    """
+    from bookie.cli.check import check
+
+    return await check(config, output)
+
+
+@app.command(name="rebuild-index")
+async def rebuild_index(
+    config: Path, /, *, directory: str | None = None, output: OutputOption = _OUTPUT
+) -> int:
+    """Make the index of a stopped bookie again from its entry logs. The old one is kept as
+    index.old-N beside it. What the new one does not have is unknown to the bookie, not absent,
+    until its ledgers were compared with the other copies. Exit code 1: something was left out.
+
+    Parameters
+    ----------
+    config
+        The bookie's TOML file.
+    directory
+        One of its ledger directories, as it stands there; without it all of them.
+    """
+    from bookie.cli import check as cli_disk
+
+    return await cli_disk.rebuild_index(config, directory, output)
+
+
+@inspect.command(name="journal")
+async def inspect_journal(
+    path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> int:
+    """Show groups and frames of a journal file, or of all files of a journal directory. Exit
+    code 1: something is damaged, after what could be read.
+
+    Parameters
+    ----------
+    lines_max
+        More are not shown.
+    """
+    from bookie.cli import check as cli_disk
+
+    return await cli_disk.inspect_journal(path, lines_max, output)
+
+
+@inspect.command(name="entry-log")
+async def inspect_entry_log(
+    path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> int:
+    """Show the records of an entry log, and verify their checksums. Exit code 1: something is
+    damaged, after what could be read."""
+    from bookie.cli import check as cli_disk
+
+    return await cli_disk.inspect_entry_log(path, lines_max, output)
+
+
+@inspect.command(name="index")
+def inspect_index(
+    directory: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> None:
+    """Show what the index of a ledger directory says of entry logs and ledgers."""
+    from bookie.cli import check as cli_disk
+
+    cli_disk.inspect_index(directory, None, lines_max, output)
+
+
+@inspect.command(name="ledger")
+def inspect_ledger(
+    directory: Path, ledger_id: int, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+) -> None:
+    """Show what the index of a ledger directory says of one ledger: state, places of entries."""
+    from bookie.cli import check as cli_disk
+
+    cli_disk.inspect_index(directory, ledger_id, lines_max, output)

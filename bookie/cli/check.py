@@ -1,0 +1,213 @@
+"""What `ledgerstream bookie check` and its kin do: a stopped bookie's disks, for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterable, Iterable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import trio
+
+from bookie.cli.inspect import (
+    Line,
+    entry_log_lines,
+    index_lines,
+    journal_lines,
+    ledger_lines,
+)
+from bookie.config import BookieConfig, load_bookie_config
+from bookie.core.integrity import CheckReport
+from bookie.core.journal import file_id_of
+from bookie.machine import boot_id
+from bookie.startup.offline import check_cookies, check_unsynced, refuse_foreign, stopped_bookie
+from bookie.storage.check.bookie import check_bookie
+from bookie.storage.check.index_rebuild import IndexRebuild
+from bookie.storage.disk.read_only_disk import ReadOnlyDisk
+from bookie.storage.disk.real_disk import RealDisk
+from bookie.storage.index_stores import RocksStores
+from ledger.cli.output import EXIT_ERROR, OutputOption, print_json, remark
+from ledger.errors import InvalidArgument
+
+_MIB = 1 << 20
+_PROGRESS_S = 2.0
+
+
+class Progress:
+    """A line on stderr now and then, for people only."""
+
+    def __init__(self, what: str, *, is_shown: bool) -> None:
+        self._what = what
+        self._is_shown = is_shown
+        self._nbytes = 0
+        self._told = trio.current_time()
+
+    def read(self, nbytes: int) -> None:
+        """So much more was read."""
+        self._nbytes += nbytes
+        now = trio.current_time()
+        if self._is_shown and now - self._told >= _PROGRESS_S:
+            self._told = now
+            remark(f"{self._what}: {self._nbytes // _MIB} MiB")
+
+
+def settings_of(config: Path) -> BookieConfig:
+    """Of the bookie. Raises InvalidArgument."""
+    return load_bookie_config(config, os.environ, {})
+
+
+async def check(config: Path, output: OutputOption) -> int:
+    """The exit code: 0 if all is well."""
+    settings = settings_of(config)
+    report = CheckReport()
+    disk = ReadOnlyDisk()
+    async with stopped_bookie(settings, disk):
+        await check_cookies(settings, disk, report)
+        await check_unsynced(settings, disk, boot_id(), report)
+        progress = Progress("read", is_shown=not output.json and sys.stderr.isatty())
+        await check_bookie(
+            disk,
+            settings.journal_directories,
+            settings.ledger_directories,
+            RocksStores(disk).open_to_read,
+            report,
+            on_bytes=progress.read,
+        )
+    if output.json:
+        print_json(report.as_dict())
+    else:
+        output.show(report.summary(), title=f"check of {config}")
+        for finding in report.findings:
+            sys.stdout.write(f"{finding}\n")
+        for severity, count in report.found.items():
+            shown = sum(finding.severity is severity for finding in report.findings)
+            if count > shown:
+                remark(f"{count - shown} more of severity {severity} are not shown")
+    return 0 if report.is_clean else EXIT_ERROR
+
+
+async def rebuild_index(config: Path, directory: str | None, output: OutputOption) -> int:
+    """The exit code: 0 if all that is in the entry logs is in the new index."""
+    settings = settings_of(config)
+    directories = settings.ledger_directories
+    if directory is not None:
+        if directory not in directories:
+            raise InvalidArgument(
+                f"{directory} is no ledger directory of this bookie; its own are "
+                f"{', '.join(directories)}"
+            )
+        directories = (directory,)
+    disk = RealDisk()
+    is_all = True
+    async with stopped_bookie(settings, disk):
+        await refuse_foreign(settings, disk)
+        for one in directories:
+            progress = Progress(f"{one}: read", is_shown=not output.json and sys.stderr.isatty())
+            rebuilt = await IndexRebuild(disk, one, RocksStores(disk), on_bytes=progress.read).run()
+            is_all = is_all and not rebuilt.left_out
+            found = asdict(rebuilt)
+            left_out = found.pop("left_out")
+            if output.json:
+                print_json({**found, "left_out": left_out})
+                continue
+            output.show(found, title=f"index of {one}")
+            for line in left_out:
+                sys.stdout.write(f"left out: {line}\n")
+    return 0 if is_all else EXIT_ERROR
+
+
+class _Shown:
+    """Lines on stdout, no more than a number of them; the rest is remarked on."""
+
+    def __init__(self, lines_max: int, output: OutputOption) -> None:
+        self.is_any = False
+        """There was a line, shown or not."""
+        self.has_problem = False
+        """Of the lines shown."""
+        self._left = lines_max
+        self._output = output
+
+    def is_over(self, line: Line) -> bool:
+        """Shows the line, or says that there are more and ends it."""
+        self.is_any = True
+        if not self._left:
+            remark("there is more: give a larger --lines-max")
+            return True
+        self._left -= 1
+        self.has_problem = self.has_problem or bool(line.get("problem"))
+        if self._output.json:
+            print_json(line)
+        else:
+            fields = (
+                f" {name}={value}"
+                for name, value in line.items()
+                if name != "kind" and (name != "problem" or value)
+            )
+            sys.stdout.write(f"{line['kind']}{''.join(fields)}\n")
+        return False
+
+    def show(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            if self.is_over(line):
+                return
+
+    async def show_all(self, lines: AsyncIterable[Line]) -> bool:
+        """Whether there is room for more."""
+        async for line in lines:
+            if self.is_over(line):
+                return False
+        return True
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_ERROR if self.has_problem else 0
+
+
+async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> int:
+    """A file, or all of a directory in order. The exit code: 0 if nothing shown is wrong."""
+    disk = ReadOnlyDisk()
+    await _check_is_there(path)
+    files = [str(path)]
+    if await trio.Path(path).is_dir():
+        names = await disk.list_directory(str(path))
+        files = [f"{path}/{name}" for name in names if file_id_of(name) is not None]
+        if not files:
+            raise InvalidArgument(
+                f"there is no journal file in {path}: their names are 0000000000000001.journal, "
+                "and a bookie without entries has none. Cure: name one of its journal_directories"
+            )
+    shown = _Shown(lines_max, output)
+    for file in files:
+        if not await shown.show_all(journal_lines(disk, file)):
+            break
+    return shown.exit_code
+
+
+async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> int:
+    """The exit code: 0 if nothing shown is wrong."""
+    await _check_is_there(path)
+    shown = _Shown(lines_max, output)
+    await shown.show_all(entry_log_lines(ReadOnlyDisk(), str(path)))
+    return shown.exit_code
+
+
+async def _check_is_there(path: Path) -> None:
+    if not await trio.Path(path).exists():
+        raise InvalidArgument(f"{path} does not exist")
+
+
+def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: OutputOption) -> None:
+    """Of a ledger directory; all of it, or what it says of one ledger. Raises InvalidArgument if
+    it does not know that one."""
+    with closing(RocksStores(ReadOnlyDisk()).open_to_read(f"{path}/index")) as pairs:
+        lines = index_lines(pairs) if ledger_id is None else ledger_lines(pairs, ledger_id)
+        shown = _Shown(lines_max, output)
+        shown.show(lines)
+    if not shown.is_any:
+        raise InvalidArgument(
+            f"the index in {path} does not know ledger {ledger_id}: the bookie has nothing of it, "
+            "or only in its journal, or it lies in another of its ledger directories. Cure: of "
+            f"n of them, look into number {ledger_id} modulo n, counted from 0; or inspect journal"
+        )

@@ -1,0 +1,359 @@
+"""Limbo: what a bookie may have forgotten is "unknown" until it was compared with the metadata.
+
+At a start with a doubt (`bookie.core.integrity_state`) nothing is served before each ledger that has this
+bookie in its metadata has its state here, in limbo and fenced: an entry that is not here is then
+"unknown", which no reader and no recovery takes for proof that it never was. A ledger that is
+closed and whole here is not put in limbo.
+
+Afterwards, beside everything else, `LimboRepair` ends it: when a ledger is closed, the entries
+that should be here are fetched from the other bookies. Ledgers that nobody closes stay in limbo:
+closing one fences its writer, which is for others to decide (`ledgerstream ledger recover`). What
+can no longer change of them is fetched all the same, so that there are as many copies as before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import trio
+
+from bookie.core.expected_entries import Range, expected_ranges, fixed_part
+from bookie.core.integrity_state import DoubtStage
+from bookie.server.requests import Requests
+from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.ledger_storage import LedgerStorage
+from ledger.core.entry import Digest, DigestType, master_key
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import (
+    BookieIoError,
+    LedgerError,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NoSuchLedger,
+    Status,
+)
+from ledger.metastore.ledgers import LedgerStore
+from ledger.wire.messages import AddRequest, Request, ResponseBody
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from ledger.reading.reader import LedgerReader
+
+_log = logging.getLogger(__name__)
+
+REPAIR_INTERVAL_S = 30.0
+_LEDGERS_PER_STEP = 100
+_ENTRIES_PER_READ = 64
+_RANGES_PER_ROUND = 1000
+_LEDGERS_AT_ONCE = 64
+_FAILURES_MAX = 64
+"""Entries of a ledger that nobody gives, before a round leaves the ledger."""
+_FETCHED_TO_MAX = 100_000
+
+
+async def settle_doubts(storage: BookieStorage, ledgers: LedgerStore, bookie_id: str) -> int:
+    """Before anything is served, after the replay. How many ledgers are in limbo by it.
+
+    Raises MetadataUnavailable: nothing may be served, try again. And what storage raises.
+    """
+    doubtful = {
+        number: directory
+        for number, directory in enumerate(storage.directories)
+        if (doubt := directory.doubts.doubt) is not None
+        and doubt.stage is DoubtStage.LEDGERS_UNKNOWN
+    }
+    if not doubtful:
+        return 0
+    found = dict.fromkeys(doubtful, 0)
+    count = len(storage.directories)
+    ids = iter([one for one in await ledgers.list() if one % count in doubtful])
+    while step := list(islice(ids, _LEDGERS_AT_ONCE)):
+        for ledger_id, metadata in (await _read_all(ledgers, step)).items():
+            number = ledger_id % count
+            found[number] += _settle(storage, doubtful[number], metadata, ledger_id, bookie_id)
+        for directory in doubtful.values():
+            if directory.task.is_due:
+                await directory.checkpoint()
+    for number, directory in doubtful.items():
+        await directory.checkpoint()  # the states, before the record says that all have one
+        await _ledgers_known(directory, found[number])
+    return sum(found.values())
+
+
+async def _ledgers_known(directory: LedgerStorage, found: int) -> None:
+    doubt = directory.doubts.doubt
+    assert doubt is not None
+    if not found and not await directory.doubts.ledgers_in_limbo(-1, 1):
+        await directory.doubts.set_doubt(None)  # as with every bookie that is really new
+        return
+    directory.doubts.statistics.ledgers = found
+    await directory.doubts.set_doubt(doubt._replace(stage=DoubtStage.LEDGERS_IN_LIMBO))
+    _log.warning(
+        "ledgers in limbo directory=%s ledgers=%d cause=%s",
+        directory.directory,
+        found,
+        doubt.reason,
+    )
+
+
+async def _read_all(
+    ledgers: LedgerStore, ledger_ids: Sequence[int]
+) -> dict[int, LedgerMetadata | None]:
+    """Without those that are gone; None: it cannot be read. Many at once, because each is a round
+    trip, and a cluster has as many as it likes."""
+    found: dict[int, LedgerMetadata | None] = {}
+    failed: list[MetadataUnavailable] = []
+
+    async def read(ledger_id: int) -> None:
+        try:
+            found[ledger_id], _ = await ledgers.read(ledger_id)
+        except NoSuchLedger:
+            pass
+        except MetadataCorrupt:
+            found[ledger_id] = None  # it may have entries here: doubt
+        except MetadataUnavailable as error:
+            failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for ledger_id in ledger_ids:
+            nursery.start_soon(read, ledger_id)
+    if failed:
+        raise failed[0]
+    return found
+
+
+def _settle(
+    storage: BookieStorage,
+    directory: LedgerStorage,
+    metadata: LedgerMetadata | None,
+    ledger_id: int,
+    bookie_id: str,
+) -> bool:
+    """Whether the ledger is in limbo now."""
+    state = storage.state(ledger_id)
+    if state is not None and state.is_deleted:
+        return False
+    is_ours = metadata is None or any(bookie_id in one.bookies for one in metadata.fragments)
+    if state is None and not is_ours:
+        return False
+    key = b"" if metadata is None else master_key(metadata.password)
+    if state is None:
+        state = storage.create(ledger_id, key)
+    elif not state.master_key:
+        state.master_key = key
+    state.is_limbo = not (
+        metadata is not None
+        and metadata.is_closed
+        and not directory.doubts.missing(ledger_id, expected_ranges(metadata, bookie_id), 1)
+    )
+    state.fence()
+    storage.state_changed(state)
+    return state.is_limbo
+
+
+def _learn_key(directory: LedgerStorage, metadata: LedgerMetadata) -> None:
+    """When the ledger was put in limbo, its metadata could not be read. Without the key nothing
+    could be fetched for it, nor could anybody fence it here."""
+    state = directory.state(metadata.ledger_id)
+    if state is not None and not state.is_key_known and not state.is_deleted:
+        state.master_key = master_key(metadata.password)
+        directory.state_changed(state)
+
+
+class LimboRepair:
+    """Ends limbo, ledger by ledger, in rounds; slowly, one read at a time.
+
+    Args:
+        open_client: a client of the cluster; entered only if there is something to repair.
+    """
+
+    def __init__(
+        self,
+        storage: BookieStorage,
+        requests: Requests,
+        bookie_id: str,
+        open_client: Callable[[], LedgerClient],
+    ) -> None:
+        self._storage = storage
+        self._requests = requests
+        self._bookie_id = bookie_id
+        self._open_client = open_client
+        self.round_ended = trio.Event()
+        """Of the round under way, or that will begin; another one afterwards."""
+        self._fetched_to: dict[int, int] = {}
+        """Of ledgers that are open: up to which entry all that should be here is."""
+        self._resume_after: dict[int, int] = {}
+        """Of ledgers of which too much failed: where the next round goes on. As many as fail."""
+
+    async def run(self) -> None:
+        """Returns when no directory has a doubt. Raises StorageFailed, and BookieIoError if the
+        record of a doubt cannot be read."""
+        while any(directory.doubts.doubt for directory in self._storage.directories):
+            async with self._open_client() as client:
+                for directory in self._storage.directories:
+                    if directory.doubts.doubt is not None:
+                        await self._try_directory(directory, client)
+            self.round_ended.set()
+            self.round_ended = trio.Event()
+            await trio.sleep(REPAIR_INTERVAL_S)
+
+    async def _try_directory(self, directory: LedgerStorage, client: LedgerClient) -> None:
+        statistics = directory.doubts.statistics
+        try:
+            if statistics.ledgers is None:
+                statistics.ledgers = await directory.doubts.count_in_limbo()
+            statistics.ledgers = await self._repair_directory(directory, client)
+        except BookieIoError as error:
+            # Part of the index cannot be read. What can be is served as before.
+            _log.error("limbo goes on directory=%s cause=%s", directory.directory, error)
+
+    async def _repair_directory(self, directory: LedgerStorage, client: LedgerClient) -> int:
+        """How many ledgers stay in limbo. Raises BookieIoError, StorageFailed."""
+        left, after = 0, -1
+        statistics = directory.doubts.statistics
+        while ids := await directory.doubts.ledgers_in_limbo(after, _LEDGERS_PER_STEP):
+            for ledger_id in ids:
+                state = directory.state(ledger_id)
+                if state is None or state.is_deleted or not state.is_limbo:
+                    continue
+                is_whole = await self._repair(directory, client, ledger_id)
+                state = directory.state(ledger_id)
+                if state is None or state.is_deleted:  # meanwhile: it must not be stored again
+                    continue
+                if is_whole:
+                    state.is_limbo = False
+                    directory.state_changed(state)
+                    self._fetched_to.pop(ledger_id, None)
+                    statistics.ledgers_repaired += 1
+                    statistics.ledgers = max(0, (statistics.ledgers or 0) - 1)
+                else:
+                    left += 1
+            after = ids[-1]
+        if not left:
+            await directory.task.made()
+            await directory.doubts.set_doubt(None)
+            _log.info("no ledger in limbo any more directory=%s", directory.directory)
+        return left
+
+    async def _repair(self, directory: LedgerStorage, client: LedgerClient, ledger_id: int) -> bool:
+        """Whether all that should be here is, and nothing more will be."""
+        try:
+            metadata = await client.ledger_metadata(ledger_id)
+            _learn_key(directory, metadata)
+            fixed = fixed_part(metadata)
+            if not metadata.is_closed and self._fetched_to.get(ledger_id) == fixed.last_entry_id:
+                return False
+            if not await self._fetch(directory, client, fixed):
+                return False
+        except NoSuchLedger:
+            return False  # garbage collection sees to it
+        except LedgerError as error:
+            self._log_kept(ledger_id, error)
+            return False
+        if not metadata.is_closed:
+            if len(self._fetched_to) >= _FETCHED_TO_MAX:
+                self._fetched_to.clear()  # costs a look through the index for each of them
+            self._fetched_to[ledger_id] = fixed.last_entry_id
+        return metadata.is_closed
+
+    async def _fetch(
+        self, directory: LedgerStorage, client: LedgerClient, metadata: LedgerMetadata
+    ) -> bool:
+        """Copies what is missing. False if some of it is nowhere, or this was not all: the rest is
+        copied all the same. Raises LedgerError."""
+        begun_after = after = self._resume_after.pop(metadata.ledger_id, -1)
+        failed = 0
+        while missing := await self._missing(directory, metadata, after):
+            for first, last in missing:
+                async with client.reader_of(metadata, password=metadata.password) as reader:
+                    for begin in range(first, last + 1, _ENTRIES_PER_READ):
+                        end = min(begin + _ENTRIES_PER_READ - 1, last)
+                        failed += await self._copy(directory, reader, metadata, begin, end)
+                        if failed >= _FAILURES_MAX:
+                            # Maybe all others are away. The next round goes on behind it.
+                            self._resume_after[metadata.ledger_id] = end
+                            return False
+            after = missing[-1][1]
+        return not failed and begun_after < 0
+
+    async def _missing(
+        self, directory: LedgerStorage, metadata: LedgerMetadata, after: int
+    ) -> list[Range]:
+        """Behind entry `after`, of what the index does not have, what the cache does not have
+        either."""
+
+        def ask(count_max: int) -> list[Range]:
+            expected = expected_ranges(metadata, self._bookie_id)
+            behind = ((max(one[0], after + 1), one[1]) for one in expected if one[1] > after)
+            return directory.doubts.missing(metadata.ledger_id, behind, count_max)
+
+        if not ask(1):
+            return []
+        await directory.task.made()  # so that the index has all
+        return ask(_RANGES_PER_ROUND)
+
+    async def _copy(
+        self,
+        directory: LedgerStorage,
+        reader: LedgerReader,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+    ) -> int:
+        """How many of them no other bookie gives. Raises LedgerError if one cannot be stored
+        here."""
+        digest = Digest(metadata.digest_type or DigestType.CRC32, metadata.password)
+        key, ledger_id = master_key(metadata.password), metadata.ledger_id
+        failed, pieces = 0, [(first, last)]
+        while pieces:
+            begin, end = pieces.pop(0)
+            try:
+                entries = await reader.read(begin, end)
+            except LedgerError as error:
+                if begin == end:
+                    failed += 1
+                    self._log_kept(ledger_id, error)
+                else:  # what is nowhere must not keep the others away
+                    middle = (begin + end) // 2
+                    pieces[:0] = [(begin, middle), (middle + 1, end)]
+                continue
+            adds = []
+            for entry in entries:
+                body = b"".join(
+                    digest.encode_entry(
+                        ledger_id, entry.entry_id, entry.lac, entry.length, entry.payload
+                    )
+                )
+                adds.append(AddRequest(ledger_id, entry.entry_id, key, body, is_recovery=True))
+            await self._store(adds)
+            directory.doubts.statistics.entries_copied += len(adds)
+        return failed
+
+    def _log_kept(self, ledger_id: int, error: LedgerError) -> None:
+        _log.warning("ledger stays in limbo ledger=%d cause=%s", ledger_id, error)
+
+    async def _store(self, adds: list[AddRequest]) -> None:
+        """As recovery would, and waits until they are durable."""
+        await self._storage.wait_room()
+        failed: list[Status] = []
+        waiting, done = len(adds), trio.Event()
+
+        def reply(answer: ResponseBody) -> None:
+            nonlocal waiting
+            if answer.status is not Status.OK:
+                failed.append(answer.status)
+            waiting -= 1
+            if not waiting:
+                done.set()
+
+        for add in adds:
+            self._requests.answer_nowait(Request(2, 0, add), reply, lambda: False)
+        await done.wait()
+        if failed:
+            raise BookieIoError(
+                f"ledger {adds[0].ledger_id}: {len(failed)} copied entries were not taken here: "
+                f"{failed[0].name}"
+            )

@@ -1,0 +1,243 @@
+"""Looks after the room on a bookie's disks: says what may be taken, keeps the reserves.
+
+Twin of `bookie.core.disk_space`. A disk that says nothing is left as it was: writes to it will
+tell. Must never take a reserve again that the engine might still need the room of.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import trio
+
+from bookie.config import BookieConfig
+from bookie.config_sections import low_water_mark, recovery_bytes, room_bytes, start_bytes
+from bookie.core.disk_space import (
+    DiskLimits,
+    DiskState,
+    DiskUse,
+    FileSystem,
+    WriteGate,
+    decide_gate,
+)
+from bookie.storage.disk.disk import Disk
+from bookie.storage.disk.reserved_space import Reserve, ReservedDisk
+
+_log = logging.getLogger(__name__)
+
+_GARBAGE_BYTES_MAX = 1 << 20
+"""What a round of garbage collection may write before it removes the first entry log: the index
+without the deleted ledgers."""
+_CURE = (
+    "Cure: delete streams or shorten their retention, add bookies, or free the disk of other"
+    " things; it is writable again by itself"
+)
+
+
+@dataclass(slots=True)
+class _Device:
+    """One file system and what the bookie has there."""
+
+    directories: tuple[str, ...]
+    system: FileSystem
+    reserve: Reserve
+    start_bytes: int
+    recovery_bytes: int
+
+
+class Disks:
+    """`open` first of all, then `run`. `gate` is what requests ask; `disk` is for the storage."""
+
+    def __init__(self, disk: Disk, config: BookieConfig) -> None:
+        self.gate = WriteGate()
+        self.is_forced = config.force_read_only
+        """An operator wants the bookie read-only; see `force`."""
+        self._config = config
+        self._real = disk
+        self._devices: list[_Device] = []
+        self._reserves: dict[str, Reserve] = {}
+        self.disk = ReservedDisk(disk, self._reserves, self.ran_out)
+        self.changes = 0
+        """Counts changes of any state."""
+        self._changed = trio.Event()
+        self._look_wanted = trio.Event()
+        self.bookie_id = ""
+
+    async def open(self) -> None:
+        """Finds the file systems, and gives reserves up where a start has no room. The
+        directories must be there. Raises OSError."""
+        config = self._config
+        found: dict[int, list[str]] = {}
+        for directory in (*config.journal_directories, *config.ledger_directories):
+            number = await self._real.device(directory)
+            found.setdefault(number, []).append(directory)
+        for directories in found.values():
+            await self._open_device(tuple(directories))
+        for device in self._devices:
+            # A start writes through its index, too, which asks nobody for room.
+            await self.disk.has_room(device.directories[0], device.start_bytes)
+        await self.look()
+
+    async def _open_device(self, directories: tuple[str, ...]) -> None:
+        config = self._config
+        journals = sum(one in config.journal_directories for one in directories)
+        ledgers = len(directories) - journals
+        start = start_bytes(config, journals=journals, directories=ledgers)
+        reserve = Reserve(self._real, directories[0], config.disk_reserved_bytes or start)
+        await reserve.find()
+        for other in directories[1:]:  # of an earlier setting: nobody would ever give it up
+            await Reserve(self._real, other, 0).find()
+        limits = DiskLimits(
+            warn_ratio=config.disk_usage_warn_threshold,
+            full_ratio=config.disk_usage_threshold,
+            low_water_ratio=low_water_mark(config),
+            reserved_bytes=reserve.nbytes,
+            room_bytes=room_bytes(config, journals=journals, directories=ledgers),
+        )
+        recovery = recovery_bytes(config, journals=journals, directories=ledgers)
+        self._devices.append(_Device(directories, FileSystem(limits), reserve, start, recovery))
+        self._reserves.update(dict.fromkeys(directories, reserve))
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        interval_s = self._config.disk_check_interval_ms / 1000
+        while True:
+            await self.take_reserves()
+            await self.look()
+            with trio.move_on_after(self._next_look_s(interval_s)):
+                await self._look_wanted.wait()
+            self._look_wanted = trio.Event()
+
+    async def take_reserves(self) -> None:
+        """Where there is still room for them, and little more. Once before anything is served, or
+        others could fill the disk first."""
+        for device in self._devices:
+            system = device.system
+            is_known = system.use is not None and system.state is not DiskState.FULL
+            if is_known and system.wants_reserve:
+                await self._take_reserve(device.reserve)
+
+    async def _take_reserve(self, reserve: Reserve) -> None:
+        try:
+            await reserve.take()
+        except OSError as error:
+            # Nothing that counts lies in it: who writes what counts will find out.
+            _log.warning("no reserve directory=%s cause=%s", reserve.directory, error)
+
+    def _next_look_s(self, interval_s: float) -> float:
+        systems = [one.system for one in self._devices if one.system.use is not None]
+        return min((one.next_look_s(interval_s) for one in systems), default=interval_s)
+
+    async def look(self) -> None:
+        """Asks all file systems, and decides anew what is taken."""
+        is_changed = False
+        for device in self._devices:
+            path = device.directories[0]
+            try:
+                total, free = await self._real.space(path)
+            except OSError as error:
+                _log.warning("space unknown directory=%s cause=%s", path, error)
+                continue
+            if device.system.look(DiskUse(total, free, device.reserve.held_bytes)):
+                is_changed = True
+                self._log_state(device)
+        self._decide(is_changed)
+
+    def _decide(self, is_changed: bool) -> None:
+        was_read_only = self.gate.is_read_only
+        asked = [(one.system, one.recovery_bytes) for one in self._devices if one.system.use]
+        is_changed |= decide_gate(self.gate, asked, is_forced=self.is_forced)
+        if self.gate.is_read_only != was_read_only:
+            self._log_gate()
+        if is_changed:
+            self.changes += 1
+            self._changed.set()
+            self._changed = trio.Event()
+
+    async def wait_change(self, seen: int) -> int:
+        """Returns `changes` when it is not `seen`."""
+        while self.changes == seen:
+            await self._changed.wait()
+        return self.changes
+
+    def ran_out(self, directory: str) -> None:
+        """A write found no room there, whatever the numbers say."""
+        for device in self._devices:
+            if directory in device.directories and device.system.use is not None:
+                is_changed = device.system.ran_out()
+                if is_changed:
+                    _log.warning(
+                        "disk found full by a write bookie=%s directories=%s",
+                        self.bookie_id,
+                        ",".join(device.directories),
+                    )
+                self._decide(is_changed)
+        self._look_wanted.set()
+
+    def force(self, is_read_only: bool) -> None:
+        """What an operator wants, until the process ends. A full disk is read-only anyway."""
+        self.is_forced = is_read_only
+        self._decide(False)
+
+    async def make_room_for_garbage(self) -> None:
+        """A full disk's reserve is given up if collecting garbage could not even begin."""
+        for device in self._devices:
+            if device.system.state is DiskState.FULL:
+                nbytes = min(_GARBAGE_BYTES_MAX, device.start_bytes // 8)
+                await self.disk.has_room(device.directories[0], nbytes)
+
+    # --- looking
+
+    @property
+    def state(self) -> DiskState:
+        """The worst of all."""
+        return max((one.system.state for one in self._devices), default=DiskState.OK)
+
+    def state_of(self, directory: str) -> DiskState:
+        """Of the file system of one of the bookie's directories."""
+        found = (one.system.state for one in self._devices if directory in one.directories)
+        return next(found, DiskState.OK)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all reserves that are there."""
+        return sum(device.reserve.held_bytes for device in self._devices)
+
+    def _log_state(self, device: _Device) -> None:
+        system, use = device.system, device.system.use
+        assert use is not None
+        state = system.state
+        _log.log(
+            logging.INFO if state is DiskState.OK else logging.WARNING,
+            "disk %s bookie=%s directories=%s usage=%.1f%% free_bytes=%d total_bytes=%d "
+            "reserve_bytes=%d%s",
+            state.name.lower(),
+            self.bookie_id,
+            ",".join(device.directories),
+            100 * system.usage_ratio,
+            use.free_bytes,
+            use.total_bytes,
+            use.held_bytes,
+            f" needed_free_bytes={system.free_needed_bytes}. {_CURE}"
+            if state is DiskState.FULL
+            else "",
+        )
+
+    def _log_gate(self) -> None:
+        if not self.gate.is_read_only:
+            _log.info("bookie writable again bookie=%s", self.bookie_id)
+            return
+        full = [
+            directory
+            for device in self._devices
+            if device.system.state is DiskState.FULL
+            for directory in device.directories
+        ]
+        cause = f"full disk of {','.join(full)}" if full else "an operator's wish"
+        _log.warning(
+            "bookie read only bookie=%s cause=%s: reads and fences go on, recovery %s",
+            self.bookie_id,
+            cause,
+            "too" if self.gate.takes_recovery else "does not",
+        )

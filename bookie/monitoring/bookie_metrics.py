@@ -1,0 +1,282 @@
+"""The metrics of a bookie and its journals; `directory_metrics` has those of its directories.
+
+`bookie.monitoring.prometheus` exports the tables, docs/metrics.md is written from them. Each number comes from
+plain statistics when somebody looks; nothing is pushed, and nothing here is on a hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bookie.core.metrics import Kind, Metric, Number, counter, gauge, histogram
+from bookie.monitoring.snapshot import JournalDirectory, Snapshot
+from bookie.storage.journal.metrics import JournalStatistics
+
+PREFIX: Final = "ledgerstream_bookie_"
+
+
+def _journal(read: Callable[[JournalStatistics], Number]) -> Callable[[JournalDirectory], Number]:
+    return lambda journal: read(journal.statistics)
+
+
+BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
+    gauge(
+        "server_status",
+        "1: takes adds; 0: read-only; -1: not registered.",
+        "bookie_SERVER_STATUS",
+        lambda b: b.status,
+    ),
+    gauge("uptime_seconds", "Since the process began to start.", "", lambda b: b.started_s_ago),
+    counter(
+        "adds",
+        "Entries taken; each is acknowledged when it is durable.",
+        "bookkeeper_server_ADD_ENTRY_count, bookie_BOOKIE_ADD_ENTRY_count",
+        lambda b: b.server.requests.adds,
+    ),
+    counter(
+        "add_bytes",
+        "Bytes of their frames.",
+        "bookie_WRITE_BYTES",
+        lambda b: b.server.requests.add_bytes,
+    ),
+    counter(
+        "reads",
+        "Entries given out.",
+        "bookkeeper_server_READ_ENTRY_count, bookie_BOOKIE_READ_ENTRY_count",
+        lambda b: b.server.requests.reads,
+    ),
+    counter(
+        "read_bytes", "Bytes of them.", "bookie_READ_BYTES", lambda b: b.server.requests.read_bytes
+    ),
+    counter("read_batches", "Batch reads answered.", "", lambda b: b.server.requests.read_batches),
+    Metric(
+        "requests_total",
+        Kind.COUNTER,
+        "Requests that were answered, OK or not; an add that is not refused counts when it is"
+        " taken. A read that fences is a `fence`, one that names the LAC it knows a `long_poll`.",
+        "bookkeeper_server_READ_ENTRY_FENCE_REQUEST, READ_ENTRY_LONG_POLL_REQUEST,"
+        " WRITE_LAC_REQUEST, READ_LAC_REQUEST, FORCE_LEDGER_REQUEST, GET_BOOKIE_INFO_REQUEST,"
+        " GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST",
+        lambda b: {(operation,): n for operation, n in b.server.requests.answered.items()},
+        ("operation",),
+    ),
+    Metric(
+        "refused_total",
+        Kind.COUNTER,
+        "Those answered with another status than OK; `no_such_entry` is normal at the end of a"
+        " ledger, `io_error` never.",
+        "bookkeeper_server_ADD_ENTRY, READ_ENTRY (success=false)",
+        lambda b: b.server.requests.refused,
+        ("operation", "status"),
+    ),
+    Metric(
+        "waits_total",
+        Kind.COUNTER,
+        "How often a connection was not read for a while, by what it waited for: the write cache,"
+        " the journal, replies the peer does not take, reads that wait for a disk.",
+        "bookkeeper_server_ADD_ENTRY_BLOCKED, READ_ENTRY_BLOCKED",
+        lambda b: {(wait.value,): count for wait, count in b.server.requests.waits.items()},
+        ("reason",),
+    ),
+    gauge(
+        "reads_waiting",
+        "Requests that wait for a disk now, in all ledger directories; bound: `reads_waiting_max`.",
+        "bookkeeper_server_READ_ENTRY_IN_PROGRESS",
+        lambda b: b.server.reads_waiting,
+    ),
+    histogram(
+        "read_wait_seconds",
+        "How long a request took that had to ask a disk, from asking on; `_count` is how many.",
+        "bookkeeper_server_READ_ENTRY_REQUEST, bookkeeper_server_BookieReadThreadPool_total_tasks",
+        lambda b: b.server.reads_waited_seconds,
+    ),
+    histogram(
+        "read_work_seconds",
+        "How long it took once it was its turn; what `read_wait_seconds` has more is the queue.",
+        "bookie_read_entry",
+        lambda b: b.server.reads_worked_seconds,
+    ),
+    gauge(
+        "long_polls",
+        "Tailing reads that wait for news now; bound: `long_polls_max`.",
+        "",
+        lambda b: b.server.long_polls,
+    ),
+    gauge(
+        "held_add_bytes",
+        "Adds that were received and wait for room in write cache or journal.",
+        "bookkeeper_server_BookieWriteThreadPool_queue",
+        lambda b: b.server.held_add_bytes,
+    ),
+    gauge(
+        "reply_bytes",
+        "Replies that peers have not taken yet; bound: `replies_bytes_max`.",
+        "",
+        lambda b: b.server.reply_bytes,
+    ),
+    counter(
+        "peers_dropped",
+        "Connections closed because the peer took no replies for `reply_wait_ms_max`.",
+        "",
+        lambda b: b.server.peers_dropped,
+    ),
+    Metric(
+        "reads_queued",
+        Kind.GAUGE,
+        "Requests in the queue of each ledger directory, without those under way; bound:"
+        " `reads_waiting_per_directory_max`.",
+        "bookkeeper_server_BookieReadThreadPool_queue",
+        lambda b: {
+            (str(number),): count
+            for number, count in enumerate(b.server.reads_waiting_by_directory)
+        },
+        ("directory",),
+    ),
+    gauge("connections", "Open now.", "", lambda b: b.server.connections),
+    counter(
+        "connections_accepted", "Connections accepted.", "", lambda b: b.server.connections_accepted
+    ),
+    counter(
+        "connections_refused",
+        "Connections refused because `connections_max` were open.",
+        "",
+        lambda b: b.server.connections_refused,
+    ),
+    counter(
+        "protocol_errors",
+        "Connections closed because the peer broke the protocol.",
+        "",
+        lambda b: b.server.protocol_errors,
+    ),
+    counter(
+        "chunks",
+        "Pieces received; adds divided by chunks is how well clients batch.",
+        "",
+        lambda b: b.server.chunks,
+    ),
+    counter(
+        "garbage_rounds_put_off",
+        "Rounds of garbage collection broken off because metadata was out of reach.",
+        "",
+        lambda b: b.collections_put_off,
+    ),
+    gauge(
+        "journal_sync_data",
+        "1: an add is acknowledged after its sync; 0: from the page cache.",
+        "",
+        lambda b: b.syncs_data,
+    ),
+    gauge(
+        "ledger_directories",
+        "Ledger directories of this bookie.",
+        "bookie_ledger_num_dirs",
+        lambda b: len(b.directories),
+    ),
+)
+"""Of the whole bookie."""
+
+JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
+    gauge(
+        "journal_queue_bytes",
+        "Bytes of frames that are not durable yet.",
+        "bookie_journal_JOURNAL_MEMORY_USED",
+        _journal(lambda j: j.queued_bytes),
+    ),
+    gauge(
+        "journal_queue_entries",
+        "Frames that are not durable yet: the adds in progress.",
+        "bookie_journal_JOURNAL_QUEUE_SIZE, bookkeeper_server_ADD_ENTRY_IN_PROGRESS",
+        _journal(lambda j: j.queued_entries),
+    ),
+    histogram(
+        "journal_add_seconds",
+        "From the first frame of a group until the group is acknowledged: the add latency as the"
+        " bookie sees it, once per group.",
+        "bookie_journal_JOURNAL_ADD_ENTRY, bookkeeper_server_ADD_ENTRY_REQUEST",
+        _journal(lambda j: j.add_seconds),
+    ),
+    histogram(
+        "journal_sync_seconds",
+        "Of one write and its sync.",
+        "bookie_journal_JOURNAL_SYNC, JOURNAL_FLUSH_LATENCY",
+        _journal(lambda j: j.sync_seconds),
+    ),
+    histogram(
+        "journal_group_entries",
+        "Frames that share one write and one sync.",
+        "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES",
+        _journal(lambda j: j.group_entries),
+    ),
+    histogram(
+        "journal_group_bytes",
+        "Bytes of a group with header and padding.",
+        "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES",
+        _journal(lambda j: j.group_bytes),
+    ),
+    Metric(
+        "journal_flushes_total",
+        Kind.COUNTER,
+        "Groups by what sent them to the disk.",
+        "bookie_journal_JOURNAL_NUM_FLUSH_MAX_WAIT, _MAX_OUTSTANDING_BYTES, _EMPTY_QUEUE",
+        lambda j: {(why.value,): count for why, count in j.statistics.flushes.items()},
+        ("trigger",),
+    ),
+    counter(
+        "journal_entries",
+        "Frames made durable: adds, fences, explicit LACs.",
+        "bookie_journal_JOURNAL_ADD_ENTRY_count",
+        _journal(lambda j: j.entries),
+    ),
+    counter(
+        "journal_written_bytes",
+        "Written, with headers and padding.",
+        "bookie_journal_JOURNAL_WRITE_BYTES",
+        _journal(lambda j: j.bytes),
+    ),
+    counter(
+        "journal_syncs",
+        "Syncs of journal files, also when one is begun.",
+        "bookie_journal_JOURNAL_SYNC_count",
+        _journal(lambda j: j.syncs),
+    ),
+    counter(
+        "journal_late_groups",
+        "Groups acknowledged before their sync (`journal_sync_data = false`).",
+        "",
+        _journal(lambda j: j.late_groups),
+    ),
+    gauge(
+        "journal_unsynced_bytes",
+        "Bytes that were written but not synced: losing power could lose them.",
+        "",
+        _journal(lambda j: j.unsynced_bytes),
+    ),
+    counter("journal_rolls", "Journal files that were full.", "", _journal(lambda j: j.rolls)),
+    histogram(
+        "journal_file_creation_seconds",
+        "How long a group waited for the next journal file.",
+        "bookie_journal_JOURNAL_CREATION_LATENCY",
+        _journal(lambda j: j.file_creation_seconds),
+    ),
+    gauge(
+        "journal_directory_bytes",
+        "Size of the journal directory's file system.",
+        "",
+        lambda j: j.space.total_bytes,
+    ),
+    gauge(
+        "journal_directory_free_bytes",
+        "Free there.",
+        "",
+        lambda j: j.space.free_bytes,
+    ),
+    gauge(
+        "journal_directory_state",
+        "Of that file system: 0 has room, 1 nearly full, 2 full. One that is full makes the whole"
+        " bookie read-only.",
+        "",
+        lambda j: j.space.state,
+    ),
+)
+"""Of each journal: label `journal`, from 0 in the order of `journal_directories`."""

@@ -1,0 +1,139 @@
+"""The HTTP server of a bookie: Hypercorn serves `bookie.monitoring.http_app`, this bounds what it may cost.
+
+A few connections at once, one request on each, 20 s for all of it; what goes wrong in one
+is logged and harms nothing else. The libraries are loaded when the first connection comes: who
+never looks pays nothing, and nobody waits for them when a bookie starts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from ledger.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from bookie.monitoring.snapshot import Observer
+
+_log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 32
+REQUEST_S_MAX = 20.0
+_REQUEST_HEAD_BYTES_MAX = 16 * 1024
+SILENCE_S_MAX = 10
+
+Serve = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+async def open_http(host: str, port: int) -> list[trio.SocketListener]:
+    """Listens; connections wait until `serve_http`. None if `port` is 0, which is off.
+
+    Raises InvalidArgument if it cannot.
+    """
+    if port == 0:
+        return []
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise InvalidArgument(
+            f"cannot listen for HTTP on {host}:{port}: {error}. Cure: end what listens there, or"
+            " change http_port"
+        ) from error
+
+
+async def serve_http(listeners: list[trio.SocketListener], observer: Observer) -> None:
+    """Serves until cancelled. Raises nothing because of what clients or handlers do."""
+    if listeners:
+        await HttpServer(listeners, observer).run()
+
+
+class HttpServer:
+    """Accepts connections, and ends each in time."""
+
+    def __init__(self, listeners: list[trio.SocketListener], observer: Observer) -> None:
+        self._listeners = listeners
+        self._observer = observer
+        self._connections = 0
+        self._serve: Serve | None = None
+        self._loading = trio.Lock()
+
+    async def run(self) -> None:
+        await trio.serve_listeners(self._connected, self._listeners)
+
+    async def _connected(self, stream: trio.SocketStream) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            await trio.aclose_forcefully(stream)
+            return
+        self._connections += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_close_in_time, stream)
+                serve = await self._loaded()
+                await serve(stream)
+                nursery.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - a request must never end the bookie
+            _log.error("http connection failed cause=%r", error)
+        finally:
+            self._connections -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def _loaded(self) -> Serve:
+        async with self._loading:
+            if self._serve is None:
+                self._serve = await trio.to_thread.run_sync(
+                    load, self._observer, self._listeners[0].socket.getsockname()[0]
+                )
+            return self._serve
+
+
+async def _close_in_time(stream: trio.SocketStream) -> None:
+    """Hypercorn shields its sends: only a closed socket ends one that nobody reads."""
+    try:
+        await trio.sleep(REQUEST_S_MAX)
+    finally:
+        stream.socket.close()
+
+
+def load(observer: Observer, host: str) -> Serve:
+    """Imports the libraries; the function that serves one connection. `host`: bound address."""
+    from hypercorn.config import Config
+    from hypercorn.trio.tcp_server import TCPServer
+    from hypercorn.trio.worker_context import WorkerContext
+    from hypercorn.typing import ConnectionState
+    from hypercorn.utils import wrap_app
+    from prometheus_client import CollectorRegistry
+
+    from bookie.monitoring.http_app import BODY_BYTES_MAX, BookieHttp
+
+    config = Config()
+    config.errorlog = _log
+    config.accesslog = None
+    config.include_server_header = False
+    config.h11_max_incomplete_size = _REQUEST_HEAD_BYTES_MAX
+    config.keep_alive_timeout = config.read_timeout = SILENCE_S_MAX
+    config.keep_alive_max_requests = 1
+    app = BookieHttp(observer, CollectorRegistry()).app(
+        is_loopback=ipaddress.ip_address(host).is_loopback
+    )
+    wrapped = wrap_app(app, BODY_BYTES_MAX, "asgi")  # type: ignore[arg-type]
+    context = WorkerContext(None)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        server = TCPServer(wrapped, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        await server.run()
+
+    return serve
+
+
+def http_address(
+    listeners: list[trio.SocketListener], advertised_host: str
+) -> tuple[str, int] | None:
+    """What the registration says. `advertised_host`: instead of an address for all hosts."""
+    if not listeners:
+        return None
+    host, port = listeners[0].socket.getsockname()[:2]
+    return (advertised_host if ipaddress.ip_address(host).is_unspecified else host), port

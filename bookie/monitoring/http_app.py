@@ -1,0 +1,295 @@
+"""What a bookie answers over HTTP: metrics, health, Apache's admin paths, `bookie show`.
+
+Answers are small, bodies are bounded, errors are JSON with a cause. Nothing here can be asked
+to change what is stored; a PUT starts garbage collection, holds compaction back or has entries
+refused, no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bookie.core.compaction import CompactionKind
+from bookie.monitoring.prometheus import BookieMetrics
+from bookie.monitoring.report import report, without_credentials
+from bookie.monitoring.snapshot import Observer, ServerStatus
+
+_log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX = 4096
+_FILE_KINDS = ("journal", "entrylog", "index")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class BookieHttp:
+    """The handlers of one bookie's HTTP server; `app` routes to them."""
+
+    def __init__(self, observer: Observer, registry: CollectorRegistry) -> None:
+        self._observer = observer
+        self._bookie = observer.bookie
+        self._metrics = BookieMetrics(observer, registry)
+
+    def app(self, *, is_loopback: bool) -> ASGIApp:
+        """`is_loopback`: the server listens on this machine only, so a request that names
+        another host was made by a web page that was made to believe it is ours."""
+        bookie = "/api/v1/bookie"
+        routes = [
+            Route("/heartbeat", self._heartbeat),
+            Route("/healthz", self._healthz),
+            Route("/metrics", self._show_metrics),
+            Route(f"{bookie}/report", self._ready(self._report)),
+            Route(f"{bookie}/state", self._state),
+            Route(f"{bookie}/state/readonly", self._read_only),
+            Route(f"{bookie}/state/readonly", self._ready(self._force), methods=["PUT"]),
+            Route(f"{bookie}/is_ready", self._is_ready),
+            Route(f"{bookie}/info", self._ready(self._info)),
+            Route(f"{bookie}/gc", self._ready(self._garbage)),
+            Route(f"{bookie}/gc", self._ready(self._collect_garbage), methods=["PUT"]),
+            Route(f"{bookie}/gc_details", self._ready(self._garbage_details)),
+            Route(f"{bookie}/gc/suspend_compaction", self._ready(self._suspended)),
+            Route(f"{bookie}/gc/suspend_compaction", self._ready(self._suspend), methods=["PUT"]),
+            Route(f"{bookie}/gc/resume_compaction", self._ready(self._suspended)),
+            Route(f"{bookie}/gc/resume_compaction", self._ready(self._resume), methods=["PUT"]),
+            Route(f"{bookie}/last_log_mark", self._ready(self._last_log_mark)),
+            Route(f"{bookie}/list_disk_file", self._list_files),
+            Route("/api/v1/config/server_config", self._config),
+        ]
+        app = Starlette(
+            routes=routes, exception_handlers={HTTPException: _failed, Exception: _broken}
+        )
+        return _OwnHostsOnly(app) if is_loopback else app
+
+    # ---- is it there?
+
+    async def _heartbeat(self, _: Request) -> Response:
+        return PlainTextResponse("OK\n")
+
+    async def _healthz(self, _: Request) -> Response:
+        status = self._observer.status
+        is_up = self._observer.is_ready and status is not ServerStatus.UNREGISTERED
+        return JSONResponse({"status": status.name.lower()}, 200 if is_up else 503)
+
+    async def _is_ready(self, _: Request) -> Response:
+        if self._observer.is_ready:
+            return PlainTextResponse("")
+        return PlainTextResponse("Bookie is not fully started yet", 503)
+
+    def _ready(self, handler: Handler) -> Handler:
+        """`handler`, which needs a bookie that serves."""
+
+        async def when_ready(request: Request) -> Response:
+            if not self._observer.is_ready:
+                raise HTTPException(503, "the bookie does not serve yet: it replays its journal")
+            return await handler(request)
+
+        return when_ready
+
+    # ---- looking
+
+    async def _show_metrics(self, request: Request) -> Response:
+        text, content_type = await self._metrics.exposition(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    async def _report(self, _: Request) -> Response:
+        return JSONResponse(report(await self._observer.snapshot(), self._bookie.config))
+
+    async def _state(self, _: Request) -> Response:
+        is_served = self._observer.status is not ServerStatus.UNREGISTERED
+        return JSONResponse(
+            {
+                "running": self._observer.is_ready,
+                "readOnly": self._observer.status is ServerStatus.READ_ONLY,
+                "shuttingDown": False,  # stopping is a crash: there is no such state
+                "availableForHighPriorityWrites": is_served and not self._bookie.disks.gate.is_shut,
+            }
+        )
+
+    async def _read_only(self, _: Request) -> Response:
+        return JSONResponse({"readOnly": self._observer.status is ServerStatus.READ_ONLY})
+
+    async def _force(self, request: Request) -> Response:
+        found = await _json_object(request, "an object with readOnly, true or false")
+        is_read_only = found.get("readOnly")
+        if not isinstance(is_read_only, bool) or len(found) != 1:
+            raise HTTPException(400, "the body must be an object with readOnly, true or false")
+        self._bookie.force_read_only(is_read_only)
+        # What requests meet from now on; a full disk is read-only whatever is wished.
+        return JSONResponse({"readOnly": self._bookie.disks.gate.is_read_only})
+
+    async def _info(self, _: Request) -> Response:
+        try:
+            total, free = await self._bookie.space()
+        except OSError as error:
+            raise HTTPException(500, f"the disk cannot be asked for its space: {error}") from error
+        return JSONResponse({"freeSpace": free, "totalSpace": total})
+
+    async def _last_log_mark(self, _: Request) -> Response:
+        directories = self._bookie.config.journal_directories
+        found: dict[str, str] = {}
+        for number, mark in self._observer.replay_marks().items():
+            # File ids begin at 1 in each journal; Apache's are times, so it names nothing else.
+            of = f" in {directories[number]}" if len(directories) > 1 else ""
+            name = f"LastLogMark: Journal Id - {mark.file_id}({mark.file_id:x}.journal){of}"
+            found[name] = f"Pos - {mark.offset}"
+        return JSONResponse(found)
+
+    async def _list_files(self, request: Request) -> Response:
+        kind = request.query_params.get("file_type")
+        if kind not in (None, *_FILE_KINDS):
+            raise HTTPException(400, f"file_type is {kind!r}, must be one of {_FILE_KINDS}")
+        files = await self._observer.files()
+        return JSONResponse(
+            {
+                f"{one} files": "".join(f"{name}\t" for name in files[one])
+                for one in ([kind] if kind else _FILE_KINDS)
+            }
+        )
+
+    async def _config(self, _: Request) -> Response:
+        settings = dataclasses.asdict(self._bookie.config)
+        return JSONResponse({name: without_credentials(value) for name, value in settings.items()})
+
+    # ---- garbage
+
+    async def _garbage(self, _: Request) -> Response:
+        is_forced = self._bookie.is_collection_forced
+        return JSONResponse({"is_in_force_gc": "true" if is_forced else "false"})
+
+    async def _collect_garbage(self, request: Request) -> Response:
+        switches = await _switches(request, "force")
+        kinds = [kind for kind, is_on in switches.items() if is_on]
+        if not switches:
+            kinds = [CompactionKind.MAJOR]
+        self._bookie.force_collection(max(kinds, default=CompactionKind.NONE))
+        return JSONResponse(f"Triggered GC on BookieServer: {self._bookie.bookie_id}")
+
+    async def _garbage_details(self, _: Request) -> Response:
+        assert self._bookie.storage is not None
+        return JSONResponse(
+            [
+                {
+                    "directory": one.directory,
+                    "rounds": one.details().garbage.seconds.count,
+                    **dataclasses.asdict(one.details().compaction),
+                }
+                for one in self._bookie.storage.directories
+            ]
+        )
+
+    async def _suspended(self, _: Request) -> Response:
+        assert self._bookie.storage is not None
+        ask = self._bookie.storage.is_compaction_suspended
+        return JSONResponse(
+            {
+                "isMajorGcSuspended": "true" if ask(CompactionKind.MAJOR) else "false",
+                "isMinorGcSuspended": "true" if ask(CompactionKind.MINOR) else "false",
+            }
+        )
+
+    async def _suspend(self, request: Request) -> Response:
+        assert self._bookie.storage is not None
+        return await self._switch(request, "suspend", self._bookie.storage.suspend_compaction)
+
+    async def _resume(self, request: Request) -> Response:
+        assert self._bookie.storage is not None
+        return await self._switch(request, "resume", self._bookie.storage.resume_compaction)
+
+    async def _switch(
+        self, request: Request, verb: str, switch: Callable[[CompactionKind], None]
+    ) -> Response:
+        switches = await _switches(request, verb)
+        kinds = [kind for kind, is_on in switches.items() if is_on]
+        if not kinds:
+            raise HTTPException(400, f"give {verb}Major or {verb}Minor as true in a JSON body")
+        for kind in kinds:
+            switch(kind)
+        done = ", ".join(f"{verb.capitalize()} {kind.name.lower()}GC" for kind in kinds)
+        return JSONResponse(f"{done} on BookieServer: {self._bookie.bookie_id}")
+
+
+async def _switches(request: Request, verb: str) -> dict[CompactionKind, bool]:
+    """The switches {verb}Major and {verb}Minor in a request's JSON body; {} without a body.
+    Raises HTTPException."""
+    names = {f"{verb}Major": CompactionKind.MAJOR, f"{verb}Minor": CompactionKind.MINOR}
+    wanted = f"an object with {' and '.join(names)}, each true or false"
+    found = await _json_object(request, wanted)
+    switches: dict[CompactionKind, bool] = {}
+    for name, value in found.items():
+        if name not in names or not isinstance(value, bool):
+            raise HTTPException(400, f"{name[:100]!r} is wrong in the body, which must be {wanted}")
+        switches[names[name]] = value
+    return switches
+
+
+async def _json_object(request: Request, wanted: str) -> dict[str, object]:
+    """A request's JSON body; {} without one. Raises HTTPException, saying what is `wanted`."""
+    body = bytearray()
+    try:
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise HTTPException(413, f"the body has more than {BODY_BYTES_MAX} bytes")
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the body ended early") from error
+    if not body.strip():
+        return {}
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise HTTPException(400, f"the body must be {wanted}")
+    return found
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    _log.error("http request failed path=%s cause=%r", request.url.path, error)
+    return JSONResponse({"error": f"{type(error).__name__}: see the bookie's log"}, 500)
+
+
+class _OwnHostsOnly:
+    """Answers only requests whose Host is an address or localhost: a web page whose name was
+    pointed at this machine (DNS rebinding) sends its own name."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if not _is_own(host):
+                refusal = {"error": f"Host is {host[:100]!r}, must be an address or localhost"}
+                await JSONResponse(refusal, 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _is_own(host: str) -> bool:
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

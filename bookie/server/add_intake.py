@@ -1,0 +1,243 @@
+"""Taking adds of one connection: from received bytes to write cache and journal, and their acks.
+
+Adds go straight from the buffer they were received in to the caches (`core/adds.py`); their
+replies come in one piece per journal commit. Nothing here is done per entry, but for what the hot
+loop leaves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bookie.add_acks import encode_acks
+from bookie.core.adds import FRAME_BYTES_MIN, Run, frames_ahead, take_adds
+from bookie.core.caches import SharedSegment
+from bookie.server.request_metrics import RequestCounts
+from bookie.storage.bookie_storage import BookieStorage, Lane
+from bookie.storage.journal.journal import CommitGroup
+from bookie.storage.ledger_storage import LedgerStorage
+from ledger.wire import v2
+from ledger.wire.connection import ReceiveBuffer
+
+_LAC = struct.Struct(">q").unpack_from
+_LEDGER_ID = struct.Struct(">28xq").unpack_from
+
+_NEW_LEDGERS_MAX = 200
+"""So many are made known in a row: each may ask the index twice."""
+_KNOWN_BETWEEN_MAX = 16
+"""To look for further new ledgers behind so many adds to known ones costs more than it saves."""
+
+MakeKnown = Callable[[int, int, bytes], bool]
+
+
+class _Acks:
+    """What one journal's open group holds of this connection."""
+
+    __slots__ = ("as_ranges", "group", "runs")
+
+    def __init__(self) -> None:
+        self.group: CommitGroup | None = None
+        self.runs: list[Run] = []
+        self.as_ranges = False
+
+
+class Inbox:
+    """Received bytes, and under which numbers the write caches know the segment they lie in."""
+
+    __slots__ = ("_directories", "_pinned_by", "_segment_nos", "buffer")
+
+    def __init__(self, buffer: ReceiveBuffer, directories: Sequence[LedgerStorage]) -> None:
+        self.buffer = buffer
+        self._directories = directories
+        self._segment_nos = [-1] * len(directories)
+        self._pinned_by: list[int] = []
+
+    def pin(self, lane: Lane) -> int:
+        """The directory's cache keeps places in the segment that is being filled, under this
+        number."""
+        buffer = self.buffer
+        if not buffer.is_pinned:
+            self.release()
+            buffer.is_pinned = True
+        segment_no = self._segment_nos[lane.directory_no]
+        if segment_no < 0:
+            # A view for each cache: whoever frees it releases it.
+            view = buffer.view[:] if self._pinned_by else buffer.view
+            segment_no = lane.directory.cache.add_segment(view)
+            self._segment_nos[lane.directory_no] = segment_no
+            self._pinned_by.append(lane.directory_no)
+        return segment_no
+
+    def release(self) -> None:
+        """No further frame will lie in the segment that was filled last."""
+        pinned_by, self._pinned_by = self._pinned_by, []
+        shared: SharedSegment | None = None
+        for directory_no in pinned_by:
+            cache = self._directories[directory_no].cache
+            segment_no = self._segment_nos[directory_no]
+            self._segment_nos[directory_no] = -1
+            if len(pinned_by) > 1 and shared is None:
+                shared = SharedSegment(cache.segments[segment_no].nbytes)
+            cache.release_segment(segment_no, shared=shared)
+
+
+class AddIntake:
+    """Takes the adds of one connection, by protocol v2."""
+
+    def __init__(
+        self,
+        storage: BookieStorage,
+        counts: RequestCounts,
+        send: Callable[[bytes], None],
+        may_take: Callable[[int], bool],
+        make_known: MakeKnown,
+    ) -> None:
+        """`send` gets acknowledgements. `may_take` says, while `is_careful`, whether ordinary
+        adds of a lane may be taken now. `make_known`: `Requests.make_known`."""
+        self.is_careful = False
+        """Each stretch of adds must be asked for: somewhere room is short."""
+        self.takes_new = False
+        """There is room for ledgers that are not in memory, whatever comes in one chunk."""
+        self._lanes = storage.lanes
+        self._counts = counts
+        self._send = send
+        self._may_take = may_take
+        self._make_ledger_known = make_known
+        self._header = 0
+        self._takes_range_acks = False
+        self._acks = [_Acks() for _ in storage.journals]
+
+    def take_many(self, inbox: Inbox) -> int:
+        """The ordinary adds at the front of the buffer, a stretch for each lane (hot). Returns how
+        many ledgers were made known for them, each of which took as long as dozens of adds."""
+        made_known = 0
+        header = self._header
+        if not header:
+            return made_known
+        buffer, lanes = inbox.buffer, self._lanes
+        count = len(lanes)
+        while buffer.end - buffer.start >= FRAME_BYTES_MIN:
+            start = buffer.start
+            number = 0 if count == 1 else _LEDGER_ID(buffer.segment, start)[0] % count
+            if self.is_careful and not self._may_take(number):
+                break
+            lane = lanes[number]
+            directory = lane.directory
+            segment_no = inbox.pin(lane)
+            acks = self._open_acks(lane)
+            runs = acks.runs
+            before = len(runs)
+            stop = take_adds(
+                buffer.segment,
+                start,
+                buffer.end,
+                segment_no,
+                header,
+                buffer.frame_bytes_max,
+                directory.cache.active,
+                directory.states,
+                runs,
+                count,
+                number,
+            )
+            if stop == start:
+                if made_known >= _NEW_LEDGERS_MAX or not self.takes_new:
+                    break
+                new = self._make_known(buffer)
+                if not new:
+                    break
+                made_known += new
+                continue
+            buffer.start = stop
+            entries = 0
+            for i in range(before, len(runs)):
+                _, first, last = runs[i]
+                entries += last - first + 1
+            self._queue(lane, buffer.view[start:stop], entries)
+            if count == 1 and not self._may_be_new(buffer, directory):
+                break
+        return made_known
+
+    @staticmethod
+    def _may_be_new(buffer: ReceiveBuffer, directory: LedgerStorage) -> bool:
+        """What the stretch ended at may be an add to a ledger that is not in memory."""
+        start = buffer.start
+        return (
+            buffer.end - start >= FRAME_BYTES_MIN
+            and _LEDGER_ID(buffer.segment, start)[0] not in directory.states
+        )
+
+    def _make_known(self, buffer: ReceiveBuffer) -> int:
+        """Ledgers of adds at the front that are not in memory, up to the first of them whose add
+        may not be taken; how many. 0 if the first add is to another: something else is about it."""
+        lanes = self._lanes
+        new = known = 0
+        for ledger_id, entry_id, key in frames_ahead(
+            buffer.segment, buffer.start, buffer.end, self._header, buffer.frame_bytes_max
+        ):
+            if ledger_id not in lanes[ledger_id % len(lanes)].directory.states:
+                if not self._make_ledger_known(ledger_id, entry_id, key):
+                    break
+                new += 1
+                known = 0
+                if new == _NEW_LEDGERS_MAX:
+                    break
+            else:
+                known += 1
+                if not new or known > _KNOWN_BETWEEN_MAX:
+                    break
+        return new
+
+    def expect(self, header: int) -> None:
+        """Adds with this packet header are what the hot loop takes from now on."""
+        self._takes_range_acks = bool(header & v2.RANGE_ACKS)
+        self._header = header & ~v2.RECOVERY_ADD
+
+    def take_one(self, inbox: Inbox, at: int, size: int, ledger_id: int, entry_id: int) -> None:
+        """A checked add that the hot loop left: the first of a ledger, or a recovery add. Its
+        whole frame is `size` bytes `at` this place of the segment."""
+        lane = self._lanes[ledger_id % len(self._lanes)]
+        segment_no = inbox.pin(lane)
+        state = lane.directory.states[ledger_id]
+        active = lane.directory.cache.active
+        active.setdefault(ledger_id, {})[entry_id] = segment_no << 32 | at
+        frame = inbox.buffer.view[at : at + size]
+        lac: int = _LAC(frame, 44)[0]
+        if lac > state.lac:
+            state.advance_lac(lac)
+        self._open_acks(lane).runs.append((state, entry_id, entry_id))
+        self._queue(lane, frame, 1)
+
+    def _open_acks(self, lane: Lane) -> _Acks:
+        acks = self._acks[lane.journal_no]
+        group = lane.journal.open_group
+        if group is not acks.group or acks.as_ranges != self._takes_range_acks:
+            acks.group = group
+            acks.runs = []
+            acks.as_ranges = self._takes_range_acks
+            group.on_accepted.append(partial(self._acknowledge, acks, acks.runs, acks.as_ranges))
+        return acks
+
+    def _queue(self, lane: Lane, frames: memoryview, entries: int) -> None:
+        size = len(frames)
+        counts = self._counts
+        counts.adds += entries
+        counts.add_bytes += size
+        lane.directory.cache.nbytes += size
+        group = lane.journal.open_group
+        group.views.append(frames)
+        group.nbytes += size
+        group.entries += entries
+        lane.journal.kick()
+
+    def _acknowledge(self, acks: _Acks, runs: list[Run], as_ranges: bool) -> None:
+        """The journal has `runs`, fsynced unless its settings say otherwise: all their replies in
+        one piece."""
+        if acks.runs is runs:
+            # The group holds views of everybody's receive buffers, and this peer may be idle now.
+            acks.group = None
+            acks.runs = []
+        if runs:
+            self._send(encode_acks(runs, as_ranges))

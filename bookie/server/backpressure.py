@@ -1,0 +1,194 @@
+"""What a bookie can take now: bounds over all connections, and who waits for what.
+
+Ledgers of one lane share a journal and a ledger directory, and are one group: a group whose write
+cache or journal is full holds only its own adds, and only those wait who ask it for more. Recovery
+adds may use a reserve above the bounds that ordinary ones keep to, so that a full bookie can be
+recovered from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import trio
+
+from bookie.config import BookieConfig
+from bookie.needs import Need, need_of
+from bookie.server.request_metrics import Wait
+from bookie.storage.bookie_storage import BookieStorage, Lane
+from ledger.wire.connection import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from ledger.wire.messages import AuthRequest, GetBookieInfoRequest, RequestBody, StartTlsRequest
+
+_ASK_STATES_S: Final = 0.1
+QUEUED_CALLBACKS_MAX = 100_000
+"""Answers that wait for all journals together, each having an equal share: what only waits has no
+bytes. Fences may be twice as many."""
+_RESERVE: Final = 1.25
+"""So many times a bound may requests with priority fill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureLimits:
+    """Bounds over all connections of a bookie. Bytes and seconds."""
+
+    queued_bytes_max: int
+    """Waiting for all journals together; each has an equal share."""
+    add_wait_s_max: float = 10.0
+    """How long an add waits for room before it is refused."""
+    replies_bytes_max: int = 128 << 20
+    """Replies that wait for peers, of all connections together."""
+    reply_wait_s_max: float = 60.0
+    """How long a peer may take none of the replies that wait for it."""
+
+    @classmethod
+    def of(cls, config: BookieConfig) -> PressureLimits:
+        return cls(
+            queued_bytes_max=config.journal_queue_bytes_max,
+            add_wait_s_max=config.write_cache_wait_ms_max / 1000,
+            replies_bytes_max=config.replies_bytes_max,
+            reply_wait_s_max=config.reply_wait_ms_max / 1000,
+        )
+
+
+class Blocked(NamedTuple):
+    """What a request waits for before it is looked at again."""
+
+    lane: Lane
+    need: Need
+
+
+class Pressure:
+    """Shared by all connections of one server."""
+
+    def __init__(self, storage: BookieStorage, limits: PressureLimits) -> None:
+        self.limits = limits
+        self.held_bytes = 0
+        """Adds that connections hold until there is room."""
+        self.replies_bytes = 0
+        """Replies that wait for peers to take them."""
+        self.peers_dropped = 0
+        """Connections closed because the peer took no replies."""
+        self.connections = 0
+        """Open ones; each has a receive buffer."""
+        self._storage = storage
+        self._share = limits.queued_bytes_max // len(storage.journals)
+        self._cache_bytes = sum(one.cache.bytes_max for one in storage.directories)
+        # Per lane: what must end for it to open, and since when that is so.
+        self._closed: dict[int, tuple[tuple[Wait, object], float]] = {}
+
+    # --- adds
+
+    @property
+    def is_felt(self) -> bool:
+        """Some group takes no ordinary adds now. Ask after each chunk of adds: asking also wakes
+        the checkpoint tasks when it is time."""
+        is_full = self._storage.is_full
+        share = self._share
+        for journal in self._storage.journals:
+            if journal.queued_bytes > share:
+                return True
+        return is_full
+
+    def cause(self, lane: Lane) -> Wait | None:
+        """Why the group takes no ordinary adds now; None if it does."""
+        if lane.directory.is_full and not self._storage.gate.is_shut:
+            return Wait.WRITE_CACHE
+        return Wait.JOURNAL if lane.journal.queued_bytes > self._share else None
+
+    def may_use_reserve(self, lane: Lane) -> bool:
+        """Whether a recovery add may go on although the group is closed."""
+        cache = lane.directory.cache
+        # Buffers with few frames in them take as much memory as full ones.
+        return (
+            max(cache.nbytes, cache.released_bytes) < cache.bytes_max * _RESERVE
+            and lane.journal.queued_bytes <= self._share * _RESERVE
+        )
+
+    def closed_since(self, lane_no: int, lane: Lane, cause: Wait) -> float:
+        """When a closed group was first found in this state with no step of progress since."""
+        is_cache = cause is Wait.WRITE_CACHE
+        key = (cause, lane.directory.task.checkpoints if is_cache else lane.journal.mark)
+        known = self._closed.get(lane_no)
+        if known is None or known[0] != key:
+            known = self._closed[lane_no] = key, trio.current_time()
+        return known[1]
+
+    async def wait_open(self, lane: Lane) -> None:
+        """Returns when the group may take ordinary adds again. Raises StorageFailed or
+        JournalFailed if never."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            gate = self._storage.gate
+            if lane.directory.is_full and not gate.is_shut:
+                await lane.directory.wait_room(gate)
+            elif lane.journal.queued_bytes > self._share:
+                done = trio.Event()
+                lane.journal.open_group.on_accepted.append(done.set)
+                lane.journal.kick()
+                await done.wait()
+            else:
+                return
+
+    # --- what adds nothing to a cache, but must be kept all the same
+
+    @property
+    def is_strained(self) -> bool:
+        """`must_wait` may be true of some request. Asked once for some hundred of them."""
+        most_bytes, most = self._share * _RESERVE, self._callbacks_max
+        for journal in self._storage.journals:
+            if journal.queued_bytes > most_bytes or journal.queued_callbacks > most:
+                return True
+        return self._storage.are_states_over
+
+    @property
+    def _callbacks_max(self) -> int:
+        return QUEUED_CALLBACKS_MAX // len(self._storage.journals)
+
+    def blocking(self, body: RequestBody) -> Blocked | None:
+        """What the request must wait for; None if it may be taken now."""
+        if isinstance(body, AuthRequest | StartTlsRequest | GetBookieInfoRequest):
+            return None
+        lanes = self._storage.lanes
+        blocked = Blocked(lanes[body.ledger_id % len(lanes)], need_of(self._storage, body))
+        return blocked if self.must_wait(blocked) else None
+
+    def must_wait(self, blocked: Blocked) -> bool:
+        """There is still no room for it."""
+        lane, need = blocked
+        journal = lane.journal
+        if need & Need.STATE and lane.directory.are_states_over:
+            return True
+        if need & Need.FRAME and journal.queued_bytes > self._share * _RESERVE:
+            return True
+        most = self._callbacks_max * (2 if need & Need.URGENT else 1)
+        return bool(need & Need.ANSWER) and journal.queued_callbacks > most
+
+    async def wait_less(self, blocked: Blocked) -> None:
+        """Returns when it may be that `must_wait` is no more. Raises as `wait_open`."""
+        lane, need = blocked
+        if need & Need.STATE and lane.directory.are_states_over:
+            await lane.directory.wait_room()
+            if lane.directory.are_states_over:
+                # The checkpoint has not begun, or its disk has no room: nobody tells when there is.
+                await trio.sleep(_ASK_STATES_S)
+            return
+        done = trio.Event()
+        lane.journal.when_durable(done.set)
+        await done.wait()
+
+    # --- received bytes
+
+    @property
+    def segment_bytes_max(self) -> int:
+        """Of the receive buffer of each connection: all together take about as much memory as
+        half a write cache, which they become."""
+        share = self._cache_bytes // max(1, self.connections)
+        return max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
+
+    # --- replies
+
+    @property
+    def are_replies_over(self) -> bool:
+        """So many bytes wait for peers that those for whom some wait get no more."""
+        return self.replies_bytes > self.limits.replies_bytes_max

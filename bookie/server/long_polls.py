@@ -1,0 +1,158 @@
+"""Long polls: reads that wait until the LAC passes what their reader knows. Facts 4.5.
+
+A parked poll costs no task and no timer of its own. Pure twin: `core/long_polls.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from bookie.core.ledger_state import LedgerState
+from bookie.core.long_polls import LongPoll, LongPolls
+from bookie.read_status import status_of, status_of_absent
+from bookie.server.deferred_replies import Asker, LateAnswers
+from bookie.server.read_scheduler import Job
+from bookie.storage.bookie_storage import BookieStorage
+from ledger.errors import BookieIoError, Status
+from ledger.wire.messages import ReadRequest, ReadResponse, ResponseBody
+
+LONG_POLL_S_MAX = 3600.0
+ReadLater = Callable[[ReadRequest, int, Asker], Awaitable[None]]
+"""Reads one entry wherever it is, and replies."""
+
+
+class Polls:
+    """Of one bookie. `run` answers those whose time is up."""
+
+    def __init__(
+        self, storage: BookieStorage, late: LateAnswers, *, polls_max: int, read_entry: ReadLater
+    ) -> None:
+        self._storage = storage
+        self._late = late
+        self._read_entry = read_entry
+        self._polls = LongPolls(polls_max)
+        self._changed = trio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Polls that are parked now. Costs a look at all."""
+        return self._polls.waiting
+
+    async def run(self) -> None:
+        """The one timer of all long polls; until cancelled."""
+        while True:
+            deadline = self._polls.next_deadline()
+            with trio.move_on_at(math.inf if deadline is None else deadline):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            self._polls.expire(trio.current_time())
+
+    def poll(self, body: ReadRequest, state: LedgerState, known_lac: int, asker: Asker) -> None:
+        """Answers now, or parks the poll."""
+        if body.is_piggyback and body.entry_id != -1:
+            asker.reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
+            return
+        is_news = state.lac > known_lac
+        if body.timeout_ms is None or is_news or body.timeout_ms <= 0 or self._polls.is_full:
+            self._answer(body, state, known_lac, None, asker)
+            return
+        was_fenced = state.is_fenced
+        update_ms: int | None = None
+
+        def on_change() -> None:
+            nonlocal update_ms
+            if state.lac > known_lac:
+                update_ms = self._storage.now_ms()
+                poll.answer()
+            elif state.is_deleted or (state.is_fenced and not was_fenced):
+                poll.answer()  # no news, but the reader has something to look up
+            else:
+                state.watch(on_change)
+
+        def answer() -> None:
+            state.unwatch(on_change)
+            if not asker.is_gone():
+                self._answer(body, state, known_lac, update_ms, asker)
+
+        poll = LongPoll(answer, asker.is_gone)
+        state.watch(on_change)
+        timeout_s = min(body.timeout_ms / 1000, LONG_POLL_S_MAX)
+        if self._polls.park(poll, trio.current_time() + timeout_s):
+            self._changed.set()
+
+    def _answer(
+        self,
+        body: ReadRequest,
+        state: LedgerState,
+        known_lac: int,
+        update_ms: int | None,
+        asker: Asker,
+    ) -> None:
+        """With piggy-back the next entry comes along if the LAC has passed it; without it is an
+        ordinary read, whose entry may be beyond the LAC, and not durable yet.
+
+        `update_ms` is when the LAC moved, if that woke the poll. Called by whoever moves it: must
+        not raise.
+        """
+        ledger_id, entry_id, lac = body.ledger_id, body.entry_id, state.lac
+        try:
+            if body.is_piggyback and lac <= known_lac:
+                asker.reply(self._no_news(body, state))
+                return
+            if body.is_piggyback:
+                entry_id = known_lac + 1
+            elif entry_id == -1:
+                entry_id = self._storage.last_entry_id(ledger_id)
+            entry = None
+            if asker.owner.takes_replies:
+                entry = self._storage.read_cached(ledger_id, entry_id)
+        except BookieIoError as error:
+            status = status_of(error, ledger_id, entry_id)
+            asker.reply(ReadResponse(status, ledger_id, body.entry_id))
+            return
+        if entry is None:
+            read: Job
+            if body.is_piggyback:
+                read = partial(self._read_piggyback, body, state, entry_id, update_ms, asker)
+            else:
+                read = partial(self._read_entry, body, body.entry_id, asker)
+            self._late.read(body, asker, read)
+        elif body.is_piggyback:
+            asker.reply(ReadResponse(Status.OK, ledger_id, entry_id, entry, lac, update_ms))
+        else:
+            found = ReadResponse(Status.OK, ledger_id, body.entry_id, entry, lac)
+            self._late.give_after_group(body, asker, found, is_sure=entry_id <= lac)
+
+    def _no_news(self, body: ReadRequest, state: LedgerState) -> ReadResponse:
+        is_empty = (
+            state.lac < 0
+            and state.explicit_lac is None
+            and self._storage.last_entry_id(body.ledger_id) < 0
+        )
+        if is_empty:
+            return ReadResponse(status_of_absent(state), body.ledger_id, body.entry_id)
+        return ReadResponse(Status.OK, body.ledger_id, body.entry_id, max_lac=state.lac)
+
+    async def _read_piggyback(
+        self,
+        body: ReadRequest,
+        state: LedgerState,
+        entry_id: int,
+        update_ms: int | None,
+        asker: Asker,
+    ) -> None:
+        def reply_with_lac(found: ResponseBody) -> None:
+            assert isinstance(found, ReadResponse)
+            lac = state.lac
+            if found.status is Status.OK:
+                found = replace(found, entry_id=entry_id, max_lac=lac, lac_update_ms=update_ms)
+            elif found.status is Status.NO_SUCH_ENTRY:  # another bookie of the ensemble has it
+                found = replace(found, status=Status.OK, max_lac=lac, lac_update_ms=update_ms)
+            asker.reply(found)
+
+        await self._read_entry(body, entry_id, asker._replace(reply=reply_with_lac))

@@ -1,0 +1,265 @@
+"""What each request means to a bookie: checks, storage calls, status of the answer.
+
+Semantics of Apache BookKeeper (facts 2.4, 4) except where it is less strict than we are.
+Reading is `bookie.server.reads`. No add is acknowledged before it is durable, and none is taken that
+the ledger's state refuses.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
+from bookie.lac_linger import LacLinger
+from bookie.read_status import status_of
+from bookie.server.deferred_replies import Asker, IsGone, Reply
+from bookie.server.error_replies import refusal
+from bookie.server.read_scheduler import Job, Owner, ReadLimits, Unbounded, is_urgent
+from bookie.server.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
+from bookie.storage.bookie_storage import BookieStorage
+from ledger.errors import BookieIoError, Status
+from ledger.wire import v2
+from ledger.wire.messages import (
+    AddRequest,
+    AddResponse,
+    AuthRequest,
+    AuthResponse,
+    BatchReadRequest,
+    ForceLedgerRequest,
+    ForceLedgerResponse,
+    GetBookieInfoRequest,
+    GetBookieInfoResponse,
+    ListEntriesRequest,
+    ReadLacRequest,
+    ReadRequest,
+    Request,
+    RequestBody,
+    ResponseBody,
+    StartTlsRequest,
+    StartTlsResponse,
+    WriteLacRequest,
+    WriteLacResponse,
+)
+
+_ADD_HEAD = struct.Struct(">iI20s").pack
+_LAC = struct.Struct(">q").unpack_from
+_LAC_OFFSET = 16
+_LAC_PACKET = struct.Struct(">qq")
+_ANSWER_BYTES = 1024
+"""What the answer to an add over v3 takes in memory while it waits: objects, and the entry that is
+in the request as well. Small adds would else fill twenty times the bound of a journal's queue."""
+AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
+_ANYBODY = Unbounded()
+
+
+class Requests:
+    """The operations of one bookie; `run` lives as long as it does."""
+
+    def __init__(
+        self,
+        storage: BookieStorage,
+        *,
+        long_polls_max: int,
+        space: Callable[[], Awaitable[tuple[int, int]]],
+        read_limits: ReadLimits | None = None,
+    ) -> None:
+        """`space` gives total and free bytes of the disk. `read_limits`: of requests that wait
+        for disks."""
+        self._storage = storage
+        self._space = space
+        self._reads = Reads(storage, long_polls_max=long_polls_max, limits=read_limits)
+        self.disk_reads = self._reads.disk_reads
+        self._lac_linger = LacLinger()
+
+    @property
+    def long_polls(self) -> int:
+        """How many wait. Costs a look at all."""
+        return self._reads.long_polls
+
+    async def run(self) -> None:
+        """Answers what outlives the chunk it came in; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reads.run)
+            nursery.start_soon(self._lac_linger.run)
+
+    def answer_nowait(
+        self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner = _ANYBODY
+    ) -> bool:
+        """Answers, or arranges that `reply` is called later; False if a disk must be asked
+        first: then the caller awaits `answer`.
+
+        Args:
+            is_gone: says that nobody wants the answer any more.
+            owner: who must have room for an answer that comes late.
+        """
+        try:
+            return self._answer_nowait(request.body, Asker(reply, is_gone, owner))
+        except BookieIoError as error:
+            reply(_failed(request.body, error))
+            return True
+
+    def _answer_nowait(self, body: RequestBody, asker: Asker) -> bool:
+        if isinstance(body, ReadRequest):
+            return self._reads.read(body, asker)
+        if isinstance(body, BatchReadRequest):
+            return self._reads.begin_batch(body, asker)
+        reply = asker.reply
+        if isinstance(body, AddRequest):
+            self._add(body, reply)
+        elif isinstance(body, WriteLacRequest):
+            self._write_lac(body, reply)
+        elif isinstance(body, ForceLedgerRequest):
+            self._storage.journal_of(body.ledger_id).when_durable(
+                lambda: reply(ForceLedgerResponse(Status.OK, body.ledger_id))
+            )
+        elif isinstance(body, StartTlsRequest):
+            reply(StartTlsResponse(Status.BAD_REQUEST))  # no TLS is configured here
+        elif isinstance(body, AuthRequest):
+            # No authentication is asked for: by this name the peer knows that it may go on.
+            reply(AuthResponse(Status.OK, AUTH_DISABLED_PLUGIN, b""))
+        else:
+            return False
+        return True
+
+    def submit(self, request: Request, owner: Owner, job: Job) -> bool:
+        """Runs `job`, which answers the request by `answer`, when it is its turn. False: too many
+        wait already. `owner`: whose requests take turns with the others'."""
+        body = request.body
+        directory_no = None
+        if isinstance(body, ReadRequest | BatchReadRequest | ReadLacRequest):
+            directory_no = body.ledger_id % len(self._storage.directories)
+        return self.disk_reads.submit(directory_no, owner, job, goes_first=is_urgent(body))
+
+    async def answer(self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner) -> None:
+        """Answers a request that needs a disk, or may. See `answer_nowait`."""
+        body, asker = request.body, Asker(reply, is_gone, owner)
+        try:
+            if isinstance(body, ReadRequest):
+                await self._reads.read_entry(body, body.entry_id, asker)
+            elif isinstance(body, BatchReadRequest):
+                await self._reads.read_batch(body, asker)
+            elif isinstance(body, ReadLacRequest):
+                reply(await self._reads.read_lac(body.ledger_id))
+            elif isinstance(body, GetBookieInfoRequest):
+                reply(await self._info(body))
+            elif isinstance(body, ListEntriesRequest):
+                await self._reads.list_entries(body, asker)
+        except BookieIoError as error:
+            reply(_failed(body, error))
+
+    # ---- adds
+
+    def check_add(self, body: AddRequest) -> Status:
+        """Whether this add may be stored; makes the ledger known if it is new."""
+        status = self._check_place(body.ledger_id, body.entry_id, is_urgent=body.is_urgent)
+        if status is not Status.OK:
+            return status
+        try:
+            return self._check_key(body.ledger_id, body.master_key, body.is_recovery)
+        except BookieIoError as error:
+            return status_of(error, body.ledger_id, body.entry_id)
+
+    def make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
+        """Whether this ordinary add may be stored; makes its ledger known. What is wrong is for
+        `check_add` to tell."""
+        try:
+            return (
+                self._check_place(ledger_id, entry_id, is_urgent=False) is Status.OK
+                and self._check_key(ledger_id, key, False) is Status.OK
+            )
+        except BookieIoError:
+            return False
+
+    def _check_place(self, ledger_id: int, entry_id: int, *, is_urgent: bool) -> Status:
+        if ledger_id < 0 or not 0 <= entry_id < ENTRY_ID_END:
+            return Status.BAD_REQUEST
+        is_refused = self._storage.gate.refuses(is_urgent=is_urgent)
+        return Status.READ_ONLY if is_refused else Status.OK
+
+    def _check_key(self, ledger_id: int, key: bytes, is_recovery: bool) -> Status:
+        state = self._storage.state(ledger_id)
+        if state is None:
+            if len(key) != MASTER_KEY_BYTES:
+                return Status.BAD_REQUEST
+            state = self._storage.create(ledger_id, key)
+        return state.check_add(key, is_recovery)
+
+    def _add(self, body: AddRequest, reply: Reply) -> None:
+        """An add that came over v3: the entry is put into the frame v2 would have used."""
+        entry = body.body
+        # The codec checked lengths and that the entry is the one that is announced.
+        lac: int = _LAC(entry, _LAC_OFFSET)[0]
+        status = self.check_add(body)
+        if status is not Status.OK:
+            reply(AddResponse(status, body.ledger_id, body.entry_id, body.entry_id))
+            return
+        header = v2.ADD_HEADER | (v2.RECOVERY_ADD if body.is_recovery else 0)
+        frame = b"".join((_ADD_HEAD(24 + len(entry), header, body.master_key), entry))
+        directory = self._storage.directory_of(body.ledger_id)
+        directory.cache.put_frame(frame)
+        directory.states[body.ledger_id].advance_lac(lac)
+        journal = self._storage.journal_of(body.ledger_id)
+        group = journal.open_group
+        group.views.append(frame)
+        group.nbytes += len(frame)
+        group.overhead_bytes += _ANSWER_BYTES + len(entry)
+        group.entries += 1
+        group.on_accepted.append(
+            lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id))
+        )
+        journal.kick()
+
+    # ---- LAC, info
+
+    def _write_lac(self, body: WriteLacRequest, reply: Reply) -> None:
+        status = self._check_write_lac(body)
+        if status is not Status.OK:
+            reply(WriteLacResponse(status, body.ledger_id))
+            return
+        state = self._storage.state(body.ledger_id)
+        assert state is not None, f"ledger {body.ledger_id} was known a moment ago"
+        self._storage.set_explicit_lac(
+            state,
+            body.lac,
+            bytes(body.body),
+            lambda: reply(WriteLacResponse(Status.OK, body.ledger_id)),
+        )
+        self._lac_linger.soon(self._storage.journal_of(body.ledger_id))
+
+    def _check_write_lac(self, body: WriteLacRequest) -> Status:
+        if body.ledger_id < 0 or not _LAC_PACKET.size <= len(body.body) <= EXPLICIT_LAC_BYTES_MAX:
+            return Status.BAD_REQUEST
+        if _LAC_PACKET.unpack_from(body.body) != (body.ledger_id, body.lac):
+            return Status.BAD_REQUEST
+        # Where Apache refuses: tails of what was written before would not learn of its end.
+        if self._storage.gate.refuses(is_urgent=True):
+            return Status.READ_ONLY
+        state = self._storage.state(body.ledger_id)
+        if state is None:
+            if len(body.master_key) != MASTER_KEY_BYTES:
+                return Status.BAD_REQUEST
+            state = self._storage.create(body.ledger_id, body.master_key)
+        return state.check_write_lac(body.master_key)
+
+    async def _info(self, body: GetBookieInfoRequest) -> ResponseBody:
+        try:
+            total, free = await self._space()
+        except OSError:
+            return GetBookieInfoResponse(Status.IO_ERROR)
+        return GetBookieInfoResponse(
+            Status.OK,
+            total if body.requested & 1 else None,
+            free if body.requested & 2 else None,
+        )
+
+
+def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:
+    """The answer to a request that met damage: an I/O error, whatever was asked."""
+    if isinstance(body, ReadRequest | BatchReadRequest | AddRequest):
+        return refusal(body, status_of(error, body.ledger_id, body.entry_id))
+    if isinstance(body, ReadLacRequest | WriteLacRequest | ListEntriesRequest):
+        return refusal(body, status_of(error, body.ledger_id, LAST_ENTRY))
+    raise error

@@ -1,0 +1,123 @@
+"""Accepts the connections of a bookie and counts them; `bookie.server.connection` serves each.
+
+Above the limit a connection is refused at once, so that descriptors are left for files. What
+one connection does never ends another, nor the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import trio
+
+from bookie.core.histogram import Distribution
+from bookie.server.backpressure import Pressure, PressureLimits
+from bookie.server.connection import Connection
+from bookie.server.request_metrics import RequestCounts, RequestStatistics
+from bookie.server.requests import Requests
+from bookie.storage.bookie_storage import BookieStorage
+from ledger.runtime.network import Listener, Transport
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    connections: int
+    connections_accepted: int
+    connections_refused: int
+    chunks: int
+    protocol_errors: int
+    held_add_bytes: int
+    """Adds that were received and wait for room."""
+    reply_bytes: int
+    """Replies that wait for peers to take them."""
+    peers_dropped: int
+    """Connections closed because the peer took no replies."""
+    reads_waiting: int
+    """Requests that wait for a disk now."""
+    reads_waiting_by_directory: tuple[int, ...]
+    reads_waited_seconds: Distribution
+    """How long requests took that had to ask a disk."""
+    reads_worked_seconds: Distribution
+    """How long they took once it was their turn."""
+    long_polls: int
+    """Tailing reads that wait for news now."""
+    requests: RequestStatistics
+
+
+class Server:
+    """Serves connections of one listener; `run` lives in the bookie's nursery."""
+
+    def __init__(
+        self,
+        storage: BookieStorage,
+        requests: Requests,
+        *,
+        limits: PressureLimits,
+        frame_bytes_max: int,
+        connections_max: int,
+    ) -> None:
+        """`limits`: of all connections together."""
+        self._storage = storage
+        self._requests = requests
+        self._frame_bytes_max = frame_bytes_max
+        self._connections_max = connections_max
+        self._accepted = self._refused = 0
+        self._counts = RequestCounts()
+        self._pressure = Pressure(storage, limits)
+
+    async def run(self, listener: Listener) -> None:
+        """Accepts until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                transport = await listener.accept()
+                if self._pressure.connections >= self._connections_max:
+                    self._refused += 1
+                    _log.warning(
+                        "connection refused peer=%s connections=%d limit=%d",
+                        transport.peer,
+                        self._pressure.connections,
+                        self._connections_max,
+                    )
+                    transport.close()
+                    continue
+                self._accepted += 1
+                self._pressure.connections += 1
+                nursery.start_soon(self.serve, transport)
+
+    async def serve(self, transport: Transport) -> None:
+        """One connection, until it ends."""
+        connection = Connection(
+            transport,
+            self._storage,
+            self._requests,
+            self._counts,
+            self._pressure,
+            frame_bytes_max=self._frame_bytes_max,
+        )
+        try:
+            await connection.run()
+        finally:
+            self._pressure.connections -= 1
+            connection.close()
+
+    def statistics(self) -> ServerStatistics:
+        reads = self._requests.disk_reads
+        return ServerStatistics(
+            connections=self._pressure.connections,
+            connections_accepted=self._accepted,
+            connections_refused=self._refused,
+            chunks=self._counts.chunks,
+            protocol_errors=self._counts.protocol_errors,
+            held_add_bytes=self._pressure.held_bytes,
+            reply_bytes=self._pressure.replies_bytes,
+            peers_dropped=self._pressure.peers_dropped,
+            reads_waiting=reads.waiting,
+            reads_waiting_by_directory=reads.waiting_by_directory(),
+            reads_waited_seconds=reads.waited.distribution(),
+            reads_worked_seconds=reads.worked.distribution(),
+            long_polls=self._requests.long_polls,
+            requests=self._counts.statistics(),
+        )

@@ -1,0 +1,271 @@
+"""A cluster on one machine: one process per bookie, watched over by a small supervisor.
+
+Answers for the directory's layout and for which processes there are, a ZooKeeper server of its
+own among them if wanted; `bookie.standalone.supervisor` starts, restarts and stops them. It never touches
+their data, and imports nothing heavy, so that a cluster is ready soon.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import socket
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import trio
+
+from bookie.standalone.supervisor import Child, ClusterStartFailed
+from bookie.standalone.zookeeper_server import require_zookeeper
+from ledger.errors import InvalidArgument
+from ledger.metastore import ledgers_root
+
+HOST = "127.0.0.1"
+BOOKIES_MAX = 64
+SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
+"""What --metadata may be, other than an address."""
+# Below Linux's range for outgoing connections: a client that tries a dead bookie's port can
+# then never be given the same port as its own, and so never connects to itself.
+PORTS = range(20_000, 32_000)
+_START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What lies where in a standalone cluster's directory. Ports are chosen once and kept,
+    because `host:port` is a bookie's name in the metadata."""
+
+    directory: Path
+    ports: tuple[int, ...]
+    metadata: str
+    zookeeper_port: int | None = None
+    """Of a ZooKeeper server that is this cluster's own."""
+    http_ports: tuple[int, ...] = ()
+    """One per bookie; none in a directory that was made before bookies served HTTP."""
+
+    @classmethod
+    def open(cls, directory: Path, bookies: int | None, metadata: str | None = None) -> Self:
+        """Reads the layout of `directory`, or makes one for `bookies` (default 3).
+
+        `metadata`: "sqlite" (default), "zookeeper", or the address of a store that exists.
+        Raises InvalidArgument if the directory holds another cluster, ZooKeeperMissing.
+        """
+        directory = directory.resolve()
+        kept = directory / "standalone.toml"
+        if kept.exists():
+            with kept.open("rb") as file:
+                stored = tomllib.load(file)
+            layout = cls(
+                directory,
+                tuple(stored["ports"]),
+                stored["metadata"],
+                stored.get("zookeeper_port"),
+                tuple(stored.get("http_ports", ())),
+            )
+            layout._check_is(bookies, metadata)
+            return layout
+        count = 3 if bookies is None else bookies
+        if not 1 <= count <= BOOKIES_MAX:
+            raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
+        if metadata == ZOOKEEPER:
+            require_zookeeper()  # nothing is made where it cannot run
+            *ports, port = free_ports(2 * count + 1)
+            uri = f"zk://{HOST}:{port}/ledgers"
+            layout = cls(directory, tuple(ports[:count]), uri, port, tuple(ports[count:]))
+        else:
+            if metadata in (None, SQLITE):
+                metadata = f"sqlite://{directory / 'cluster.db'}"
+            found = free_ports(2 * count)
+            layout = cls(directory, found[:count], _shareable(metadata), None, found[count:])
+        directory.mkdir(parents=True, exist_ok=True)
+        layout._keep(kept)
+        return layout
+
+    def _check_is(self, bookies: int | None, metadata: str | None) -> None:
+        if bookies is not None and bookies != len(self.ports):
+            raise InvalidArgument(
+                f"{self.directory} holds a cluster of {len(self.ports)} bookies, not {bookies}: "
+                f"leave --bookies out, or choose another directory"
+            )
+        kind = SQLITE if self.metadata == f"sqlite://{self.directory / 'cluster.db'}" else None
+        kind = ZOOKEEPER if self.zookeeper_port is not None else kind
+        if metadata not in (None, kind, self.metadata):
+            raise InvalidArgument(
+                f"{self.directory} holds a cluster with its metadata in {self.metadata}, not "
+                f"{metadata}: leave --metadata out, or choose another directory"
+            )
+
+    def _keep(self, path: Path) -> None:
+        new = path.with_suffix(".new")
+        text = f'metadata = "{self.metadata}"\n'
+        for name, ports in (("ports", self.ports), ("http_ports", self.http_ports)):
+            text += f"{name} = [{', '.join(map(str, ports))}]\n"
+        if self.zookeeper_port is not None:
+            text += f"zookeeper_port = {self.zookeeper_port}\n"
+        new.write_text(text)
+        new.replace(path)
+
+    @property
+    def zookeeper_directory(self) -> Path:
+        return self.directory / "zookeeper"
+
+    def bookie_directory(self, number: int) -> Path:
+        """`number` counts from 1."""
+        return self.directory / f"bookie-{number}"
+
+    def bookie_config(self, number: int) -> Path:
+        """The bookie's settings; written on the first call, then left to its owner."""
+        directory = self.bookie_directory(number)
+        path = directory / "bookie.toml"
+        if not path.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_text(
+                "# Settings of this bookie; docs/configuration.md describes all of them.\n"
+                f'metadata_uri = "{self.metadata}"\n'
+                f'host = "{HOST}"\n'
+                f"port = {self.ports[number - 1]}\n"
+                f"http_port = {self.http_ports[number - 1] if self.http_ports else 0}\n"
+                f'journal_directories = ["{directory / "journal"}"]\n'
+                f'ledger_directories = ["{directory / "ledgers"}"]\n'
+            )
+        return path
+
+
+def _shareable(metadata: str) -> str:
+    if metadata.startswith("sqlite://"):
+        return metadata
+    if metadata.startswith(("zk://", "zk+")):
+        ledgers_root(metadata)  # refuses an address that no bookie could use
+        return metadata
+    raise InvalidArgument(
+        f"--metadata is {metadata!r}: several processes need a store they can share, "
+        f"'{SQLITE}', '{ZOOKEEPER}', sqlite:///path/cluster.db or zk://host:2181/ledgers"
+    )
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    ports: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return tuple(ports)
+    raise ClusterStartFailed(f"fewer than {count} free ports between {PORTS[0]} and {PORTS[-1]}")
+
+
+def _bookie_child(layout: Layout, number: int, say: Callable[[str], None]) -> Child:
+    directory = layout.bookie_directory(number)
+    return Child(
+        f"bookie {number} ({HOST}:{layout.ports[number - 1]})",
+        ["bookie.process", str(layout.bookie_config(number))],
+        directory / "bookie",
+        say,
+    )
+
+
+def _zookeeper_child(layout: Layout, say: Callable[[str], None]) -> Child:
+    directory = layout.zookeeper_directory
+    directory.mkdir(exist_ok=True)
+    return Child(
+        f"ZooKeeper ({HOST}:{layout.zookeeper_port})",
+        ["bookie.standalone.zookeeper_process", str(directory), str(layout.zookeeper_port)],
+        directory / "zookeeper",
+        say,
+    )
+
+
+def _janitor_child(layout: Layout, interval_s: float, say: Callable[[str], None]) -> Child:
+    # By name, as a command of its own: this package never imports streams.
+    command = ["stream.cli", "janitor", "--child", "--cluster", layout.metadata]
+    return Child(
+        "janitor", [*command, "--interval-s", str(interval_s)], layout.directory / "janitor", say
+    )
+
+
+async def run_local_cluster(
+    layout: Layout,
+    *,
+    is_restarted: bool = True,
+    janitor_interval_s: float = 0,
+    say: Callable[[str], None],
+    when_ready: Callable[[], Awaitable[None]],
+) -> None:
+    """Runs all processes of `layout` until cancelled, and leaves none behind.
+
+    `when_ready` is awaited once, when all bookies serve; the cluster stops when it returns. A
+    janitor that applies retention begins a little later, unless its interval is 0. `say` gets a
+    line for a human on each change. Raises ClusterStartFailed, ZooKeeperMissing.
+    """
+    bookies = [_bookie_child(layout, n + 1, say) for n in range(len(layout.ports))]
+    with _sole_owner(layout.directory):
+        async with _metadata_served(layout, is_restarted, say), trio.open_nursery() as nursery:
+            for bookie in bookies:
+                nursery.start_soon(partial(bookie.supervise, is_restarted=is_restarted))
+            await _wait_ready(bookies)
+            if janitor_interval_s > 0:
+                nursery.start_soon(_janitor_child(layout, janitor_interval_s, say).begin_later)
+            await when_ready()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _metadata_served(
+    layout: Layout, is_restarted: bool, say: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """A ZooKeeper server around the block, if the cluster has one of its own.
+
+    It outlives a cancelled block: bookies that stop want to leave the registry.
+    """
+    if layout.zookeeper_port is None:
+        yield
+        return
+    require_zookeeper()
+    zookeeper = _zookeeper_child(layout, say)
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope(shield=True)
+
+        async def supervise() -> None:
+            with scope:
+                await zookeeper.supervise(is_restarted=is_restarted)
+
+        nursery.start_soon(supervise)
+        try:
+            await _wait_ready([zookeeper])
+            yield
+        finally:
+            scope.cancel()
+
+
+async def _wait_ready(children: list[Child]) -> None:
+    with trio.move_on_after(_START_TIMEOUT_S):
+        for child in children:
+            await child.is_ready.wait()
+        return
+    late = [child for child in children if not child.is_ready.is_set()]
+    raise ClusterStartFailed(
+        f"not ready after {_START_TIMEOUT_S:.0f} s: {', '.join(child.name for child in late)}; "
+        f"the first said last: {late[0].last_words()} (see {late[0].log})"
+    )
+
+
+@contextmanager
+def _sole_owner(directory: Path) -> Iterator[None]:
+    with (directory / "standalone.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterStartFailed(
+                f"a cluster is running in {directory} already: use it, stop it, or choose "
+                f"another directory"
+            ) from None
+        yield

@@ -1,0 +1,86 @@
+"""The ZooKeeper server as a supervisor's child: `python -m bookie.standalone.zookeeper_process DIR PORT`.
+
+This process turns into the Java server, so that its id, signals and exit code are the server's
+own. Before that it leaves a small guard behind, which prints "ready ..." once the server answers
+and kills it when the pipe on stdin ends: then the supervisor is dead, however it died.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from bookie.standalone.zookeeper_server import ZooKeeperServer
+from ledger.errors import LedgerError
+
+_ASK_AGAIN_MS = 50
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+class ZooKeeperPortTaken(LedgerError):
+    """Another process listens on the server's port."""
+
+
+def run_zookeeper_process(server: ZooKeeperServer) -> None:
+    """Never returns: becomes the server. Raises ZooKeeperMissing, ZooKeeperPortTaken."""
+    command = server.command()
+    _check_port(server)
+    this_process = os.pidfd_open(os.getpid())
+    if os.fork() == 0:
+        try:
+            _guard(server, this_process)
+        finally:
+            os._exit(0)
+    # What the server says belongs into the log; the pipes are the guard's.
+    os.dup2(_STDERR, _STDOUT)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, _STDIN)
+    os.close(nothing)
+    os.execv(command[0], command)
+
+
+def _check_port(server: ZooKeeperServer) -> None:
+    """Java would say it in forty lines."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((server.host, server.port))
+        except OSError as error:
+            raise ZooKeeperPortTaken(
+                f"cannot listen on {server.address}: {error.strerror}. Cure: stop the process "
+                "that has the port; clients and bookies know the cluster by it"
+            ) from error
+
+
+def _guard(server: ZooKeeperServer, process: int) -> None:
+    """Returns when the server has ended. `process` is a pidfd of it, so no other is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    ends.register(_STDIN, select.POLLIN | select.POLLHUP)
+    is_ready = False
+    while True:
+        ended = [fd for fd, _ in ends.poll(None if is_ready else _ASK_AGAIN_MS)]
+        if process in ended:
+            return
+        if _STDIN in ended and not os.read(_STDIN, 4096):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            return
+        if not is_ready and server.is_answering():
+            is_ready = True
+            with suppress(BrokenPipeError):
+                os.write(_STDOUT, f"ready zookeeper {server.address}\n".encode())
+
+
+if __name__ == "__main__":
+    try:
+        run_zookeeper_process(ZooKeeperServer(Path(sys.argv[1]), int(sys.argv[2])))
+    except LedgerError as error:
+        sys.exit(f"zookeeper: {error}")

@@ -1,0 +1,177 @@
+"""Cookies: a bookie refuses an empty or foreign disk, and names the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from bookie.config import BookieConfig
+from bookie.storage.disk.disk import Disk
+from bookie.storage.disk.reserved_space import RESERVE_FILE
+from ledger.errors import FinalError, InvalidArgument, MetadataCorrupt
+from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
+
+COOKIE_FILE = "VERSION"
+LOCK_FILE = "LOCK"
+UNSYNCED_FILE = "UNSYNCED"
+"""In a journal directory: entries it acknowledged may be gone, see `bookie.startup.power_loss`."""
+EMPTIED = b"emptied"
+"""In that file: they are, if there ever were any."""
+_NO_DATA = (
+    LOCK_FILE,
+    COOKIE_FILE,
+    f"{COOKIE_FILE}.tmp",
+    UNSYNCED_FILE,
+    f"{UNSYNCED_FILE}.tmp",
+    RESERVE_FILE,
+    "lost+found",
+)
+"""What may lie in the directory of a new bookie: also after a crash, and on a new disk."""
+
+
+class CookieMismatch(FinalError):
+    """The disk is not the one this bookie was registered with."""
+
+
+async def check_cookie(
+    config: BookieConfig, disk: Disk, registry: BookieRegistry, bookie_id: str, instance_id: str
+) -> None:
+    """The disks must be those this bookie was registered with. Raises CookieMismatch.
+
+    A bookie that begins with empty directories may owe what it acknowledged: if it is let start
+    so although it is known, or if its cookie was deleted from the cluster. Its journals say so
+    (`bookie.startup.power_loss`) before anything else is written, and the metadata of the ledgers tells
+    what it owes; of a bookie that is really new, nothing.
+    """
+    expected = Cookie(
+        bookie_id=bookie_id,
+        journal_directories=tuple(config.journal_directories),
+        ledger_directories=tuple(config.ledger_directories),
+        instance_id=instance_id,
+    )
+    directories = dict.fromkeys((*config.journal_directories, *config.ledger_directories))
+    on_disk = {d: await _cookie_of(disk, d) for d in directories}
+    registered = await registry.read_cookie(bookie_id)
+    found = [(d, cookie) for d, cookie in on_disk.items() if cookie is not None]
+    if registered is not None:
+        found.append(("the cluster", registered[0]))
+    for where, cookie in found:
+        if cookie == replace(expected, instance_id=cookie.instance_id) != expected:
+            raise _of_another_cluster(
+                where, cookie.instance_id, f"is cluster {instance_id}", config.metadata_uri
+            )
+        if cookie != expected:
+            raise CookieMismatch(
+                f"cookie in {where} is {cookie}, this bookie is {expected}: foreign disk or "
+                "changed configuration. Cure: give it the directories and id it had, in the "
+                "same order: ledgers lie where their id modulo the number of directories says. "
+                "To use another disk, run a further bookie on it"
+            )
+    missing = [d for d, cookie in on_disk.items() if cookie is None]
+    await _check_may_begin(config, disk, bookie_id, on_disk, is_known=registered is not None)
+    if registered is None or missing:
+        for directory in config.journal_directories:
+            await disk.replace_file(f"{directory}/{UNSYNCED_FILE}", EMPTIED)
+    # Disks first: a crash in between leaves cookies on empty disks, which is no harm.
+    for directory in missing:
+        await disk.replace_file(f"{directory}/{COOKIE_FILE}", encode_cookie(expected))
+    if registered is None:
+        for directory in directories:
+            # A process killed after the rename left a name that is in memory only. Once the
+            # cluster knows this bookie, a directory without its cookie is refused for ever.
+            await disk.sync_directory(directory)
+        await registry.write_cookie(bookie_id, expected)
+
+
+async def check_has_no_cluster(config: BookieConfig, disk: Disk) -> None:
+    """Before a cluster is made where the metadata has none. A disk that belongs to one was there
+    before, so that the address is wrong: it must not become a cluster. Raises CookieMismatch."""
+    for directory in (*config.journal_directories, *config.ledger_directories):
+        cookie = await _cookie_of(disk, directory)
+        if cookie is not None and cookie.instance_id:
+            raise _of_another_cluster(
+                directory, cookie.instance_id, "is no cluster", config.metadata_uri
+            )
+
+
+def _of_another_cluster(
+    where: str, instance_id: str, is_there: str, metadata_uri: str
+) -> CookieMismatch:
+    return CookieMismatch(
+        f"cookie in {where} is of cluster {instance_id or 'without an id'}, and at {metadata_uri} "
+        f"there {is_there}. Cure: point metadata_uri at the cluster the disks belong to; if its "
+        "metadata was emptied, bring it back; for a new bookie there, use empty directories"
+    )
+
+
+async def _check_may_begin(
+    config: BookieConfig,
+    disk: Disk,
+    bookie_id: str,
+    on_disk: Mapping[str, Cookie | None],
+    *,
+    is_known: bool,
+) -> None:
+    """Directories without a cookie are those of a new bookie, or it may begin anew. Raises
+    CookieMismatch."""
+    missing = [d for d, cookie in on_disk.items() if cookie is None]
+    if not is_known:
+        await _check_holds_nothing(
+            disk,
+            on_disk,
+            f"but the cluster does not know bookie {bookie_id}: wrong cluster address, or its "
+            "cookie was deleted. Cure: check the address; to use the disk for a new bookie, empty "
+            "it",
+        )
+    elif missing and not (
+        config.allow_empty_disk
+        and (len(missing) == len(on_disk) or await _has_begun_empty(config, disk))
+    ):
+        raise CookieMismatch(
+            f"bookie {bookie_id} is known to the cluster, but there is no cookie in "
+            f"{', '.join(missing)}: a disk is not mounted, or was emptied and what the "
+            "bookie acknowledged is gone. Cure: mount the right disks; or, if they are lost, "
+            "start a bookie under a new bookie_id, or this one with all its directories empty and "
+            'allow_empty_disk, which makes it answer "unknown" for what it forgot'
+        )
+    elif missing:
+        await _check_holds_nothing(
+            disk,
+            on_disk,
+            f"but no cookie, and allow_empty_disk lets bookie {bookie_id} start with empty "
+            f"directories only. Cure: if it is this bookie's, bring its {COOKIE_FILE} back; if "
+            "it is not needed, empty the directory",
+        )
+
+
+async def _cookie_of(disk: Disk, directory: str) -> Cookie | None:
+    try:
+        return decode_cookie(await disk.read_file(f"{directory}/{COOKIE_FILE}"))
+    except FileNotFoundError:
+        return None
+    except (MetadataCorrupt, InvalidArgument) as error:
+        raise CookieMismatch(
+            f"{directory}/{COOKIE_FILE}: {error}. Cure: bring it back from another directory of "
+            "this bookie, they are all alike; if there is none, see to the disk: it is damaged"
+        ) from error
+
+
+async def _has_begun_empty(config: BookieConfig, disk: Disk) -> bool:
+    """It was killed while it wrote its cookies."""
+    for directory in config.journal_directories:
+        try:
+            if await disk.read_file(f"{directory}/{UNSYNCED_FILE}") != EMPTIED:
+                return False
+        except FileNotFoundError:
+            return False
+    return True
+
+
+async def _check_holds_nothing(disk: Disk, directories: Iterable[str], problem: str) -> None:
+    """Before a bookie begins with empty directories. Raises CookieMismatch."""
+    for directory in directories:
+        names = await disk.list_directory(directory)
+        held = [name for name in names if name not in _NO_DATA]
+        if held:
+            raise CookieMismatch(f"{directory} holds {', '.join(held[:5])}, {problem}")

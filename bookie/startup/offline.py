@@ -1,0 +1,117 @@
+"""A bookie that does not run: its directories locked, so that it cannot start meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from bookie.config import BookieConfig
+from bookie.core.integrity import CheckReport, Finding, Severity
+from bookie.startup.cookies import COOKIE_FILE, LOCK_FILE, UNSYNCED_FILE
+from bookie.startup.power_loss import doubt_of
+from bookie.storage.disk.disk import Disk
+from ledger.errors import FinalError, InvalidArgument, MetadataCorrupt
+from ledger.metastore.cookie import Cookie, decode_cookie
+
+
+class BookieRuns(FinalError):
+    """The directories are in use."""
+
+
+class DirectoryMissing(FinalError):
+    """A directory of the bookie is not there, or another is in its place."""
+
+
+@asynccontextmanager
+async def stopped_bookie(config: BookieConfig, disk: Disk) -> AsyncIterator[None]:
+    """Holds the locks of all directories. Raises BookieRuns or DirectoryMissing."""
+    try:
+        for directory in (*config.journal_directories, *config.ledger_directories):
+            try:
+                await disk.lock(f"{directory}/{LOCK_FILE}")
+            except BlockingIOError:
+                raise BookieRuns(
+                    f"{directory} is in use by a process. Cure: stop the bookie first"
+                ) from None
+            except FileNotFoundError:
+                raise DirectoryMissing(
+                    f"{directory} is not there: a disk is not mounted, or the bookie never ran "
+                    "with these settings. Cure: mount it; relative paths count from where the "
+                    "bookie is started"
+                ) from None
+        yield
+    finally:
+        disk.close()
+
+
+async def refuse_foreign(config: BookieConfig, disk: Disk) -> None:
+    """Raises DirectoryMissing unless all cookies are there and right: a tool that changes
+    something must not take one bookie's disk for another's."""
+    report = CheckReport()
+    await check_cookies(config, disk, report)
+    for finding in report.findings:
+        raise DirectoryMissing(str(finding))
+
+
+async def check_cookies(config: BookieConfig, disk: Disk, report: CheckReport) -> None:
+    """The cookies of all directories must be there, be alike, and name these directories in this
+    order. What the cluster knows is compared at the start of the bookie."""
+    found: dict[str, Cookie] = {}
+    for directory in (*config.journal_directories, *config.ledger_directories):
+        path = f"{directory}/{COOKIE_FILE}"
+        try:
+            found[path] = decode_cookie(await disk.read_file(path))
+        except FileNotFoundError:
+            _damage(report, path, "there is no cookie: the disk is not mounted, or was emptied")
+        except (OSError, MetadataCorrupt, InvalidArgument) as error:
+            _damage(report, path, str(error))
+    _compare(config, found, report)
+
+
+async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: CheckReport) -> None:
+    """Whether the next start will doubt what a journal has. `boot`: the machine's boot id."""
+    for directory in config.journal_directories:
+        path = f"{directory}/{UNSYNCED_FILE}"
+        try:
+            reason = doubt_of(await disk.read_file(path), boot)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _damage(report, path, f"it cannot be read, and the bookie would not start: {error}")
+            continue
+        if reason is not None:
+            report.add(
+                Finding(
+                    severity=Severity.DOUBT,
+                    path=path,
+                    what=f"entries that this journal acknowledged may be gone: {reason}",
+                    cure="start the bookie: it takes all ledgers of this journal for unknown, and "
+                    "gets what is lost from the other copies",
+                )
+            )
+
+
+def _compare(config: BookieConfig, found: Mapping[str, Cookie], report: CheckReport) -> None:
+    usual = next(iter(found.values()), None)
+    for path, cookie in found.items():
+        if (cookie.journal_directories, cookie.ledger_directories) != (
+            config.journal_directories,
+            config.ledger_directories,
+        ):
+            _damage(report, path, f"it names other directories than the settings do: {cookie}")
+        elif config.port and cookie.bookie_id != config.id_of(config.port):
+            _damage(report, path, f"it is of {cookie.bookie_id}, not {config.id_of(config.port)}")
+        elif cookie != usual:
+            _damage(report, path, f"it is {cookie}, that of another directory is {usual}")
+
+
+def _damage(report: CheckReport, path: str, what: str) -> None:
+    report.add(
+        Finding(
+            severity=Severity.DAMAGE,
+            path=path,
+            what=what,
+            cure="mount the right disks; give the bookie the id and the directories it had, in "
+            "the same order. A damaged cookie is brought back from the bookie's other directories",
+        )
+    )

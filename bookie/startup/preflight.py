@@ -1,0 +1,79 @@
+"""What a bookie takes for itself when it starts: its directories, and the address it listens on.
+
+What keeps it from that is in most cases a mistake in its settings, so it is told with its cure.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from bookie.config import BookieConfig
+from bookie.startup.cookies import LOCK_FILE
+from bookie.startup.offline import BookieRuns
+from bookie.storage.disk.disk import Disk
+from ledger.errors import InvalidArgument
+from ledger.runtime.network import Listener, Network
+
+_HOST_CURE = (
+    "set host to an address of this machine, or to 0.0.0.0, which is all of them, and "
+    "advertised_host to what clients connect to"
+)
+
+
+async def take_directories(config: BookieConfig, disk: Disk) -> None:
+    """Makes those that are missing, and locks all until the process ends. Raises BookieRuns if a
+    process has one of them, InvalidArgument if one cannot be a directory, and OSError."""
+    directories = (*config.journal_directories, *config.ledger_directories)
+    for directory in directories:
+        try:
+            await disk.make_directory(directory)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise InvalidArgument(
+                f"directory {directory} cannot be made: {error.filename or directory} is a file. "
+                "Cure: move the file away, or name another directory"
+            ) from error
+        except PermissionError as error:
+            raise InvalidArgument(
+                f"directory {directory} cannot be made: {error}. Cure: make it, and let this user "
+                "write in it"
+            ) from error
+    for directory in directories:
+        try:
+            await disk.lock(f"{directory}/{LOCK_FILE}")
+        except BlockingIOError:
+            raise BookieRuns(
+                f"{directory} is in use by another process. Cure: stop the bookie that runs there, "
+                "or give this one directories of its own"
+            ) from None
+        except PermissionError as error:
+            raise InvalidArgument(
+                f"directory {directory} cannot be used: {error}. Cure: let this user write in it"
+            ) from error
+
+
+async def listen(config: BookieConfig, network: Network) -> Listener:
+    """Raises InvalidArgument if the address cannot be had, and OSError."""
+    try:
+        return await network.listen(config.host, config.port)
+    except OSError as error:
+        cure = _cure_of(error)
+        if not cure:
+            raise
+        raise InvalidArgument(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}. Cure: {cure}"
+        ) from error
+
+
+def _cure_of(error: OSError) -> str:
+    """ "" if it is no matter of the address."""
+    if isinstance(error, socket.gaierror):
+        return _HOST_CURE
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "end what listens there, or change port"
+        case errno.EADDRNOTAVAIL:
+            return _HOST_CURE
+        case errno.EACCES:
+            return "choose a port from 1024 on, or allow this user lower ones"
+    return ""

@@ -1,0 +1,143 @@
+"""Checking all that a stopped bookie has on its disks. Changes nothing.
+
+What a start would refuse, what a read would stumble over, what garbage collection would remove
+too early. Whether entries are missing that nothing here points to, only other bookies can tell:
+`ledgerstream stream verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bookie.core.directories import DirectoryMap
+from bookie.core.integrity import CheckReport, Finding, Severity
+from bookie.core.journal import BEGINNING, Mark
+from bookie.core.marks import StoredMarks, decode_marks
+from bookie.storage.check.directory import DirectoryCheck
+from bookie.storage.check.findings import REBUILD, check_doubt, check_strays, unread_index
+from bookie.storage.disk.disk import Disk
+from bookie.storage.index.index import Index
+from bookie.storage.index.key_value import KeyValue
+from bookie.storage.journal.check import JournalCheck
+from ledger.errors import BookieIoError
+
+MARK_FILE = "lastmark"
+_MARK_CURE = (
+    "remove the file if the journal is whole from its first file on; else set this bookie's "
+    "directories aside and replicate"
+)
+
+
+async def check_bookie(
+    disk: Disk,
+    journals: Sequence[str],
+    directories: Sequence[str],
+    open_index: Callable[[str], KeyValue],
+    report: CheckReport,
+    *,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Fills `report`.
+
+    Args:
+        journals, directories: paths, in the order of the bookie's settings.
+        open_index: opens the index at a path for reading; raises BookieIoError.
+        on_bytes: told how much was read since the last call.
+    """
+    layout = DirectoryMap(len(journals), len(directories))
+    marks: list[dict[int, Mark] | None] = []
+    for number, directory in enumerate(directories):
+        stored = await _marks_of(disk, directory, number, layout, report)
+        in_limbo_before = report.ledgers_in_limbo
+        pairs = _opened(f"{directory}/index", open_index, report)
+        try:
+            if stored is not None and pairs is not None:
+                _check_number(directory, stored, pairs, report)
+            await DirectoryCheck(disk, directory, pairs, report, on_bytes=on_bytes).run()
+            if pairs is not None:
+                in_limbo = report.ledgers_in_limbo - in_limbo_before
+                _check_doubt(directory, pairs, in_limbo, report)
+            await check_strays(disk, directory, report)
+        finally:
+            if pairs is not None:
+                pairs.close()
+        marks.append(None if stored is None else dict(stored.marks))
+    for number, path in enumerate(journals):
+        dependent = {d: marks[d] for d in layout.directories_of(number)}
+        known = {d: found[number] for d, found in dependent.items() if found is not None}
+        await JournalCheck(
+            disk,
+            path,
+            number,
+            len(journals),
+            known,
+            report,
+            are_marks_known=len(known) == len(dependent),
+            on_bytes=on_bytes,
+        ).run()
+
+
+def _opened(
+    path: str, open_index: Callable[[str], KeyValue], report: CheckReport
+) -> KeyValue | None:
+    try:
+        return open_index(path)
+    except BookieIoError as error:
+        what, cure = unread_index(error)
+        report.add(Finding(severity=Severity.DAMAGE, path=path, what=what, cure=cure))
+        return None
+
+
+async def _marks_of(
+    disk: Disk, directory: str, number: int, layout: DirectoryMap, report: CheckReport
+) -> StoredMarks | None:
+    """None if the file cannot be read or belongs elsewhere."""
+    path = f"{directory}/{MARK_FILE}"
+    journals = layout.journals_of(number)
+    place = number, layout.directories, layout.journals
+    try:
+        found = decode_marks(await disk.read_file(path))
+    except FileNotFoundError:
+        return StoredMarks(0, dict.fromkeys(journals, BEGINNING), *place)
+    except (OSError, ValueError) as error:
+        report.add(Finding(severity=Severity.DAMAGE, path=path, what=str(error), cure=_MARK_CURE))
+        return None
+    if found[2:] != place or tuple(sorted(found.marks)) != tuple(sorted(journals)):
+        report.add(
+            Finding(
+                severity=Severity.DAMAGE,
+                path=path,
+                what=f"it is of ledger directory {found.directory} (from 0) of "
+                f"{found.directories} with {found.journals} journals, here it is number {number} "
+                f"of {layout.directories} with {layout.journals}",
+                cure="disks are mounted in each other's place: mount each where it was",
+            )
+        )
+        return None
+    return found
+
+
+def _check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:
+    try:
+        check_doubt(directory, pairs, in_limbo, report)
+    except BookieIoError:
+        pass  # told when the index was read
+
+
+def _check_number(
+    directory: str, stored: StoredMarks, pairs: KeyValue, report: CheckReport
+) -> None:
+    try:
+        indexed = Index(pairs).checkpoint_no
+    except BookieIoError:
+        return  # told when the index is read
+    if indexed < stored.checkpoint_no:
+        report.add(
+            Finding(
+                severity=Severity.DAMAGE,
+                path=f"{directory}/index",
+                what=f"it has checkpoint {indexed}, but {MARK_FILE} says {stored.checkpoint_no}: "
+                "it is not the index that was used last",
+                cure=f"bring that one back; or {REBUILD}",
+            )
+        )

@@ -1,0 +1,77 @@
+"""What the files of a stopped bookie say themselves of what it may have forgotten."""
+
+from __future__ import annotations
+
+from bookie.core.integrity import CheckReport, Finding, Severity
+from bookie.core.integrity_state import DoubtStage
+from bookie.storage.disk.disk import Disk
+from bookie.storage.entry_log.entry_logs import stray_id_of
+from bookie.storage.index.key_value import KeyValue
+from bookie.storage.integrity_state import read_doubt
+from ledger.errors import BookieIoError
+
+REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
+REPLICATE = (
+    "see to the disk; readers and recovery ask other bookies. When the copies are made "
+    "again elsewhere, the log goes with its ledgers"
+)
+NOT_NEEDED = (
+    "something was left out of it when the index was made again, and nothing in the index points "
+    "into it: when no ledger is in limbo any more, it may be removed"
+)
+_STAGES = {
+    DoubtStage.LEDGERS_UNKNOWN: "entries may have been forgotten, of ledgers not known here, too",
+    DoubtStage.LEDGERS_IN_LIMBO: "entries may have been forgotten, of ledgers in limbo",
+}
+_DOUBT_CURE = (
+    "start the bookie: it denies nothing that it may have forgotten, and fetches it from the other "
+    "copies; it is over when ledgers_in_limbo is 0"
+)
+_STRAY_CURE = (
+    "see 'Entry logs the index does not know' in docs/operations.md: where the index is older "
+    "than the logs, give the file its name back and make the index again; else remove it"
+)
+
+
+def unread_index(error: BookieIoError) -> tuple[str, str]:
+    """What is wrong and its cure: the one the error names, which knows more, or REBUILD."""
+    what, _, cure = str(error).partition(". Cure: ")
+    return what, cure or REBUILD
+
+
+def check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:
+    """The index's own record; `in_limbo`: so many ledgers are. Raises BookieIoError."""
+    doubt = read_doubt(pairs)
+    if doubt is not None:
+        report.add(
+            Finding(
+                severity=Severity.DOUBT,
+                path=f"{directory}/index",
+                what=f"{_STAGES[doubt.stage]}: {doubt.reason}",
+                cure=_DOUBT_CURE,
+            )
+        )
+    if in_limbo:
+        report.add(
+            Finding(
+                severity=Severity.NOTE,
+                path=f"{directory}/index",
+                what=f"{in_limbo} ledgers are in limbo: what is not here of them is unknown, not "
+                "absent, to readers, and the bookie fetches it when they are closed",
+            )
+        )
+
+
+async def check_strays(disk: Disk, directory: str, report: CheckReport) -> None:
+    """Entry logs of a ledger directory that a start did not know, and kept. Raises OSError."""
+    for name in await disk.list_directory(directory):
+        if stray_id_of(name) is not None:
+            report.add(
+                Finding(
+                    severity=Severity.DOUBT,
+                    path=f"{directory}/{name}",
+                    what="a start set this entry log aside, because its index did not know it and "
+                    "something was missing: it may hold the only copies of entries",
+                    cure=_STRAY_CURE,
+                )
+            )

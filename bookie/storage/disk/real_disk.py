@@ -1,0 +1,358 @@
+"""The disk door on a real file system: threads around system calls.
+
+Ordinary calls go to threads of their directory, reads apart from writes; a journal file has one
+of its own, which costs less per hop and is never behind other work. Must never lose an OSError,
+report a short write as done, or leave it open whether a write ended: cancelling waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from bookie.storage.directory_names import make_directory, sync_directory
+from bookie.storage.disk.reads import DIRECT_BYTES_MIN, open_direct, read_direct
+from bookie.storage.disk.threads import FOR_EVER, CallThreads
+from bookie.storage.disk.writes import DirectWrites, open_direct_write
+from bookie.storage.disk_threads import DiskThreads, Threads
+from bookie.storage.small_read import AROUND_BYTES, read_through_cache
+from bookie.storage.yielding import waiting_for_thread
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+_VIEWS_MAX = 1024  # IOV_MAX of Linux
+_JOIN_BELOW_BYTES = 2048  # smaller views are cheaper to copy than to list
+
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_RWF_DSYNC = getattr(os, "RWF_DSYNC", 0)
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+def _write_all(fd: int, offset: int, views: Sequence[Buffer], flags: int = 0) -> None:
+    """Writes everything or raises; goes on after a short write until the reason shows."""
+    pending = [memoryview(view).cast("B") for view in views if len(view)]
+    nbytes = sum(map(len, pending))
+    if len(pending) > _VIEWS_MAX or nbytes < len(pending) * _JOIN_BELOW_BYTES:
+        pending = [memoryview(b"".join(pending))]
+    while nbytes:
+        written = os.pwritev(fd, pending, offset, flags)
+        if written == 0:
+            raise OSError(errno.EIO, f"wrote none of {nbytes} bytes at {offset}")
+        nbytes -= written
+        offset += written
+        while written and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if written:
+            pending[0] = pending[0][written:]
+
+
+def _write_all_synced(fd: int, offset: int, views: Sequence[Buffer]) -> None:
+    # RWF_DSYNC is write and fdatasync of that range in one call: a third cheaper.
+    if _RWF_DSYNC:
+        try:
+            return _write_all(fd, offset, views, _RWF_DSYNC)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+    _write_all(fd, offset, views)
+    return os.fdatasync(fd)
+
+
+class RealFile:
+    """`bookie.storage.disk.disk.File` on a file descriptor."""
+
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        *,
+        threads: Threads,
+        direct_writes: DirectWrites,
+        has_own_thread: bool,
+    ) -> None:
+        self._fd = fd
+        self._path = path
+        self._size = os.fstat(fd).st_size
+        self._reads = threads.reads
+        self._write_limiter = threads.writes
+        name = f"journal {os.path.basename(path)}"
+        self._thread = CallThreads(name, 1, idle_s=FOR_EVER) if has_own_thread else None
+        self._calls = 0  # under way
+        self._is_closed = False
+        self._reads_nowait = bool(_RWF_NOWAIT)
+        self._direct_fd: int | None = None
+        """For reads around the page cache; -1 if there is no such thing here."""
+        self._direct_writes = direct_writes
+        self._direct_write_fd: int | None = None
+        """The same for writes. Opened and used by one write at a time."""
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    async def _write(self, do: Callable[[], T]) -> T:
+        return await self._call(do, self._thread)
+
+    async def _call(self, do: Callable[[], T], threads: CallThreads | None) -> T:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        self._calls += 1
+        try:
+            if threads is not None:
+                return await threads.run(do)
+            return await trio.to_thread.run_sync(do, limiter=self._write_limiter)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = self._path  # whoever reads the last line must know which disk
+            raise
+        finally:
+            self._calls -= 1
+            self._close_if_idle()
+
+    def _write_direct(
+        self, offset: int, views: Sequence[Buffer], *, is_synced: bool = False
+    ) -> bool:
+        """In a thread. False: not possible here."""
+        if self._direct_write_fd is None:
+            self._direct_write_fd = open_direct_write(self._path, self._fd)
+        direct_fd = self._direct_write_fd
+        if direct_fd < 0:
+            return False
+        writes = self._direct_writes
+        if writes.write(direct_fd, self._fd, offset, views, is_synced=is_synced):
+            return True
+        self._direct_write_fd = -1  # do not ask again
+        os.close(direct_fd)
+        return False
+
+    async def write_at(
+        self,
+        offset: int,
+        views: Sequence[Buffer],
+        *,
+        drops_cache: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        fd, nbytes = self._fd, sum(map(len, views))
+
+        def do() -> None:
+            is_large = drops_cache and nbytes >= DIRECT_BYTES_MIN
+            if not is_large or not self._write_direct(offset, views):
+                _write_all(fd, offset, views)
+            if then is not None:
+                then()
+
+        await self._write(do)
+        self._size = max(self._size, offset + nbytes)
+
+    async def write_at_synced(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> None:
+        fd, nbytes = self._fd, sum(map(len, views))
+
+        def do() -> None:
+            is_large = nbytes >= DIRECT_BYTES_MIN
+            if not is_large or not self._write_direct(offset, views, is_synced=True):
+                _write_all_synced(fd, offset, views)
+            if then is not None:
+                then()
+
+        await self._write(do)
+        self._size = max(self._size, offset + nbytes)
+
+    def write_now(self, offset: int, data: Buffer) -> None:
+        _write_all(self._fd, offset, [data])
+
+    async def sync(self, *, drops_cache: bool = False) -> None:
+        fd = self._fd
+
+        def do() -> None:
+            os.fdatasync(fd)
+            if drops_cache:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+        await self._write(do)
+
+    def read_nowait(
+        self, offset: int, size: int, *, drops_cache: bool = False
+    ) -> bytes | bytearray | None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        size = min(size, max(self._size - offset, 0))
+        if size == 0:
+            return b""
+        if not self._reads_nowait or (drops_cache and size >= DIRECT_BYTES_MIN):
+            return None
+        data = bytearray(size)
+        try:
+            done = os.preadv(self._fd, [data], offset, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            self._reads_nowait = False  # not on this kernel and file system: stop asking
+            return None
+        if done != size:
+            return None
+        if drops_cache:
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+        return data
+
+    async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
+        fd = self._fd
+
+        if drops_cache and size >= DIRECT_BYTES_MIN and self._direct_fd is None:
+            self._direct_fd = open_direct(self._path)
+        direct = -1 if self._direct_fd is None else self._direct_fd
+
+        def do() -> bytes:
+            if drops_cache and direct >= 0 and size >= DIRECT_BYTES_MIN:
+                data = read_direct(direct, offset, size)
+                if data is not None:
+                    return data
+            data = read_through_cache(fd, offset, size)
+            if drops_cache:
+                os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+            return data
+
+        await trio.lowlevel.checkpoint_if_cancelled()  # nobody need know how a read ends
+        if size >= AROUND_BYTES:  # whoever reads so much at once is in no hurry
+            return await self._call(do, self._reads)
+        with waiting_for_thread:
+            return await self._call(do, self._reads)
+
+    async def allocate(self, size: int) -> None:
+        fd = self._fd
+        if size > self._size:
+            await self._write(lambda: os.posix_fallocate(fd, 0, size))
+            self._size = max(self._size, size)
+
+    async def truncate(self, size: int) -> None:
+        fd = self._fd
+        await self._write(lambda: os.ftruncate(fd, size))
+        self._size = size
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if not self._is_closed or self._calls or self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        if self._direct_fd is not None and self._direct_fd >= 0:
+            os.close(self._direct_fd)
+            self._direct_fd = -1
+        if self._direct_write_fd is not None and self._direct_write_fd >= 0:
+            os.close(self._direct_write_fd)
+            self._direct_write_fd = -1
+        if self._thread is not None:
+            self._thread.end()
+        os.close(fd)
+
+
+class RealDisk:
+    """`bookie.storage.disk.disk.Disk` on the file system. Make one per process."""
+
+    OPEN_FLAGS = os.O_RDWR
+
+    def __init__(self) -> None:
+        self._threads = DiskThreads()
+        self._direct_writes = DirectWrites()
+        self._locks: list[int] = []
+
+    async def _call(self, directory: str, do: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(do, limiter=self._threads.of(directory).writes)
+
+    async def open(
+        self, path: str, *, is_new: bool = False, has_own_thread: bool = False
+    ) -> RealFile:
+        flags = self.OPEN_FLAGS | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        directory = os.path.dirname(path)
+        fd = await self._call(directory, lambda: os.open(path, flags, 0o640))
+        try:
+            return RealFile(
+                fd,
+                path,
+                threads=self._threads.of(directory),
+                direct_writes=self._direct_writes,
+                has_own_thread=has_own_thread,
+            )
+        except BaseException:
+            os.close(fd)
+            raise
+
+    async def read_file(self, path: str) -> bytes:
+        def do() -> bytes:
+            with open(path, "rb") as file:
+                return file.read()
+
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return await self._threads.of(os.path.dirname(path)).reads.run(do)
+
+    async def replace_file(self, path: str, data: bytes) -> None:
+        def do() -> None:
+            temporary = path + ".tmp"
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+            try:
+                _write_all(fd, 0, [data])
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, path)
+            sync_directory(os.path.dirname(path) or ".")
+
+        await self._call(os.path.dirname(path), do)
+
+    async def list_directory(self, path: str) -> list[str]:
+        def do() -> list[str]:
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+
+        return await self._call(path, do)
+
+    async def make_directory(self, path: str) -> None:
+        await self._call(path, lambda: make_directory(path))
+
+    async def rename(self, old: str, new: str) -> None:
+        await self._call(os.path.dirname(new), lambda: os.rename(old, new))
+
+    async def remove(self, path: str) -> None:
+        await self._call(os.path.dirname(path), lambda: os.remove(path))
+
+    async def sync_directory(self, path: str) -> None:
+        await self._call(path, lambda: sync_directory(path))
+
+    async def space(self, path: str) -> tuple[int, int]:
+        found = await self._call(path, lambda: os.statvfs(path))
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    async def device(self, path: str) -> int:
+        return (await self._call(path, lambda: os.stat(path))).st_dev
+
+    async def lock(self, path: str) -> None:
+        def do() -> int:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                os.close(fd)
+                raise
+            return fd
+
+        self._locks.append(await self._call(os.path.dirname(path), do))
+
+    def close(self) -> None:
+        """Gives the locks back. Threads end by themselves, those of journals with their files."""
+        self._threads.end()
+        while self._locks:
+            os.close(self._locks.pop())

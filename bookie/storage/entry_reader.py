@@ -1,0 +1,291 @@
+"""Reading entries: write cache, read cache, index, entry log, in this order.
+
+Must never turn doubt into absence: whatever is wrong with stored bytes is a BookieIoError.
+Between finding nothing in the caches and asking the index there is no await, because a
+checkpoint moves entries from the one to the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+
+import trio
+
+from bookie.core.caches import Block, ReadCache, WriteCache
+from bookie.core.entry_log import entry_ends
+from bookie.core.read_ahead import ReadAhead
+from bookie.core.rereads import Rereads
+from bookie.storage.disk.disk import Buffer
+from bookie.storage.entry_log.entry_logs import EntryLogs
+from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
+from bookie.storage.metrics import ReadMeters, timed
+from ledger.errors import BookieIoError
+
+_ids_of_entry = struct.Struct(">qq").unpack_from
+_ENTRY_BYTES_MIN = 16
+_ENTRIES_PER_SLICE = 2000
+"""A long batch lets others run now and then: it may come from memory whole."""
+
+BATCH_OVERHEAD_BYTES = 24 + 8 + 4
+"""What Apache's bookie counts for a batch read's answer before the first entry."""
+BATCH_ENTRY_OVERHEAD_BYTES = 4
+
+
+class _UnderWay:
+    """A read that waits for the disk: whoever wants one of its entries waits with it."""
+
+    __slots__ = ("block", "end", "ended", "first", "generation")
+
+    def __init__(self, first: int, end: int, generation: int) -> None:
+        self.first = first
+        self.end = end
+        self.generation = generation
+        self.block: Block | None = None
+        """None if it failed: then whoever waited tries by itself."""
+        self.ended = trio.Event()
+
+
+class EntryReader:
+    """Reads of one ledger directory. `None` means that the entry is surely not stored here."""
+
+    _ATTEMPTS_MAX = 3
+    _NARROWER = 16
+    """A piece that cannot be read is read again with so many times fewer entries. A bad place may
+    take a disk seconds each time: it is asked three or four times for the entry before it, and not
+    once for each of the thousands that lie in the piece."""
+
+    def __init__(
+        self,
+        cache: WriteCache,
+        read_cache: ReadCache,
+        index: Index,
+        logs: EntryLogs,
+        *,
+        read_ahead: ReadAhead,
+    ) -> None:
+        self._cache = cache
+        self._blocks = read_cache
+        self._index = index
+        self._logs = logs
+        self._ahead = read_ahead
+        self._under_way: dict[int, list[_UnderWay]] = {}
+        """By ledger; no more than reads are under way at once."""
+        self._rereads = Rereads()
+        self.meters = ReadMeters()
+        self.disk_reads = 0
+        """Reads that had to wait for the disk."""
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """The entry if it is in memory. Raises BookieIoError if a block holds wrong bytes."""
+        entry = self._cache.get(ledger_id, entry_id)
+        if entry is not None:
+            self.meters.write_cache_hits += 1
+        else:
+            block = self._blocks.find(ledger_id, entry_id)
+            if block is None:
+                return None
+            entry = _checked(block, entry_id)
+        self.meters.entries += 1
+        return entry
+
+    async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """The entry as stored, or None. Raises BookieIoError on any doubt."""
+        entry = self._cache.get(ledger_id, entry_id)
+        if entry is not None:
+            self.meters.write_cache_hits += 1
+        else:
+            block = await self._block_with(ledger_id, entry_id)
+            if block is None:
+                return None
+            entry = _checked(block, entry_id)
+        self.meters.entries += 1
+        return entry
+
+    async def read_batch(
+        self, ledger_id: int, first: int, count_max: int, size_max: int
+    ) -> list[Buffer]:
+        """Entries `first`, `first + 1`, ... while they are here and fit; [] if `first` is not.
+
+        Args:
+            count_max: at most so many; 0 or less for no bound but `size_max`.
+            size_max: bytes of the answer, counted as Apache's bookie does. The first entry
+                is returned even if it alone is larger.
+
+        Raises:
+            BookieIoError: `first` could not be read. A later failure only ends the batch.
+        """
+        found: list[Buffer] = []
+        room = size_max - BATCH_OVERHEAD_BYTES
+        if count_max <= 0:
+            count_max = ENTRY_ID_MAX
+        rested_at = 0
+        while len(found) < count_max and first + len(found) < ENTRY_ID_MAX:
+            if len(found) - rested_at >= _ENTRIES_PER_SLICE:
+                rested_at = len(found)
+                await trio.lowlevel.checkpoint()
+            entry_id = first + len(found)
+            entry = self._cache.get(ledger_id, entry_id)
+            if entry is not None:
+                size = len(entry) + BATCH_ENTRY_OVERHEAD_BYTES
+                if found and size > room:
+                    break
+                found.append(entry)
+                self.meters.write_cache_hits += 1
+                room -= size
+                continue
+            try:
+                block = await self._block_with(ledger_id, entry_id, room)
+                if block is None:
+                    break
+                end = self._end_in_block(block, entry_id, count_max - len(found), room)
+                if end == entry_id:
+                    if found:
+                        break
+                    end += 1
+                taken = _checked_entries(block, entry_id, end)
+            except BookieIoError:
+                if not found:
+                    raise
+                break
+            found += taken
+            room -= block.nbytes_of(entry_id, end) + BATCH_ENTRY_OVERHEAD_BYTES * len(taken)
+        self.meters.entries += len(found)
+        return found
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """The highest entry id stored, or -1."""
+        return max(self._cache.last_entry_id(ledger_id), self._index.last_entry_id(ledger_id))
+
+    def _end_in_block(self, block: Block, entry_id: int, count_max: int, room: int) -> int:
+        """One past the last entry to take from `block`, beginning with `entry_id`."""
+        i = entry_id - block.first
+        before = block.ends[i - 1] if i else 0
+        fits = bisect_right(
+            range(i, len(block.ends)),
+            room,
+            key=lambda j: block.ends[j] - before + BATCH_ENTRY_OVERHEAD_BYTES * (j - i + 1),
+        )
+        end = entry_id + min(fits, count_max)
+        if self._cache.holds(block.ledger_id):  # what was added again is newer
+            for held in range(entry_id, end):
+                if self._cache.get(block.ledger_id, held) is not None:
+                    return held
+        return end
+
+    async def _block_with(
+        self, ledger_id: int, entry_id: int, wanted_bytes: int = 0
+    ) -> Block | None:
+        """A block that holds the entry, read if need be, with what follows it in its run:
+        `wanted_bytes`, or what is read ahead."""
+        for attempt in range(self._ATTEMPTS_MAX):
+            block = self._blocks.find(ledger_id, entry_id)
+            if block is not None:
+                return block
+            under_way = self._under_way_with(ledger_id, entry_id)
+            if under_way is not None:
+                await under_way.ended.wait()
+                block = under_way.block
+                if block is not None and self._blocks.is_current(ledger_id, under_way.generation):
+                    return block
+            run = self._index.find(ledger_id, entry_id)
+            if run is None:
+                return None
+            generation = self._blocks.generation
+            ends = self._ends_of_piece(run, entry_id, wanted_bytes)
+            while True:
+                try:
+                    return await self._read_block(run, entry_id, ends, generation)
+                except BookieIoError:
+                    # The place may have changed while the read waited, and the log be gone: look
+                    # it up again.
+                    is_same = self._blocks.is_current(
+                        ledger_id, generation
+                    ) and run == self._index.find(ledger_id, entry_id)
+                    if not is_same and attempt < self._ATTEMPTS_MAX - 1:
+                        break
+                    if len(ends) == 1:
+                        raise
+                    # What is wrong may lie in what is read ahead.
+                    ends = ends[: max(1, len(ends) // self._NARROWER)]
+        raise AssertionError("unreachable")
+
+    def _ends_of_piece(self, run: PlacedRun, entry_id: int, wanted_bytes: int) -> list[int]:
+        """Where the entry ends, and those of the run behind it that are read with it."""
+        ends = entry_ends(run.lengths[entry_id - run.first :])
+        ahead = self._ahead
+        bytes_max = max(ahead.piece_bytes(run.ledger_id, entry_id), wanted_bytes)
+        del ends[max(1, min(bisect_right(ends, bytes_max), ahead.entries_max)) :]
+        return ends
+
+    async def _read_block(
+        self, run: PlacedRun, entry_id: int, ends: list[int], generation: int
+    ) -> Block:
+        skipped = entry_id - run.first
+        offset = run.offset + sum(run.lengths[:skipped])
+        log_id, size = run.log_id, ends[-1]
+        is_once = not self._rereads.is_again(log_id, offset, size)
+        data: bytes | bytearray | None
+        data = self._logs.read_nowait(log_id, offset, size, drops_cache=is_once)
+        if data is None:
+            self.disk_reads += 1
+            under_way = _UnderWay(entry_id, entry_id + len(ends), generation)
+            others = self._under_way.setdefault(run.ledger_id, [])
+            others.append(under_way)
+            try:
+                with timed(self.meters.disk_seconds):
+                    data = await self._logs.read(log_id, offset, size, drops_cache=is_once)
+                block = self._kept(run.ledger_id, entry_id, ends, data, generation)
+                under_way.block = block
+                return block
+            finally:
+                others.remove(under_way)
+                if not others:
+                    del self._under_way[run.ledger_id]
+                under_way.ended.set()
+        return self._kept(run.ledger_id, entry_id, ends, data, generation)
+
+    def _kept(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        ends: list[int],
+        data: bytes | bytearray,
+        generation: int,
+    ) -> Block:
+        self.meters.block_read(len(ends), len(data))
+        self._ahead.has_read(ledger_id, entry_id, entry_id + len(ends), len(data))
+        block = Block(ledger_id, entry_id, ends, data)
+        _checked(block, entry_id)
+        self._blocks.put(block, generation)
+        return block
+
+    def _under_way_with(self, ledger_id: int, entry_id: int) -> _UnderWay | None:
+        """A read of a disk that will bring the entry."""
+        for one in self._under_way.get(ledger_id, ()):
+            if one.first <= entry_id < one.end:
+                return one
+        return None
+
+
+def _checked(block: Block, entry_id: int) -> memoryview:
+    """The entry in the block. Raises BookieIoError unless its bytes begin with its own ids."""
+    return _checked_entries(block, entry_id, entry_id + 1)[0]
+
+
+def _checked_entries(block: Block, entry_id: int, end: int) -> list[memoryview]:
+    """Entries from `entry_id` up to, not including, `end`. About 0.4 us each."""
+    data, ends, ledger_id = block.data, block.ends, block.ledger_id
+    i = entry_id - block.first
+    begin = ends[i - 1] if i else 0
+    entries: list[memoryview] = []
+    for stop in ends[i : end - block.first]:
+        if stop - begin < _ENTRY_BYTES_MIN or _ids_of_entry(data, begin) != (ledger_id, entry_id):
+            raise BookieIoError(
+                f"entry {entry_id} of ledger {ledger_id}: other bytes lie in its place in the "
+                "entry log. Read it from another bookie; this one's disk needs looking after"
+            )
+        entries.append(data[begin:stop])
+        begin = stop
+        entry_id += 1
+    return entries

@@ -1,0 +1,81 @@
+"""What a ledger directory may not know: the record in its index, and ledgers in limbo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from bookie.core.expected_entries import Range, missing_ranges
+from bookie.core.integrity_state import Doubt, decode_doubt, encode_doubt
+from bookie.storage.index.index import Index
+from bookie.storage.index.index_changes import IndexChanges
+from bookie.storage.index.key_value import KeyValue
+from bookie.storage.metrics import LimboStatistics
+from bookie.storage.turns import give_way
+
+_KEY = b"X"
+_STEP = 200
+_RANGES_PER_STEP = 5000
+
+
+def read_doubt(pairs: KeyValue) -> Doubt | None:
+    """None if there is none. Raises BookieIoError."""
+    value = pairs.get(_KEY)
+    return None if value is None else decode_doubt(value)
+
+
+def write_doubt(pairs: KeyValue, doubt: Doubt | None) -> None:
+    """None removes it. Durable after a flush. Raises BookieIoError."""
+    if doubt is None:
+        pairs.write([], [_KEY])
+    else:
+        pairs.write([(_KEY, encode_doubt(doubt))])
+
+
+class DirectoryDoubts:
+    """Of one ledger directory of a bookie that runs."""
+
+    def __init__(self, pairs: KeyValue, changes: IndexChanges) -> None:
+        self._pairs = pairs
+        self._index = Index(pairs)
+        self._changes = changes
+        self.statistics = LimboStatistics(0 if read_doubt(pairs) is None else None)
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Raises BookieIoError."""
+        return read_doubt(self._pairs)
+
+    async def set_doubt(self, doubt: Doubt | None) -> None:
+        """Durably. Raises StorageFailed."""
+        async with self._changes.making("writing what the index does not know"):
+            write_doubt(self._pairs, doubt)
+            await self._index.flush()
+        if doubt is None:
+            self.statistics.ledgers = 0
+
+    async def ledgers_in_limbo(self, after: int, count_max: int) -> list[int]:
+        """The next ones, in order, as the index knows them. Raises BookieIoError."""
+        found: list[int] = []
+        while len(found) < count_max and (ids := self._index.ledger_ids(after, _STEP)):
+            for ledger_id in ids:
+                state = self._index.state(ledger_id)
+                if state is not None and state.is_limbo:
+                    found.append(ledger_id)
+            after = ids[-1]
+            await give_way()
+        return found
+
+    async def count_in_limbo(self) -> int:
+        """All of them. Raises BookieIoError."""
+        count, after = 0, -1
+        while ids := await self.ledgers_in_limbo(after, _STEP):
+            count += len(ids)
+            after = ids[-1]
+        return count
+
+    def missing(self, ledger_id: int, expected: Iterable[Range], count_max: int) -> list[Range]:
+        """The first of the ranges that the index does not have; the cache may have them. Not more
+        than so many. Raises BookieIoError."""
+        held = ((run.first, run.last) for run in self._index.runs(ledger_id))
+        return list(islice(missing_ranges(expected, held), count_max))

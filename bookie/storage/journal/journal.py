@@ -1,0 +1,400 @@
+"""The journal task: gathered frames, one write, one sync, then the callbacks. Bytes and
+decisions are in its twin `core/journal.py`.
+
+Must never run a callback of `on_durable` before its frames are durable, write to a file again
+after a failed write or sync, or say of a group that the ones before it are durable when they are
+not (replay relies on that to tell a torn tail from damage). Nothing here is done per entry.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+import trio
+
+from bookie.core.journal import (
+    BEGINNING,
+    COMMIT_NOW,
+    FIRST_GROUP_OFFSET,
+    CommitPolicy,
+    FileHeader,
+    JournalFailed,
+    Mark,
+    file_name,
+    group_bytes,
+    group_views,
+)
+from bookie.core.journal_flush import FlushPolicy
+from bookie.core.journal_scan import SEQUENCE_UNKNOWN, FileScanner
+from bookie.storage.commit_group import CommitGroup as CommitGroup
+from bookie.storage.disk.disk import Disk, File
+from bookie.storage.journal.end_marker import JournalEnd
+from bookie.storage.journal.files import JournalFiles
+from bookie.storage.journal.metrics import JournalMeters, JournalStatistics
+from bookie.storage.journal.page_cache_flush import PageCacheFlush
+from bookie.storage.journal.reader import ReadAhead
+from bookie.storage.journal_tail import UnprovenTail
+
+FILE_BYTES_MAX: Final = 64 << 20
+FILES_RECYCLED: Final = 5
+
+
+class Journal:
+    """The write-ahead log of one journal directory. `replay`, then `run`; once each.
+
+    `open_group` is replaced whenever it is taken: never keep it over an await. The journal
+    sets no bound on what is queued; look at `queued_bytes` and `queued_callbacks`, and stop
+    reading sockets.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        rng: random.Random,
+        policy: CommitPolicy | None = None,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        files_recycled: int = FILES_RECYCLED,
+        backups_max: int = 0,
+        drops_cache: bool = False,
+        flush: FlushPolicy | None = None,
+    ) -> None:
+        """
+        Args:
+            rng: gives the salts of files: use `random.SystemRandom()` on a real disk.
+            file_bytes_max: size of a file before the next is begun.
+            files_recycled: how many released files are kept to be written again, which syncs
+                twice as fast as new ones.
+            backups_max: how many released files are kept as they are, before that.
+            drops_cache: the system need not keep what is durable in memory.
+            flush: when to sync what was written and accepted; None: each group is synced
+                before it is accepted.
+        """
+        self.open_group = CommitGroup()
+        self.mark = BEGINNING
+        """End of what is durable. Read it and swap the cache with no await between."""
+        self.replayed = BEGINNING
+        """While `replay` runs: end of the group that it yielded last."""
+        self.failure: OSError | None = None
+        """Why the journal is poisoned. From then on kicks are ignored."""
+        self._disk = disk
+        self.directory = directory
+        self._policy = policy or CommitPolicy()
+        self._may_wait = not self._policy.flush_when_queue_empty and self._policy.group_wait_ms > 0
+        self._files = JournalFiles(
+            disk, directory, rng, file_bytes_max, files_recycled, backups_max
+        )
+        self.end = JournalEnd(disk, directory)
+        """After `replay` look whether it is `lost`; make that known, durably, before `run`."""
+        self._drops_cache = drops_cache
+        self._flush: PageCacheFlush | None = None
+        if flush is not None:
+            self._flush = PageCacheFlush(
+                disk, flush, drops_cache=drops_cache, on_synced=self._synced
+            )
+        self._is_replayed = False
+        self._bytes_in_flight = self._entries_in_flight = 0
+        self._accepted: deque[CommitGroup] = deque()  # at most two: callbacks not run yet
+        self._parked: trio.lowlevel.Task | None = None
+        self._is_timing = False
+        self._acknowledger: trio.lowlevel.Task | None = None
+        self._file: File | None = None
+        self._header = FileHeader(0, 0, 1)
+        self._offset = 0
+        self._sequence = 0  # of the last group written
+        self._meters = JournalMeters()
+
+    # --- queueing
+
+    @property
+    def queued_bytes(self) -> int:
+        """What is not accepted yet, frames and who waits for them, takes so much memory."""
+        return self.open_group.queued_bytes + self._bytes_in_flight
+
+    @property
+    def queued_callbacks(self) -> int:
+        """How many wait for the next group, also those that have no frame in it."""
+        group, flush = self.open_group, self._flush
+        waiting = 0 if flush is None else flush.waiting_callbacks
+        return len(group.on_durable) + len(group.on_accepted) + waiting
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything that was ever queued is durable."""
+        if self.open_group.views or self._bytes_in_flight:
+            return False
+        return self._flush is None or self._flush.is_idle
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """Calls `done` when all that is queued now is durable; at once if nothing is."""
+        if self.is_idle:
+            done()
+        else:
+            self.open_group.on_durable.append(done)
+            self.kick()
+
+    def kick(self) -> None:
+        """Says that `open_group` has something that must be synced. Cheap; call it once per
+        chunk. What is added without it goes with the next group that is kicked."""
+        group = self.open_group
+        group.is_kicked = True
+        if group.queued_at is None:
+            group.queued_at = trio.current_time()
+        if self._is_timing and not self._policy.is_full(group.nbytes, group.entries):
+            return
+        task = self._parked
+        if task is not None:
+            self._parked = None
+            trio.lowlevel.reschedule(task)
+
+    def statistics(self) -> JournalStatistics:
+        return self._meters.statistics(
+            queued_bytes=self.queued_bytes,
+            queued_entries=self.open_group.entries + self._entries_in_flight,
+            mark=self.mark,
+            unsynced_bytes=0 if self._flush is None else self._flush.unsynced_bytes,
+        )
+
+    # --- the task
+
+    async def run(self) -> None:
+        """Commits groups until cancelled. Raises JournalFailed after the first OSError.
+
+        Cancelling waits for a write under way, but does not commit what is still queued:
+        stopping is crashing.
+        """
+        assert self._is_replayed, "replay the journal before running it"
+        await self.end.begin(self.mark)
+        self._files.ask_spare()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._acknowledge)
+            nursery.start_soon(self._files.prepare_spares)
+            if self._flush is not None:
+                nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
+            try:
+                await self._commit_groups()
+                nursery.cancel_scope.cancel()
+            finally:
+                self._parked = None
+                self.end.close()
+                if self._file is not None:
+                    self._file.close()
+        if self.failure is not None:
+            raise JournalFailed(
+                f"journal {self.directory}: writing at offset {self._offset} of "
+                f"{file_name(self._header.file_id)} failed: {self.failure}. Nothing more is "
+                "acknowledged. Cure: see to the disk, then start again; the journal is replayed"
+            ) from self.failure
+
+    async def _sync_later(self, flush: PageCacheFlush, running: trio.CancelScope) -> None:
+        try:
+            await flush.run()
+        except OSError as error:
+            self.failure = error  # no await from here on: nothing more is accepted
+            self._accepted.clear()
+            running.cancel()
+        finally:
+            flush.close()
+
+    def _synced(self, mark: Mark, seconds: float) -> None:
+        """All up to `mark` is durable now; it had been accepted before."""
+        self.mark = mark
+        self._meters.synced(seconds)
+
+    async def _commit_groups(self) -> None:
+        """Returns only when poisoned."""
+        while True:
+            if not self._is_due():
+                await self._wait_due()
+            group = self.open_group
+            self.open_group = CommitGroup()
+            self._bytes_in_flight, self._entries_in_flight = group.queued_bytes, group.entries
+            if group.views:
+                self._meters.group_begun(self._policy.trigger(group.nbytes, group.entries))
+                try:
+                    await self._write(group)
+                except OSError as error:
+                    self.failure = error
+                    self._accepted.clear()
+                    return
+            else:
+                await trio.lowlevel.checkpoint()  # all that was queued before is durable
+            self._bytes_in_flight = self._entries_in_flight = 0
+            self._accepted.append(group)
+            if self._is_due():
+                self._wake_acknowledger()  # callbacks run while the disk has the next group
+            else:
+                self._run_callbacks()
+
+    def _is_due(self) -> bool:
+        group = self.open_group
+        if not group.is_kicked:
+            return False
+        if not self._may_wait:
+            return True
+        return self._due_at() == COMMIT_NOW
+
+    def _due_at(self) -> float:
+        group = self.open_group
+        now = trio.current_time()
+        queued_at = now if group.queued_at is None else group.queued_at
+        # The queue is the open group itself: when this task runs, nothing waits to join it.
+        return self._policy.decide(now, queued_at, group.nbytes, group.entries, True)
+
+    async def _wait_due(self) -> None:
+        while not self._is_due():
+            if not self.open_group.is_kicked:
+                await self._park()
+            else:
+                with trio.move_on_at(self._due_at()):
+                    self._is_timing = True
+                    try:
+                        await self._park()
+                    finally:
+                        self._is_timing = False
+
+    async def _park(self) -> None:
+        assert self._parked is None, "the journal runs twice"
+        self._parked = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._parked = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def _write(self, group: CommitGroup) -> None:
+        flush, synced_sequence = self._flush, self._sequence
+        size = group_bytes(group.nbytes, is_late=flush is not None)
+        if flush is not None:
+            await flush.wait_room()
+        if self._file is None or self._offset + size > self._file.size:
+            await self._roll(size)
+        assert self._file is not None
+        if flush is not None:
+            synced_sequence = flush.synced_sequence
+            size = group_bytes(group.nbytes, is_late=synced_sequence != self._sequence)
+        views = group_views(
+            self._header, self._sequence + 1, group.entries, group.views, synced_sequence
+        )
+        assert sum(map(len, views)) == size, "nbytes of the group is not what its views hold"
+        end = Mark(self._header.file_id, self._offset + size)
+        write = self._file.write_at_synced if flush is None else self._file.write_at
+        started = trio.current_time()
+        await write(self._offset, views, then=self.end.telling(end))
+        ended = trio.current_time()
+        self._sequence += 1
+        self._offset += size
+        if self._offset * 2 > self._file.size:
+            self._files.ask_spare()
+        if flush is None:
+            self.mark = end
+            self._meters.synced(ended - started)
+        else:
+            flush.written(end, self._sequence, size)
+        waited_s = ended - (started if group.queued_at is None else group.queued_at)
+        self._meters.group_written(group.entries, size, waited_s, is_late=flush is not None)
+
+    def _wake_acknowledger(self) -> None:
+        task = self._acknowledger
+        if task is not None:
+            self._acknowledger = None
+            trio.lowlevel.reschedule(task)
+
+    async def _acknowledge(self) -> None:
+        """Runs callbacks while the journal task waits for the disk with the next group."""
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._acknowledger = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            self._run_callbacks()
+            self._acknowledger = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _run_callbacks(self) -> None:
+        # One deque for both callers: the order is the order of commits.
+        while self._accepted and self.failure is None:
+            group = self._accepted.popleft()
+            for on_accepted in group.on_accepted:
+                on_accepted()
+            if self._flush is not None:
+                self._flush.when_synced(group.on_durable)
+                continue
+            for on_durable in group.on_durable:
+                on_durable()
+
+    async def _roll(self, group_size: int) -> None:
+        started = trio.current_time()
+        if self._file is not None:
+            if self._flush is not None:
+                await self._flush.wait_synced()  # the next header says with which group it ends
+            elif self._drops_cache:
+                await self._file.sync(drops_cache=True)
+            self._file.close()
+            self._file = None
+            self._meters.rolls += 1
+        self._file, self._header = await self._files.begin_next(self._sequence + 1, group_size)
+        if self._flush is not None:
+            path = self._files.path(file_name(self._header.file_id))
+            await self._flush.begin_file(path, self._sequence)
+        self._meters.file_begun(trio.current_time() - started)
+        self._offset = FIRST_GROUP_OFFSET
+
+    async def release_before(self, mark: Mark) -> None:
+        """Lets go of files that end before `mark`. Call it when `mark` is durable elsewhere."""
+        await self._files.release_before(mark)
+
+    # --- replay
+
+    async def replay(
+        self, from_mark: Mark, nursery: trio.Nursery | None = None
+    ) -> AsyncGenerator[memoryview, None]:
+        """The payload of each group after `from_mark`, in order: frames one after the other.
+
+        Holds two reads of 4 MiB or a group; the second only with a `nursery` to read ahead in.
+        Changes no bytes, but removes leftovers. Then `mark` is the end of what was found, made
+        durable. Make a checkpoint of that before you acknowledge anything. Raises JournalCorrupt
+        or OSError: the bookie must not start.
+        """
+        assert not self._is_replayed, "the journal was replayed before"
+        last_sequence: int | None = 0 if from_mark == BEGINNING else None
+        self.mark, tail = from_mark, UnprovenTail(self._disk)
+        await self._files.find(from_mark)
+        for file_id in self._files.ids:
+            file = await self._disk.open(self._files.path(file_name(file_id)))
+            ahead = ReadAhead(file, nursery)
+            try:
+                start = from_mark.offset if file_id == from_mark.file_id else 0
+                scanner = FileScanner(
+                    self._files.path(file_name(file_id)),
+                    file_id,
+                    file.size,
+                    last_sequence=last_sequence,
+                    start=start,
+                    is_next=file_id != self._files.ids[0],
+                )
+                while (wanted := scanner.wanted) is not None:
+                    for group in scanner.feed(await ahead.read(*wanted)):
+                        tail.add(scanner.name, group)
+                        self.replayed = Mark(file_id, group.end)
+                        yield group.payload
+                if scanner.end > start:
+                    # It may have come from the cache of a process that was killed.
+                    await file.sync()
+                    self.mark = Mark(file_id, scanner.end)
+                last_sequence = scanner.last_sequence
+            finally:
+                ahead.close()
+                file.close()
+        await tail.write_again()
+        await self._files.free_leftovers()
+        await self.end.compare(self.mark)
+        # Unknown only if all before the mark is damaged: then go on with one never used.
+        self._sequence = last_sequence if last_sequence is not None else SEQUENCE_UNKNOWN
+        self._is_replayed = True

@@ -1,0 +1,170 @@
+"""Replay: the journals' frames after the marks, back into write caches and ledger states.
+
+Each directory takes what lies after its own mark and nothing else, as if the journal were its own:
+so a ledger that was deleted and forgotten does not come back with frames that are only kept for
+others. Frames may still be replayed twice, and of deleted ledgers; both must do no harm.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+
+from bookie.core.adds import Run, take_adds
+from bookie.core.caches import WriteCache
+from bookie.core.directories import DirectoryMap
+from bookie.core.journal import JournalCorrupt, Mark, file_name
+from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_frame, iterate_frames
+from bookie.core.ledger_state import LedgerState
+from bookie.storage.journal.journal import Journal
+from bookie.storage.journal.reader import reading_ahead
+from bookie.storage.ledger_states import LedgerStates
+from ledger.errors import BookieIoError
+
+_add_of = struct.Struct(">8x20sqqq").unpack_from
+_add_head_of = struct.Struct(">iI20xq").unpack_from
+_SEGMENT_BYTES = 4 << 20
+"""Of the cache, for what is replayed: large ones are used again."""
+
+
+class Taker:
+    """Where the frames of one ledger directory go."""
+
+    __slots__ = ("cache", "frames", "states")
+
+    def __init__(self, cache: WriteCache, states: LedgerStates) -> None:
+        self.cache = cache
+        self.states = states
+        self.frames = 0
+        """How many were replayed."""
+
+
+async def replay_journal(
+    journal: Journal,
+    number: int,
+    layout: DirectoryMap,
+    marks: Mapping[int, Mark],
+    takers: Sequence[Taker],
+    has_taken: Callable[[int], Awaitable[None] | None],
+) -> None:
+    """Replays journal `number` from the least of `marks`, which are those of the directories that
+    depend on it.
+
+    Args:
+        takers: of all directories.
+        has_taken: called with the directory after some of its frames, four mebibytes at most or
+            one frame; what it returns is awaited before the next.
+
+    Raises:
+        JournalCorrupt: a file after the least mark is missing or damaged, or the journal ends
+            before one of the marks.
+        BookieIoError: it is another journal's directory.
+        FrameCorrupt, OSError.
+    """
+    before = min(marks.values())
+    async with reading_ahead() as nursery, aclosing(journal.replay(before, nursery)) as payloads:
+        async for payload in payloads:
+            end = journal.replayed
+            skipped = {d for d, mark in marks.items() if mark >= end}
+            _check_between(marks, before, end)
+            before = end
+            if len(skipped) == len(marks):
+                continue
+            position = 0
+            while position < len(payload):
+                frame = next(iterate_frames(payload[position:]))
+                own = decode_frame(frame)
+                ledger_id: int = own.ledger_id if own is not None else _add_of(frame)[1]
+                if ledger_id % layout.journals != number:
+                    raise BookieIoError(
+                        f"journal {number} (from 0) of {layout.journals} has a frame of ledger "
+                        f"{ledger_id}, which belongs into journal {ledger_id % layout.journals}: "
+                        "disks are mounted in each other's place. Cure: mount each where it was"
+                    )
+                directory = ledger_id % layout.directories
+                if directory in skipped:
+                    position += len(frame)
+                    continue
+                taker = takers[directory]
+                stop = position
+                if own is None:
+                    stop = _take_stretch(payload, position, taker, layout.lanes)
+                if stop == position:
+                    _replay_frame(frame, own, ledger_id, taker)
+                    taker.frames += 1
+                    stop += len(frame)
+                position = stop
+                waiting = has_taken(directory)
+                if waiting is not None:
+                    await waiting
+    _check_between(marks, journal.mark, Mark(1 << 64, 0))
+
+
+def _check_between(marks: Mapping[int, Mark], before: Mark, end: Mark) -> None:
+    """After the group that ends at `before` the one that ends at `end` was found: no directory's
+    mark can lie between them."""
+    for directory, mark in marks.items():
+        if before < mark < end:
+            raise JournalCorrupt(
+                file_name(mark.file_id),
+                mark.offset,
+                0,
+                f"no group ends at this mark of ledger directory {directory}; the last one found "
+                f"before it ends at offset {before.offset} of {file_name(before.file_id)}",
+            )
+
+
+def _take_stretch(payload: memoryview, start: int, taker: Taker, lanes: int) -> int:
+    """Takes ordinary adds of one lane from `start` on, as the add path does; where it stopped."""
+    length, header, ledger_id = _add_head_of(payload, start)
+    cache = taker.cache
+    segment_no, offset, room = cache.own_room(4 + length, _SEGMENT_BYTES)
+    runs: list[Run] = []
+    stop = take_adds(
+        payload,
+        start,
+        min(start + room, len(payload)),
+        segment_no,
+        header,
+        len(payload),
+        cache.active,
+        taker.states.held,
+        runs,
+        lanes,
+        ledger_id % lanes,
+        offset - start,
+    )
+    if stop > start:
+        cache.put_own(payload[start:stop])
+        taker.frames += sum(last - first + 1 for _, first, last in runs)
+    return stop
+
+
+def _replay_frame(
+    frame: memoryview, own: FenceFrame | ExplicitLacFrame | None, ledger_id: int, taker: Taker
+) -> None:
+    states = taker.states
+    if own is not None:
+        state = states.get(ledger_id) or states.create(ledger_id, own.master_key)
+        if not state.is_deleted:
+            _replay_own(own, state)
+            states.changed(state)
+        return
+    master_key, _, _, lac = _add_of(frame)
+    state = states.get(ledger_id) or states.create(ledger_id, master_key)
+    if not state.master_key:  # the index was made again from entry logs, which have no keys
+        state.master_key = master_key
+        states.changed(state)
+    if not state.is_deleted:
+        taker.cache.put_frame(frame)
+        state.advance_lac(lac)
+
+
+def _replay_own(own: FenceFrame | ExplicitLacFrame, state: LedgerState) -> None:
+    match own:
+        case FenceFrame():
+            state.fence()
+            state.is_fence_durable = True
+        case ExplicitLacFrame():
+            state.set_explicit_lac(own.lac, own.packet)

@@ -1,0 +1,49 @@
+"""Lets go of journal files that no ledger directory needs any more; twin of `core/directories.py`.
+
+Every directory reports here the marks that it has durably stored. A journal's files go only before
+the least mark of all directories that depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bookie.core.directories import DirectoryMap, MarkTable
+from bookie.core.journal import Mark
+from bookie.storage.journal.journal import Journal
+
+
+class JournalRelease:
+    """One for all journals and directories of a bookie."""
+
+    def __init__(self, layout: DirectoryMap, journals: Sequence[Journal]) -> None:
+        assert len(journals) == layout.journals, f"{len(journals)} journals for {layout}"
+        self.layout = layout
+        self.journals = journals
+        self._marks = MarkTable(layout)
+        self._ask_checkpoint: dict[int, Callable[[], None]] = {}
+
+    def marks_of(self, journal: int) -> Mapping[int, Mark]:
+        """By directory that depends on `journal`: where its replay begins."""
+        return self._marks.of(journal)
+
+    def join(self, directory: int, ask_checkpoint: Callable[[], None]) -> None:
+        """`ask_checkpoint` is called when the directory holds back a whole file of a journal."""
+        self._ask_checkpoint[directory] = ask_checkpoint
+
+    def loaded(self, directory: int, marks: Mapping[int, Mark]) -> None:
+        """Marks that `directory` had when the process began. Nothing is let go."""
+        self._marks.store(directory, marks)
+
+    async def stored(self, directory: int, marks: Mapping[int, Mark]) -> None:
+        """`marks` are durable in `directory`: what nobody needs any more goes. Raises OSError."""
+        self._marks.store(directory, marks)
+        for journal in marks:
+            # A directory with few entries or none would pin the journal until its interval is
+            # over. This asks at most once for each file that another one has done with.
+            for other in self._marks.holding_back(journal):
+                self._ask_checkpoint[other]()
+        for journal in marks:
+            # Several directories may come here at once. Each least mark was true when it was
+            # taken, and marks only grow.
+            await self.journals[journal].release_before(self._marks.needed_from(journal))
