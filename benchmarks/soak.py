@@ -38,7 +38,7 @@ from benchmarks.soak_verdict import SPACE_MAX, Sample, judge
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchLedger
 from stream import EARLIEST, LATEST, Namespace, StreamWriter
-from stream.janitor import Janitor
+from stream.retention.janitor import Janitor
 
 MIB = 1 << 20
 _BOOKIES = 3

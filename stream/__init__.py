@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     from trio import WouldBlock
 
     from ledger.core.copies import CopyFault, CopyState, CopyVerdict, LedgerReport
-    from stream.backward import BackwardBatches
-    from stream.batch import Ticket
     from stream.canary import Canary, CanaryOptions, CanaryRound
-    from stream.consumer import Consumer
-    from stream.core.compression import Compression
-    from stream.core.cursor_metadata import CursorMetadata
-    from stream.core.entry_encoder import encode
-    from stream.core.metadata import ProducerState, Segment, SegmentState, StreamMetadata
-    from stream.core.partitioned import PartitionedStream
-    from stream.core.policy import NamespaceMetadata
+    from stream.consuming.consumer import Consumer
+    from stream.consuming.cursor import Cursor
+    from stream.consuming.delivery import Delivery, RecordDelivery
+    from stream.consuming.groups import GroupInfo, GroupPartition
+    from stream.core.entry.compression import Compression
+    from stream.core.entry.encoder import encode
+    from stream.core.entry.records import Record, RecordBatch, decode
+    from stream.core.metadata.cursors import CursorMetadata
+    from stream.core.metadata.namespaces import NamespaceMetadata
+    from stream.core.metadata.partitioned import PartitionedStream
+    from stream.core.metadata.streams import ProducerState, Segment, SegmentState, StreamMetadata
     from stream.core.position import (
         EARLIEST,
         LATEST,
@@ -33,11 +35,8 @@ if TYPE_CHECKING:
         parse_start,
     )
     from stream.core.receipt import Receipt, ReceiptAck
-    from stream.core.records import Record, RecordBatch, decode
     from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
     from stream.core.routing import partition_of
-    from stream.cursor import Cursor
-    from stream.delivery import Delivery, RecordDelivery
     from stream.errors import (
         CommitOutOfOrder,
         CompressionUnavailable,
@@ -68,11 +67,6 @@ if TYPE_CHECKING:
         TooManyStreams,
         Truncated,
     )
-    from stream.groups import GroupInfo, GroupPartition
-    from stream.janitor import Janitor, SweepReport
-    from stream.lag import CursorLag
-    from stream.merged_feeds import OrderBy
-    from stream.merged_reader import MergedBatch, MergedReader, MergedRecord
     from stream.namespace import (
         Namespace,
         StreamInfo,
@@ -80,21 +74,27 @@ if TYPE_CHECKING:
         delete_namespace,
         list_namespaces,
     )
-    from stream.open_segment import StreamWriterStatistics, WriterOptions
-    from stream.partitioned_writer import (
+    from stream.partitions.partitions import PartitionedInfo
+    from stream.partitions.writer import (
         PartitionedWriter,
         PartitionedWriterStatistics,
         PartitionPosition,
         PartitionTicket,
     )
-    from stream.partitions import PartitionedInfo
-    from stream.policies import NamespaceSettings
-    from stream.producer import Producer
-    from stream.reader import OnTruncated, StreamReader
-    from stream.receipt import ReceiptTicket
-    from stream.trash import TrashEntry
+    from stream.reading.backward import BackwardBatches
+    from stream.reading.lag import CursorLag
+    from stream.reading.merged_feeds import OrderBy
+    from stream.reading.merged_reader import MergedBatch, MergedReader, MergedRecord
+    from stream.reading.reader import OnTruncated, StreamReader
+    from stream.retention.janitor import Janitor, SweepReport
+    from stream.retention.policies import NamespaceSettings
+    from stream.retention.trash import TrashEntry
     from stream.verify import SegmentReport, StreamReport, VerifyProgress
-    from stream.writer import StreamWriter
+    from stream.writing.batch import Ticket
+    from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
+    from stream.writing.producer import Producer
+    from stream.writing.receipt import ReceiptTicket
+    from stream.writing.writer import StreamWriter
 
 __all__ = [
     "EARLIEST",
@@ -202,24 +202,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "stream.backward": "BackwardBatches",
-    "stream.batch": "Ticket",
-    "stream.consumer": "Consumer",
-    "stream.delivery": "Delivery RecordDelivery",
-    "stream.core.compression": "Compression",
-    "stream.core.cursor_metadata": "CursorMetadata",
-    "stream.core.entry_encoder": "encode",
-    "stream.core.metadata": "ProducerState Segment SegmentState StreamMetadata",
-    "stream.core.partitioned": "PartitionedStream",
-    "stream.core.policy": "NamespaceMetadata",
+    "stream.reading.backward": "BackwardBatches",
+    "stream.writing.batch": "Ticket",
+    "stream.consuming.consumer": "Consumer",
+    "stream.consuming.delivery": "Delivery RecordDelivery",
+    "stream.core.entry.compression": "Compression",
+    "stream.core.metadata.cursors": "CursorMetadata",
+    "stream.core.entry.encoder": "encode",
+    "stream.core.metadata.streams": "ProducerState Segment SegmentState StreamMetadata",
+    "stream.core.metadata.partitioned": "PartitionedStream",
+    "stream.core.metadata.namespaces": "NamespaceMetadata",
     "stream.core.position": (
         "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST "
         "Position Start parse_start"
     ),
-    "stream.core.records": "Record RecordBatch decode",
+    "stream.core.entry.records": "Record RecordBatch decode",
     "stream.core.retention": "RetentionPlan SegmentPlan Verdict",
     "stream.core.routing": "partition_of",
-    "stream.cursor": "Cursor",
+    "stream.consuming.cursor": "Cursor",
     "stream.errors": (
         "CommitOutOfOrder CompressionUnavailable CursorMoved DataWouldBeDropped "
         "EpochMismatch GroupBusy HandedOver IsPartitioned MemberExists NamespaceExists "
@@ -228,27 +228,27 @@ _HOMES = {
         "RecordFormatError SequenceMismatch StreamBusy StreamExists TakenOver "
         "TooManyProducers TooManyStreams Truncated"
     ),
-    "stream.groups": "GroupInfo GroupPartition",
-    "stream.janitor": "Janitor SweepReport",
-    "stream.lag": "CursorLag",
-    "stream.merged_feeds": "OrderBy",
-    "stream.merged_reader": "MergedBatch MergedReader MergedRecord",
+    "stream.consuming.groups": "GroupInfo GroupPartition",
+    "stream.retention.janitor": "Janitor SweepReport",
+    "stream.reading.lag": "CursorLag",
+    "stream.reading.merged_feeds": "OrderBy",
+    "stream.reading.merged_reader": "MergedBatch MergedReader MergedRecord",
     "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
-    "stream.open_segment": "StreamWriterStatistics WriterOptions",
-    "stream.partitioned_writer": (
+    "stream.writing.open_segment": "StreamWriterStatistics WriterOptions",
+    "stream.partitions.writer": (
         "PartitionPosition PartitionTicket PartitionedWriter PartitionedWriterStatistics"
     ),
-    "stream.partitions": "PartitionedInfo",
-    "stream.policies": "NamespaceSettings",
-    "stream.producer": "Producer",
-    "stream.reader": "OnTruncated StreamReader",
-    "stream.trash": "TrashEntry",
-    "stream.writer": "StreamWriter",
+    "stream.partitions.partitions": "PartitionedInfo",
+    "stream.retention.policies": "NamespaceSettings",
+    "stream.writing.producer": "Producer",
+    "stream.reading.reader": "OnTruncated StreamReader",
+    "stream.retention.trash": "TrashEntry",
+    "stream.writing.writer": "StreamWriter",
     "trio": "WouldBlock",
     "ledger.core.copies": "CopyFault CopyState CopyVerdict LedgerReport",
     "stream.canary": "Canary CanaryOptions CanaryRound",
     "stream.core.receipt": "Receipt ReceiptAck",
-    "stream.receipt": "ReceiptTicket",
+    "stream.writing.receipt": "ReceiptTicket",
     "stream.verify": "SegmentReport StreamReport VerifyProgress",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -17,14 +17,14 @@ import trio
 from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument, LedgerError
 from ledger.runtime.background import open_background
+from stream.core.entry.records import Record
 from stream.core.position import LATEST, Position
 from stream.core.receipt import Receipt
-from stream.core.records import Record
 from stream.errors import NotInTrash, TakenOver
 from stream.namespace import Namespace
-from stream.reader import StreamReader
+from stream.reading.reader import StreamReader
 from stream.verify import StreamReport
-from stream.writer import StreamWriter
+from stream.writing.writer import StreamWriter
 
 MARK = b"ledgerstream-canary "
 _TRIM_EVERY = 50

@@ -6,7 +6,7 @@ in the stream, they are refused, and nothing else is.
 
 from __future__ import annotations
 
-from stream.outbox import Outbox
+from stream.writing.accumulator import Outbox
 
 
 async def expect(outbox: Outbox, sequence: int) -> None:

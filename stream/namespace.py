@@ -12,30 +12,30 @@ from typing import Unpack, overload
 
 from ledger.client import LedgerClient
 from ledger.options import ClientOptions
-from stream import partitions as partitioning
-from stream import reclaim
-from stream.core.metadata import StreamMetadata
+from stream.core.metadata.partitioned import PartitionedStream
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name, check_new_name
-from stream.core.ownership import Succession
-from stream.core.partitioned import PartitionedStream
 from stream.core.position import Position
 from stream.core.sinks import SinkLedger
+from stream.core.takeover import Succession
 from stream.errors import NamespaceExists, StreamExists
 from stream.namespace_consuming import NamespaceConsuming
 from stream.namespace_keeping import NamespaceKeeping
 from stream.namespace_partitions import NamespacePartitions
-from stream.open_segment import WriterOptions
-from stream.policies import NamespaceSettings as NamespaceSettings
-from stream.policies import create_namespace as create_namespace
-from stream.policies import delete_namespace as delete_namespace
-from stream.policies import list_namespaces as list_namespaces
-from stream.policy_watch import PolicyWatch
-from stream.seek import measure, sequence_at
-from stream.shared_tail import SharedTails
-from stream.sinks import commit_batch, is_committed
-from stream.store import StreamStore
-from stream.succession import StreamLedgers
-from stream.writer import StreamWriter, open_writer
+from stream.partitions import partitions as partitioning
+from stream.reading.seek import measure, sequence_at
+from stream.reading.shared_tail import SharedTails
+from stream.retention import reclaim
+from stream.retention.policies import NamespaceSettings as NamespaceSettings
+from stream.retention.policies import create_namespace as create_namespace
+from stream.retention.policies import delete_namespace as delete_namespace
+from stream.retention.policies import list_namespaces as list_namespaces
+from stream.sinks.sinks import commit_batch, is_committed
+from stream.store.streams import StreamStore
+from stream.takeover import StreamLedgers
+from stream.writing.open_segment import WriterOptions
+from stream.writing.policy_watch import PolicyWatch
+from stream.writing.writer import StreamWriter, open_writer
 
 
 @dataclass(frozen=True, slots=True)

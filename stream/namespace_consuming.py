@@ -8,18 +8,18 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 
 from ledger.client import LedgerClient
-from stream import groups
-from stream.consumer import Consumer
-from stream.core.cursor_metadata import CursorMetadata
+from stream.consuming import groups
+from stream.consuming.consumer import Consumer
+from stream.consuming.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
+from stream.consuming.groups import HAND_OVER_S, GroupInfo
+from stream.core.metadata.cursors import CursorMetadata
 from stream.core.position import EARLIEST, Position, Start
-from stream.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
-from stream.cursor_store import CursorStore
-from stream.groups import HAND_OVER_S, GroupInfo
-from stream.lag import CursorLag
 from stream.namespace_reading import NamespaceReading
-from stream.reader import OnTruncated, StreamReader
-from stream.seek import find
-from stream.store import StreamStore
+from stream.reading.lag import CursorLag
+from stream.reading.reader import OnTruncated, StreamReader
+from stream.reading.seek import find
+from stream.store.cursors import CursorStore
+from stream.store.streams import StreamStore
 
 _TOMBSTONE_MS = 3_600_000
 """After so long no commit that was on its way when its cursor was deleted can still arrive."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
-from stream import policies
-from stream.core.metadata import StreamMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name, check_new_name, parse_partition
-from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 from stream.core.receipt import Receipt
 from stream.core.retention import RetentionPlan
-from stream.partition_trash import undelete_partitioned
-from stream.policies import NamespaceSettings
-from stream.reclaim import plan_retention, truncate_stream
-from stream.store import StreamStore
-from stream.trash import Trash, TrashEntry
-from stream.trash_listing import list_trash
+from stream.retention import policies
+from stream.retention.partitioned_trash import undelete_partitioned
+from stream.retention.policies import NamespaceSettings
+from stream.retention.reclaim import plan_retention, truncate_stream
+from stream.retention.trash import Trash, TrashEntry
+from stream.retention.trash_listing import list_trash
+from stream.store.streams import StreamStore
 from stream.verify import OnProgress, StreamReport, verify_stream
 
 if TYPE_CHECKING:

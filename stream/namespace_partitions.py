@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
-from stream import partitions as partitioning
-from stream.core.partitioned import PartitionedStream
+from stream.core.metadata.partitioned import PartitionedStream
 from stream.core.position import FromTime, Position
-from stream.open_segment import WriterOptions
-from stream.partitioned_writer import PartitionedWriter, open_partitioned_writer
-from stream.partitions import PartitionedInfo
+from stream.partitions import partitions as partitioning
+from stream.partitions.partitions import PartitionedInfo
+from stream.partitions.writer import PartitionedWriter, open_partitioned_writer
+from stream.writing.open_segment import WriterOptions
 
 if TYPE_CHECKING:
     from stream.namespace import Namespace

@@ -10,15 +10,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, cast
 
 from ledger.client import LedgerClient
-from stream.backward import BackwardBatches, read_last
+from stream.core.entry.records import Record
 from stream.core.names import check_name
 from stream.core.position import EARLIEST, Position, Start
-from stream.core.records import Record
-from stream.merge_options import MergeOptions, OrderBy
-from stream.merged_reader import MergedReader, open_merged_reader
-from stream.reader import OnTruncated, StreamReader
-from stream.shared_tail import SharedTails
-from stream.store import StreamStore
+from stream.reading.backward import BackwardBatches, read_last
+from stream.reading.merge_options import MergeOptions, OrderBy
+from stream.reading.merged_reader import MergedReader, open_merged_reader
+from stream.reading.reader import OnTruncated, StreamReader
+from stream.reading.shared_tail import SharedTails
+from stream.store.streams import StreamStore
 
 if TYPE_CHECKING:
     from stream.namespace import Namespace

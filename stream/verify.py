@@ -17,7 +17,7 @@ from ledger.copy_reader import SilentBookies
 from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
-from stream.core.metadata import Segment, StreamMetadata
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.receipt import Receipt
 from stream.errors import Truncated
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stream.core.records import RecordBatch
+from stream.core.entry.records import RecordBatch
 
 ALONE_BYTES = 256 << 10
 """An entry of so many bytes is not put together with others: copying it would cost more than one

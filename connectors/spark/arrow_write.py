@@ -1,6 +1,6 @@
 """Arrow rows in, the payload of one stream entry out; columns are copied as buffers.
 
-Answers for the same bytes that `stream.core.entry_encoder` makes of the same records, and for how
+Answers for the same bytes that `stream.core.entry.encoder` makes of the same records, and for how
 rows are cut into entries. Must never run Python per row. Rows come from arrow_input.py; the
 reading half is arrow_read.py.
 """
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from connectors.spark.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
 from ledger.errors import InvalidArgument
 from ledger.payload import FRAME_ROOM_BYTES
-from stream.core.compression import Compression
-from stream.core.entry_encoder import with_header
-from stream.core.entry_format import (
+from stream.core.entry.compression import Compression
+from stream.core.entry.encoder import with_header
+from stream.core.entry.format import (
     FLAG_EVENT_TIME_VALIDITY,
     FLAG_EVENT_TIMES,
     FLAG_HEADERS,
@@ -28,7 +28,7 @@ from stream.core.entry_format import (
     FLAG_SEQUENCE_IN_SEGMENT,
     RECORDS_PER_ENTRY_MAX,
 )
-from stream.core.record_sizes import RECORD_OVERHEAD_BYTES
+from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES
 
 # ---- sizes
 
@@ -65,7 +65,7 @@ class RowSizes:
         return self.records_between(first, stop) + self._row_bytes * (stop - first)
 
     def records_between(self, first: int, stop: int) -> int:
-        """Bytes of the records alone, counted as `stream.core.record_sizes` does."""
+        """Bytes of the records alone, counted as `stream.core.entry.sizes` does."""
         size = 0
         for offsets in self._binaries:
             size += offsets[stop] - offsets[first]

@@ -16,14 +16,14 @@ from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from ledger.runtime.concurrency import for_each
-from stream.core.metadata import StreamMetadata
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchStream, Truncated
-from stream.merged_feeds import find_streams
 from stream.namespace import Namespace
-from stream.seek import find
-from stream.store import StreamStore
+from stream.reading.merged_feeds import find_streams
+from stream.reading.seek import find
+from stream.store.streams import StreamStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the driver does with the ledgers of a batch's tasks: commits them, or gives them up.
 
 Answers for the order of ledgers in each stream, and for streams that are made on the way. That a
-batch is committed once is decided in stream/sinks.py.
+batch is committed once is decided in stream/sinks/sinks.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connectors.spark.write_routes import look_up, parse_target
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream.namespace import Namespace
-from stream.sinks import BatchCommit, commit_batch, discard_ledgers, is_committed
+from stream.sinks.sinks import BatchCommit, commit_batch, discard_ledgers, is_committed
 
 if TYPE_CHECKING:
     from connectors.spark.kept_client import KeptCluster
@@ -53,7 +53,7 @@ async def commit_task_ledgers(
     """Makes the ledgers segments of their streams, once for this sink and batch.
 
     A batch without ledgers is committed too: an older one is refused from then on. Raises as
-    `stream.sinks.commit_batch`.
+    `stream.sinks.sinks.commit_batch`.
     """
     chosen = [each.ledger for each in ledgers]
     if options.sort_within_batch and not await _is_there(client, sink_id, batch_id):

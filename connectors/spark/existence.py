@@ -21,7 +21,7 @@ from ledger.metastore import sqlite_path
 from stream.core.names import parse_partition
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchNamespace, NoSuchStream
-from stream.store import StreamStore
+from stream.store.streams import StreamStore
 
 ANSWER_TIMEOUT_S = 20.0
 _SHOWN_MAX = 5

@@ -22,10 +22,10 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node
 from ledger.runtime.concurrency import for_each
-from stream.core.metadata import Segment, StreamMetadata
-from stream.core.metadata_format import decode_stream
+from stream.core.metadata.format import decode_stream
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.errors import IsPartitioned
-from stream.store import folder_path, stream_path
+from stream.store.streams import folder_path, stream_path
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from ledger.runtime.bridge import BackgroundLoop, Call, Held
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.crossing import Crossing, Holding
-from stream.bridged.prefetch import Prefetch
+from stream.bridge.prefetch import Prefetch
 from stream.namespace import Namespace
 
 T = TypeVar("T")

@@ -13,14 +13,14 @@ from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.stream_places import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import FinalError, LedgerError
-from stream.core.amounts import duration_text, size_text
-from stream.core.metadata import StreamMetadata
-from stream.core.policy import NamespaceMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.retention import newest_ms
+from stream.core.units import duration_text, size_text
 from stream.errors import NoSuchNamespace, NotInTrash
-from stream.seek import measure
-from stream.store import StreamStore
-from stream.trash import Trash
+from stream.reading.seek import measure
+from stream.retention.trash import Trash
+from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 

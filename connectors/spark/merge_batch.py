@@ -22,12 +22,12 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader
 from ledger.writing.writer import LedgerWriter
-from stream.core.compression import Compression
-from stream.core.entry_format import BODY_BYTES_MAX
-from stream.core.policy import NamespaceMetadata
-from stream.core.records import decode
+from stream.core.entry.compression import Compression
+from stream.core.entry.format import BODY_BYTES_MAX
+from stream.core.entry.records import decode
+from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.sinks import SinkLedger
-from stream.store import StreamStore
+from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import re
 from datetime import UTC, datetime
 
 from ledger.errors import InvalidArgument
-from stream.core.amounts import parse_duration_ms, parse_size_bytes
 from stream.core.names import check_name
 from stream.core.position import FromEnd, FromSequence, FromTime, Position, Start, parse_start
+from stream.core.units import parse_duration_ms, parse_size_bytes
 
 STREAM_FORM = "NAMESPACE/STREAM, like demo/clicks, or one partition of it, demo/clicks#2"
 START_FORMS = (

@@ -22,7 +22,7 @@ from connectors.spark.option_table import (
 )
 from connectors.spark.schema import COLUMNS, SORT_COLUMNS
 from ledger.errors import InvalidArgument
-from stream.core.entry_format import BODY_BYTES_MAX
+from stream.core.entry.format import BODY_BYTES_MAX
 from stream.core.names import check_name
 from stream.core.position import EARLIEST, LATEST, Start
 from stream.core.stream_patterns import StreamPatterns, is_pattern

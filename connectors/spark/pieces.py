@@ -28,10 +28,10 @@ from ledger.core import metadata_format
 from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from stream.core.entry.records import RecordBatch, decode
 from stream.core.position import Position
-from stream.core.records import RecordBatch, decode
 from stream.errors import NoSuchStream, RecordFormatError, Truncated
-from stream.store import StreamStore
+from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from connectors.spark.core.planner import Task
 from connectors.spark.options import TERMINAL_VARIABLE, ReadOptions
-from stream.core.amounts import size_text
+from stream.core.units import size_text
 
 
 def tell_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:

@@ -15,8 +15,8 @@ from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader
-from stream.core.entry_format import read_header
-from stream.core.metadata import Segment, StreamMetadata
+from stream.core.entry.format import read_header
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
 
 _READERS_MAX = 2

@@ -24,12 +24,12 @@ from ledger.errors import LedgerError
 from ledger.payload import FRAME_ROOM_BYTES
 from ledger.wire.messages import Buffer
 from ledger.writing.writer import LedgerWriter
-from stream.core.entry_format import read_header
-from stream.core.metadata import SegmentEnd
-from stream.core.policy import NamespaceMetadata
+from stream.core.entry.format import read_header
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import SegmentEnd
 from stream.core.producers import SegmentTally
 from stream.core.sinks import SinkLedger
-from stream.sinks import ledger_tags
+from stream.sinks.sinks import ledger_tags
 
 if TYPE_CHECKING:
     from connectors.spark.kept_client import KeptCluster, Running

@@ -20,8 +20,8 @@ from connectors.spark.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
 from connectors.spark.write_routes import Router, Target, TargetStream, look_up, parse_target
 from ledger.client import wall_ms
 from ledger.errors import InvalidArgument
-from stream.core.compression import Compression, require
-from stream.core.entry_format import BODY_BYTES_MAX
+from stream.core.entry.compression import Compression, require
+from stream.core.entry.format import BODY_BYTES_MAX
 from stream.core.sinks import SinkLedger
 from stream.core.token_bucket import TokenBucket
 

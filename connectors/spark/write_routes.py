@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from connectors.spark.arrow_input import KEY, PARTITION, RECORD_COLUMNS, STREAM
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, NoSuchNode
-from stream.core.metadata_format import decode_stream
+from stream.core.metadata.format import decode_stream
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.partitioned import decode_partitioned
 from stream.core.names import check_name, parse_partition, partition_name
-from stream.core.partitioned import decode_partitioned
-from stream.core.policy import NamespaceMetadata
 from stream.core.routing import Routes
 from stream.errors import NoSuchStream
-from stream.store import StreamStore, stream_path
+from stream.store.streams import StreamStore, stream_path
 
 
 class Target(NamedTuple):

@@ -6,9 +6,9 @@ import copy
 
 from ledger.errors import InvalidArgument
 from stream.aio.crossing import Crossing
+from stream.consuming.cursor import Cursor as TrioCursor
+from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
-from stream.core.records import Record, RecordBatch
-from stream.cursor import Cursor as TrioCursor
 
 
 class Advancing:

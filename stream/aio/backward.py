@@ -1,6 +1,6 @@
-"""stream.backward for asyncio.
+"""stream.reading.backward for asyncio.
 
-Generated from stream/backward.py by `make faces`. Not to be edited.
+Generated from stream/reading/backward.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from types import TracebackType
 
 from stream.aio.crossing import Crossing
-from stream.backward import BackwardBatches as TrioBackwardBatches
+from stream.core.entry.records import RecordBatch
 from stream.core.position import Position
-from stream.core.records import RecordBatch
+from stream.reading.backward import BackwardBatches as TrioBackwardBatches
 
 
 class BackwardBatches:

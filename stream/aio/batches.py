@@ -1,6 +1,6 @@
 """Batches taken from the buffer of a reader: the consumer's half of what reads ahead.
 
-The public class is reader.py; the trio half stream/bridged/reading.py. Must hand out each record
+The public class is reader.py; the trio half stream/bridge/reading.py. Must hand out each record
 once and know where to resume, whatever was cancelled.
 """
 
@@ -11,9 +11,9 @@ from typing import Self
 
 from ledger.errors import LedgerClosed
 from stream.aio.crossing import Crossing
-from stream.bridged.reading import BridgedReader
+from stream.bridge.reading import BridgedReader
+from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
-from stream.core.records import Record, RecordBatch
 
 
 class Reading:

@@ -1,16 +1,16 @@
-"""stream.consumer for asyncio.
+"""stream.consuming.consumer for asyncio.
 
-Generated from stream/consumer.py by `make faces`. Not to be edited.
+Generated from stream/consuming/consumer.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
 
 from stream.aio.crossing import Crossing
-from stream.consumer import Consumer as TrioConsumer
-from stream.consumer import RecordIterator as TrioRecordIterator
+from stream.consuming.consumer import Consumer as TrioConsumer
+from stream.consuming.consumer import RecordIterator as TrioRecordIterator
+from stream.consuming.delivery import Delivery, RecordDelivery
 from stream.core.position import Position
-from stream.delivery import Delivery, RecordDelivery
-from stream.lag import CursorLag
+from stream.reading.lag import CursorLag
 
 
 class Consumer:

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from ledger.errors import LedgerClosed
 from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.bridged.appends import Appends
+from stream.bridge.appends import Appends
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
-"""stream.cursor for asyncio.
+"""stream.consuming.cursor for asyncio.
 
-Generated from stream/cursor.py by `make faces`. Not to be edited.
+Generated from stream/consuming/cursor.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from ledger.errors import LedgerError
 from stream.aio.advancing import Advancing
 from stream.aio.crossing import Crossing
+from stream.consuming.cursor import Cursor as TrioCursor
+from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
-from stream.core.records import Record, RecordBatch
-from stream.cursor import Cursor as TrioCursor
-from stream.lag import CursorLag
+from stream.reading.lag import CursorLag
 
 
 class Cursor(Advancing):

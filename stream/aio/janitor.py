@@ -1,14 +1,14 @@
-"""stream.janitor for asyncio.
+"""stream.retention.janitor for asyncio.
 
-Generated from stream/janitor.py by `make faces`. Not to be edited.
+Generated from stream/retention/janitor.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
 
 from stream.aio.client import LedgerClient
 from stream.aio.crossing import Crossing
-from stream.janitor import ORPHAN_AGE_MS, SINK_ORPHAN_AGE_MS, SweepReport
-from stream.janitor import Janitor as TrioJanitor
+from stream.retention.janitor import ORPHAN_AGE_MS, SINK_ORPHAN_AGE_MS, SweepReport
+from stream.retention.janitor import Janitor as TrioJanitor
 
 
 class Janitor:

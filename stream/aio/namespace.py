@@ -19,28 +19,28 @@ from stream.aio.merged_reader import MergedReader
 from stream.aio.partitioned_writer import PartitionedWriter
 from stream.aio.reader import StreamReader
 from stream.aio.writer import StreamWriter
-from stream.bridged.reading import bridged_merge, bridged_reader
-from stream.bridged.writing import bridged_partitioned_writer, bridged_writer
-from stream.core.cursor_metadata import CursorMetadata
-from stream.core.metadata import StreamMetadata
-from stream.core.partitioned import PartitionedStream
-from stream.core.policy import NamespaceMetadata
+from stream.bridge.reading import bridged_merge, bridged_reader
+from stream.bridge.writing import bridged_partitioned_writer, bridged_writer
+from stream.consuming.cursor import COMMIT_INTERVAL_MS
+from stream.consuming.groups import HAND_OVER_S, GroupInfo
+from stream.core.entry.records import Record
+from stream.core.metadata.cursors import CursorMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.partitioned import PartitionedStream
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, FromTime, Position, Start
 from stream.core.receipt import Receipt
-from stream.core.records import Record
 from stream.core.retention import RetentionPlan
-from stream.cursor import COMMIT_INTERVAL_MS
-from stream.groups import HAND_OVER_S, GroupInfo
-from stream.lag import CursorLag
-from stream.merge_options import OrderBy
 from stream.namespace import Namespace as TrioNamespace
 from stream.namespace import StreamInfo
-from stream.open_segment import WriterOptions
-from stream.partitions import PartitionedInfo
-from stream.policies import NamespaceSettings
-from stream.reader import OnTruncated
-from stream.trash import TrashEntry
+from stream.partitions.partitions import PartitionedInfo
+from stream.reading.lag import CursorLag
+from stream.reading.merge_options import OrderBy
+from stream.reading.reader import OnTruncated
+from stream.retention.policies import NamespaceSettings
+from stream.retention.trash import TrashEntry
 from stream.verify import OnProgress, StreamReport
+from stream.writing.open_segment import WriterOptions
 
 
 class Namespace:

@@ -1,6 +1,6 @@
-"""stream.policies for asyncio.
+"""stream.retention.policies for asyncio.
 
-Generated from stream/policies.py by `make faces`. Not to be edited.
+Generated from stream/retention/policies.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Unpack
 
 from stream.aio.client import LedgerClient
-from stream.core.policy import NamespaceMetadata
-from stream.policies import NamespaceSettings
-from stream.policies import create_namespace as trio_create_namespace
-from stream.policies import delete_namespace as trio_delete_namespace
-from stream.policies import list_namespaces as trio_list_namespaces
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.retention.policies import NamespaceSettings
+from stream.retention.policies import create_namespace as trio_create_namespace
+from stream.retention.policies import delete_namespace as trio_delete_namespace
+from stream.retention.policies import list_namespaces as trio_list_namespaces
 
 
 async def create_namespace(

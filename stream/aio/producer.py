@@ -1,6 +1,6 @@
-"""stream.producer for asyncio.
+"""stream.writing.producer for asyncio.
 
-Generated from stream/producer.py by `make faces`. Not to be edited.
+Generated from stream/writing/producer.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from stream.aio.crossing import Crossing
 from stream.aio.tickets import Producing
-from stream.bridged.writing import StreamAppends
-from stream.core.entry_encoder import Headers
+from stream.bridge.writing import StreamAppends
+from stream.core.entry.encoder import Headers
 from stream.core.position import Position
-from stream.producer import Producer as TrioProducer
+from stream.writing.producer import Producer as TrioProducer
 
 
 class Producer(Producing):

@@ -1,16 +1,16 @@
-"""stream.reader for asyncio.
+"""stream.reading.reader for asyncio.
 
-Generated from stream/reader.py by `make faces`. Not to be edited.
+Generated from stream/reading/reader.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
 
 from stream.aio.batches import BatchIterator, Reading
 from stream.aio.crossing import Crossing
-from stream.bridged.reading import BridgedReader
+from stream.bridge.reading import BridgedReader
+from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
-from stream.core.records import Record, RecordBatch
-from stream.reader import StreamReader as TrioStreamReader
+from stream.reading.reader import StreamReader as TrioStreamReader
 
 
 class StreamReader(Reading):

@@ -1,16 +1,16 @@
-"""stream.backward for threads.
+"""stream.reading.backward for threads.
 
-Generated from stream/backward.py by `make faces`. Not to be edited.
+Generated from stream/reading/backward.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
 
 from types import TracebackType
 
-from stream.backward import BackwardBatches as TrioBackwardBatches
 from stream.blocking.crossing import Crossing
+from stream.core.entry.records import RecordBatch
 from stream.core.position import Position
-from stream.core.records import RecordBatch
+from stream.reading.backward import BackwardBatches as TrioBackwardBatches
 
 
 class BackwardBatches:

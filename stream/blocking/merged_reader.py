@@ -1,16 +1,16 @@
-"""stream.merged_reader for threads.
+"""stream.reading.merged_reader for threads.
 
-Generated from stream/merged_reader.py by `make faces`. Not to be edited.
+Generated from stream/reading/merged_reader.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
 
 from stream.blocking.crossing import Crossing
 from stream.blocking.merging import MergedBatches, Merging
-from stream.bridged.reading import BridgedMerge
+from stream.bridge.reading import BridgedMerge
 from stream.core.position import Position
-from stream.merged_reader import MergedBatch, MergedRecord
-from stream.merged_reader import MergedReader as TrioMergedReader
+from stream.reading.merged_reader import MergedBatch, MergedRecord
+from stream.reading.merged_reader import MergedReader as TrioMergedReader
 
 
 class MergedReader(Merging):

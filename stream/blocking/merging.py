@@ -1,6 +1,6 @@
 """Records of several streams taken from the buffer of a merged reader: the consumer's half.
 
-The public class is merged_reader.py; the trio half stream/bridged/reading.py. Must know what was
+The public class is merged_reader.py; the trio half stream/bridge/reading.py. Must know what was
 handed out and what only waits in the buffer: watermark and positions are the consumer's.
 
 Generated from stream/aio by `make faces`. Not to be edited.
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Self
 
 from stream.blocking.crossing import Crossing
-from stream.bridged.reading import BridgedMerge, MergedStep
+from stream.bridge.reading import BridgedMerge, MergedStep
+from stream.core.entry.records import Record
 from stream.core.position import Position
-from stream.core.records import Record
-from stream.merged_reader import MergedBatch
+from stream.reading.merged_reader import MergedBatch
 
 
 class Merging:

@@ -1,6 +1,6 @@
-"""stream.partitioned_writer for threads.
+"""stream.partitions.writer for threads.
 
-Generated from stream/partitioned_writer.py by `make faces`. Not to be edited.
+Generated from stream/partitions/writer.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from trio import WouldBlock
 
 from stream.blocking.crossing import Crossing
 from stream.blocking.tickets import Appending, PartitionTicket
-from stream.bridged.writing import PartitionedAppends
-from stream.core.entry_encoder import Headers
+from stream.bridge.writing import PartitionedAppends
+from stream.core.entry.encoder import Headers
 from stream.core.position import Position
-from stream.partitioned_writer import PartitionedWriter as TrioPartitionedWriter
-from stream.partitioned_writer import PartitionedWriterStatistics, PartitionPosition
+from stream.partitions.writer import PartitionedWriter as TrioPartitionedWriter
+from stream.partitions.writer import PartitionedWriterStatistics, PartitionPosition
 
 
 class PartitionedWriter(Appending):

@@ -1,7 +1,7 @@
 """Records on their way, and the room for them, as callers of this face see it.
 
 The public classes are in writer.py, partitioned_writer.py and producer.py; the trio half is
-stream/bridged/appends.py.
+stream/bridge/appends.py.
 
 Generated from stream/aio by `make faces`. Not to be edited.
 """
@@ -11,18 +11,18 @@ from __future__ import annotations
 import copy
 
 from stream.blocking.crossing import Crossing
-from stream.bridged.appends import Appends, PendingRecord
-from stream.bridged.writing import (
+from stream.bridge.appends import Appends, PendingRecord
+from stream.bridge.writing import (
     NumberedRecord,
     PartitionedAppends,
     RoutedRecord,
     StreamAppends,
     StreamRecord,
 )
-from stream.core.entry_encoder import Headers
+from stream.core.entry.encoder import Headers
 from stream.core.position import Position
-from stream.partitioned_writer import PartitionPosition
-from stream.producer import Producer as TrioProducer
+from stream.partitions.writer import PartitionPosition
+from stream.writing.producer import Producer as TrioProducer
 
 
 class Ticket(StreamRecord):

@@ -1,6 +1,6 @@
-"""stream.writer for threads.
+"""stream.writing.writer for threads.
 
-Generated from stream/writer.py by `make faces`. Not to be edited.
+Generated from stream/writing/writer.py by `make faces`. Not to be edited.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ledger.errors import LedgerError
 from stream.blocking.crossing import Crossing
 from stream.blocking.producer import Producer
 from stream.blocking.tickets import Appending, Ticket
-from stream.bridged.writing import StreamAppends
-from stream.core.entry_encoder import Headers
+from stream.bridge.writing import StreamAppends
+from stream.core.entry.encoder import Headers
 from stream.core.position import Position
 from stream.core.receipt import Receipt
-from stream.open_segment import StreamWriterStatistics
-from stream.writer import StreamWriter as TrioStreamWriter
+from stream.writing.open_segment import StreamWriterStatistics
+from stream.writing.writer import StreamWriter as TrioStreamWriter
 
 
 class StreamWriter(Appending):

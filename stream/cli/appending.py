@@ -17,17 +17,17 @@ import trio
 from ledger.cli.lines import line_batches, opened, size_of
 from ledger.cli.output import print_json, remark, write_output
 from ledger.errors import LedgerError
-from stream.core.entry_format import RECORD_BYTES_MAX
+from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stream.batch import Ticket
     from stream.cli.arguments import StreamName
     from stream.namespace import Namespace
-    from stream.partitioned_writer import PartitionedWriter, PartitionPosition, PartitionTicket
-    from stream.writer import StreamWriter
+    from stream.partitions.writer import PartitionedWriter, PartitionPosition, PartitionTicket
+    from stream.writing.batch import Ticket
+    from stream.writing.writer import StreamWriter
 
     _Writer = StreamWriter | PartitionedWriter
     _Ticket = Ticket | PartitionTicket

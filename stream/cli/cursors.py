@@ -12,7 +12,7 @@ from cyclopts import App
 from ledger.cli.output import ClusterOption, OutputOption, time_of
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_from, parse_stream
-from stream.core.cursor_metadata import CursorMetadata
+from stream.core.metadata.cursors import CursorMetadata
 from stream.core.position import Position
 from stream.errors import NoSuchCursor
 from stream.namespace import Namespace

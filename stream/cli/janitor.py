@@ -15,8 +15,8 @@ from ledger.cli.supervised import wait_starter_gone
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
 from stream.errors import NoSuchNamespace
-from stream.janitor import SINK_ORPHAN_AGE_MS, Janitor, SweepReport
 from stream.namespace import list_namespaces
+from stream.retention.janitor import SINK_ORPHAN_AGE_MS, Janitor, SweepReport
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()

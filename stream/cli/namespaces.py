@@ -11,9 +11,9 @@ from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from stream.cli.retention import consequence_facts
 from stream.cli.settings import PolicyOptions, policy_facts
-from stream.core.policy import NamespaceMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
-from stream.policies import consequences
+from stream.retention.policies import consequences
 
 app = App(name="namespace", help="Create, list, show, set.")
 

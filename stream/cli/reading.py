@@ -25,11 +25,11 @@ from ledger.cli.output import (
 )
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamNames, parse_from, parse_streams
+from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import EARLIEST, LATEST, FromEnd, Start
-from stream.core.records import Record, RecordBatch
 from stream.core.stream_patterns import StreamPatterns
-from stream.merged_feeds import find_streams
 from stream.namespace import Namespace
+from stream.reading.merged_feeds import find_streams
 
 _IDLE_TIMEOUT_MS = 500
 _AT_ONCE_MAX = 16

@@ -16,13 +16,13 @@ from ledger.cli.lines import line_batches, opened
 from ledger.cli.output import remark, write_output
 from ledger.errors import InvalidArgument, LedgerError
 from stream.cli.appending import NO_KEYS, Keys
-from stream.core.entry_format import RECORD_BYTES_MAX
+from stream.core.entry.format import RECORD_BYTES_MAX
 
 if TYPE_CHECKING:
     from stream.cli.arguments import StreamName
     from stream.namespace import Namespace
-    from stream.receipt import ReceiptTicket
-    from stream.writer import StreamWriter
+    from stream.writing.receipt import ReceiptTicket
+    from stream.writing.writer import StreamWriter
 
 _BATCHES_AHEAD_MAX = 16
 

@@ -9,10 +9,10 @@ from cyclopts import App
 
 from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
 from stream.cli.arguments import StreamName, parse_stream
-from stream.core.amounts import duration_text, size_text
 from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
+from stream.core.units import duration_text, size_text
 from stream.namespace import Namespace
-from stream.policies import Consequence, plans_of
+from stream.retention.policies import Consequence, plans_of
 
 app = App(name="retention", help="Explain what is kept, what goes, when and why.")
 

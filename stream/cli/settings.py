@@ -10,9 +10,9 @@ from cyclopts import Parameter
 
 from ledger.cli.output import time_of
 from ledger.errors import InvalidArgument
-from stream.core.amounts import duration_text, parse_duration_ms, parse_size_bytes, size_text
-from stream.core.policy import NamespaceMetadata
-from stream.policies import NamespaceSettings
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
+from stream.retention.policies import NamespaceSettings
 
 _NO_LIMIT = ("ever", "none")
 

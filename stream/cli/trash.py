@@ -11,8 +11,8 @@ from ledger.errors import InvalidArgument
 from stream.cli.arguments import parse_from, parse_stream
 from stream.cli.retention import amount
 from stream.cli.streams import app
-from stream.core.amounts import duration_text, size_text
 from stream.core.position import Position
+from stream.core.units import duration_text, size_text
 from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()

@@ -22,8 +22,8 @@ from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_stream
 from stream.cli.streams import app as app
-from stream.core.amounts import size_text
 from stream.core.receipt import Receipt
+from stream.core.units import size_text
 from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.verify import OnProgress, StreamReport, VerifyProgress, verify_stream

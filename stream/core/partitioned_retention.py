@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stream.core.metadata import Segment, StreamMetadata
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
 from stream.core.retention import newest_ms
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Final
 
-from stream.core.entry_format import EntryHeader
+from stream.core.entry.format import EntryHeader
 from stream.errors import ProducerGap
 
 _NONE: Final = 0

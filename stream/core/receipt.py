@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
-from stream.core.documents import whole
+from stream.core.metadata.documents import whole
 from stream.core.names import check_name
 from stream.core.position import Position
 

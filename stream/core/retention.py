@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stream.core.amounts import duration_text, size_text
-from stream.core.metadata import Segment, StreamMetadata
-from stream.core.policy import NamespaceMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
 from stream.core.trash import purged
+from stream.core.units import duration_text, size_text
 
 if TYPE_CHECKING:
     from stream.core.partitioned_retention import SizeShare

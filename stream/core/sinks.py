@@ -1,7 +1,7 @@
 """Sinks: ledgers that tasks wrote become segments, a batch at a time; what is remembered of them.
 
 Pure. The node of a sink is the truth of "(sink, batch) is committed": it changes in one transaction
-with all streams of the batch (stream/sinks.py). Must never let a batch in twice.
+with all streams of the batch (stream/sinks/sinks.py). Must never let a batch in twice.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from ledger.errors import InvalidArgument, MetadataCorrupt
-from stream.core.documents import dump_document, load_document, whole, word
-from stream.core.entry_format import RECORDS_PER_ENTRY_MAX
-from stream.core.metadata import Interrupted, Segment, SegmentEnd, StreamMetadata
+from stream.core.entry.format import RECORDS_PER_ENTRY_MAX
+from stream.core.metadata.documents import dump_document, load_document, whole, word
+from stream.core.metadata.streams import Interrupted, Segment, SegmentEnd, StreamMetadata
 from stream.core.names import check_name
 from stream.errors import CommitOutOfOrder, StreamBusy
 
@@ -185,7 +185,7 @@ def committed(
     """
     if stream.open_segment is not None:
         raise StreamBusy(
-            f"stream {stream.name!r}: segment {stream.open_segment.number} is open; end it "
+            f"stream {stream.name!r}: segment {stream.writing.open_segment.number} is open; end it "
             f"before committing ledgers"
         )
     segments, number, sequence = list(stream.segments), stream.next_segment, stream.next_sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ledger.errors import InvalidArgument, MetadataConflict
-from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.position import Position
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from connectors.spark.core.planner import SegmentRange
 from ledger.client import LedgerClient
-from stream.core.records import Record, decode
+from stream.core.entry.records import Record, decode
 
 
 async def read_ranges(client: LedgerClient, ranges: Iterable[SegmentRange]) -> list[Record]:

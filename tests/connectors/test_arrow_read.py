@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from connectors.spark import arrow_read
 from connectors.spark.arrow_read import ArrowBuilder, timestamps
 from connectors.spark.schema import COLUMNS, arrow_schema, spark_schema
-from stream.core.compression import Compression
-from stream.core.entry_encoder import encode
-from stream.core.entry_format import HEADER_BYTES
-from stream.core.records import RecordBatch, decode
+from stream.core.entry.compression import Compression
+from stream.core.entry.encoder import encode
+from stream.core.entry.format import HEADER_BYTES
+from stream.core.entry.records import RecordBatch, decode
 from stream.errors import RecordFormatError
 
 _YEAR_MS = 365 * 86_400_000

@@ -15,11 +15,11 @@ from connectors.spark.arrow_input import input_rows
 from connectors.spark.arrow_write import RowSizes, encode_frame, encode_rows
 from ledger.errors import InvalidArgument
 from ledger.payload import FRAME_ROOM_BYTES
-from stream.core.compression import Compression
-from stream.core.entry_encoder import encode
-from stream.core.entry_format import BODY_BYTES_MAX, RECORDS_PER_ENTRY_MAX
-from stream.core.record_sizes import RECORD_OVERHEAD_BYTES
-from stream.core.records import decode
+from stream.core.entry.compression import Compression
+from stream.core.entry.encoder import encode
+from stream.core.entry.format import BODY_BYTES_MAX, RECORDS_PER_ENTRY_MAX
+from stream.core.entry.records import decode
+from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES
 
 _BYTES = st.binary(max_size=12)
 _TEXTS = st.text(max_size=6).map(str.encode)

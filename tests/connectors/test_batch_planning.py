@@ -13,7 +13,7 @@ from connectors.spark.micro_batches import MicroBatches
 from connectors.spark.options import ReadOptions
 from connectors.spark.stream_reader import _begin, _pieces
 from stream import Namespace, Position
-from stream.janitor import Janitor
+from stream.retention.janitor import Janitor
 from tests.connectors.small_worlds import a_world, append, told
 
 

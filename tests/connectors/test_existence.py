@@ -16,7 +16,7 @@ from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataUnavailable
 from stream.errors import NoSuchNamespace, NoSuchStream
 from stream.namespace import Namespace
-from stream.policies import create_namespace
+from stream.retention.policies import create_namespace
 
 STREAMS = ("clicks", "clocks", "views", "orders-2025", "orders-2026")
 

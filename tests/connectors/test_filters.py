@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded, bounds_of
-from stream.core.entry_encoder import encode
-from stream.core.entry_format import read_header
-from stream.core.metadata import Segment, SegmentEnd
+from stream.core.entry.encoder import encode
+from stream.core.entry.format import read_header
+from stream.core.metadata.streams import Segment, SegmentEnd
 
 Row = dict[str, Any]
 

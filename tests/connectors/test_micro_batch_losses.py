@@ -9,7 +9,7 @@ from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
 from connectors.spark.losses import DataLoss
 from stream import Janitor, NoSuchStream, Position
-from stream.trash import delete
+from stream.retention.trash import delete
 from tests.connectors.query_world import Query, by_stream
 from tests.connectors.small_worlds import a_world, all_of, append, told
 from tests.stream.whole_streams import read_all

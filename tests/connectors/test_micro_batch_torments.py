@@ -12,7 +12,7 @@ from connectors.spark.core.admission import Limits
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream import Namespace, StreamWriter
-from stream.sinks import commit_batch
+from stream.sinks.sinks import commit_batch
 from tests.connectors.query_world import Query, Seen, by_stream
 from tests.connectors.small_worlds import a_world, all_of, told
 from tests.stream.sink_ledgers import write_ledger

@@ -22,7 +22,7 @@ from ledger.core import metadata_format
 from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.blocking import Namespace, Position
 from stream.errors import RecordFormatError, Truncated
-from stream.store import StreamStore
+from stream.store.streams import StreamStore
 from tests.system.cluster import StandaloneCluster
 
 RECORDS = 3000

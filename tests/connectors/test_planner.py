@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.core.planner import SegmentRange, plan, ranges_between
-from stream.core.metadata import Segment, SegmentEnd, StreamMetadata
+from stream.core.metadata.streams import Segment, SegmentEnd, StreamMetadata
 
 KIB = 1 << 10
 

@@ -13,7 +13,7 @@ from connectors.spark.core.planner import SegmentRange, plan
 from connectors.spark.options import TERMINAL_VARIABLE, ReadOptions
 from connectors.spark.plan_line import plan_text, tell_plan
 from connectors.spark.progress import Earlier, Watch, watching
-from stream.core.metadata import Segment, SegmentState
+from stream.core.metadata.streams import Segment, SegmentState
 
 
 def options(**more: str) -> ReadOptions:

@@ -22,11 +22,11 @@ from connectors.spark.task_writer import TaskWriter
 from connectors.spark.write_routes import Target, look_up
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, NoSuchLedger
-from stream.core.entry_encoder import encode
+from stream.core.entry.encoder import encode
 from stream.core.routing import partition_of
 from stream.errors import CommitOutOfOrder, NoSuchNamespace, NoSuchStream
-from stream.sinks import BatchCommit
-from stream.succession import SINK_TAG, STREAM_TAG
+from stream.sinks.sinks import BatchCommit
+from stream.takeover import SINK_TAG, STREAM_TAG
 from tests.spark.streams import Streams
 
 _ON_CLUSTER = settings(

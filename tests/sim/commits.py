@@ -21,13 +21,13 @@ from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
+from stream.core.entry.records import Record
 from stream.core.position import EARLIEST, Position
-from stream.core.records import Record
 from stream.errors import CommitOutOfOrder, NotInTrash, StreamExists
-from stream.janitor import Janitor
 from stream.namespace import Namespace
-from stream.sink_store import find_sink
-from stream.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
+from stream.retention.janitor import Janitor
+from stream.sinks.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
+from stream.store.sinks import find_sink
 from tests.sim.command import run_worlds
 from tests.sim.commits_model import Attempt
 from tests.sim.commits_writers import Body, Writers

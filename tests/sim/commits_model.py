@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from stream.core.entry.records import Record
 from stream.core.position import Position
-from stream.core.records import Record
 from tests.sim.model import Violation
 
 Batch = tuple[str, int]

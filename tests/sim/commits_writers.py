@@ -10,8 +10,8 @@ import trio
 from ledger.client import LedgerClient
 from stream.errors import SequenceMismatch
 from stream.namespace import Namespace
-from stream.open_segment import WriterOptions
-from stream.writer import StreamWriter
+from stream.writing.open_segment import WriterOptions
+from stream.writing.writer import StreamWriter
 from tests.sim.commits_model import CommitModel
 from tests.sim.model import Violation
 

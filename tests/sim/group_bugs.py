@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
-from stream.consumer import Consumer
-from stream.core.cursor_metadata import CursorMetadata
+from stream.consuming.assigned_partition import HeldPartition
+from stream.consuming.consumer import Consumer
+from stream.consuming.cursor import Cursor
+from stream.consuming.membership import Membership
+from stream.core.metadata.cursors import CursorMetadata
 from stream.core.position import Position
-from stream.cursor import Cursor
-from stream.held_partition import HeldPartition
-from stream.membership import Membership
 
 
 async def _overwrite(self: Cursor, position: Position, *, is_release: bool = False) -> bool:

@@ -17,10 +17,10 @@ from typing import Any
 from bookie.testing.scheduler import Simulation
 from ledger.metastore.base import Change, Check, Delete, Put
 from ledger.metastore.memory import MemoryTree
-from stream.core.cursor_metadata import CursorMetadata, decode_cursor
-from stream.core.group_metadata import decode_group
+from stream.core.entry.records import Record
+from stream.core.metadata.cursors import CursorMetadata, decode_cursor
+from stream.core.metadata.groups import decode_group
 from stream.core.position import Position
-from stream.core.records import Record
 from tests.sim.model import Violation
 
 _SLOW_S = 15.0

@@ -19,12 +19,12 @@ from bookie.testing.process import SimProcess
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from stream.consumer import Consumer
-from stream.delivery import Delivery
+from stream.consuming.consumer import Consumer
+from stream.consuming.delivery import Delivery
+from stream.consuming.groups import GroupInfo
 from stream.errors import MemberExists, PartitionLost
-from stream.groups import GroupInfo
 from stream.namespace import Namespace
-from stream.store import namespace_path
+from stream.store.streams import namespace_path
 from tests.sim.group_model import GroupModel
 
 NAMESPACE, STREAM, GROUP = "torment", "s", "g"

@@ -21,13 +21,13 @@ from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from stream.batch import Ticket
 from stream.core.position import EARLIEST, Position
 from stream.errors import ProducerGap, TakenOver
 from stream.namespace import Namespace
-from stream.open_segment import WriterOptions
-from stream.producer import Producer
-from stream.writer import StreamWriter
+from stream.writing.batch import Ticket
+from stream.writing.open_segment import WriterOptions
+from stream.writing.producer import Producer
+from stream.writing.writer import StreamWriter
 from tests.sim.command import run_worlds
 from tests.sim.model import Violation
 from tests.sim.workload import client_options

@@ -23,8 +23,8 @@ import trio
 from bookie.testing.metastore import MetadataOptions, SimMetadata
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.errors import LedgerError
-from stream.janitor import Janitor
 from stream.namespace import Namespace, create_namespace
+from stream.retention.janitor import Janitor
 from tests.sim.retention_actors import Actors, MetadataClient
 from tests.sim.retention_model import RetentionModel
 

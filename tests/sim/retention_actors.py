@@ -20,16 +20,16 @@ from ledger.errors import BookieUnavailable, LedgerError, MetadataUnavailable, N
 from ledger.metastore.base import Create, MetadataStore
 from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Listener, Transport
-from stream.core.metadata import Segment, SegmentEnd
-from stream.core.ownership import EndLedger, MakeLedger, Succession
+from stream.core.metadata.streams import Segment, SegmentEnd
 from stream.core.position import Position
 from stream.core.sinks import committed
-from stream.cursor_store import CursorStore
+from stream.core.takeover import EndLedger, MakeLedger, Succession
 from stream.errors import NoSuchStream, StreamBusy
 from stream.namespace import Namespace, delete_namespace
-from stream.policies import NamespaceSettings
-from stream.store import StreamStore
-from stream.succession import STREAM_TAG, StreamLedgers
+from stream.retention.policies import NamespaceSettings
+from stream.store.cursors import CursorStore
+from stream.store.streams import StreamStore
+from stream.takeover import STREAM_TAG, StreamLedgers
 from tests.sim.model import Violation
 from tests.sim.retention_model import LATE_MS, RetentionModel
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from ledger.core.metadata_format import decode
 from ledger.metastore.base import Change, Check
 from ledger.metastore.memory import MemoryTree
-from stream.core.cursor_metadata import CursorMetadata, decode_cursor
-from stream.core.metadata import Segment, StreamMetadata
-from stream.core.metadata_format import decode_namespace, decode_stream
-from stream.core.policy import NamespaceMetadata
+from stream.core.metadata.cursors import CursorMetadata, decode_cursor
+from stream.core.metadata.format import decode_namespace, decode_stream
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import BEGINNING, Position
 from stream.core.retention import TRASH_SEGMENTS_MAX
-from stream.store import ROOT, parse_trash_name
+from stream.store.streams import ROOT, parse_trash_name
 from tests.sim.model import Violation
 
 LATE_MS = 10_000

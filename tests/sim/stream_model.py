@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledger.errors import LedgerError
+from stream.core.entry.records import Record
 from stream.core.position import BEGINNING, Position
-from stream.core.records import Record
 from stream.errors import TakenOver, Truncated
 from tests.sim.model import Violation
 

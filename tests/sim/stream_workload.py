@@ -14,13 +14,13 @@ import trio
 from bookie.testing.cluster import SimCluster
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from stream.batch import Ticket
 from stream.core.position import EARLIEST, LATEST, FromSequence, Start
-from stream.janitor import Janitor
 from stream.namespace import Namespace
-from stream.open_segment import WriterOptions
-from stream.policies import NamespaceSettings
-from stream.writer import StreamWriter
+from stream.retention.janitor import Janitor
+from stream.retention.policies import NamespaceSettings
+from stream.writing.batch import Ticket
+from stream.writing.open_segment import WriterOptions
+from stream.writing.writer import StreamWriter
 from tests.sim.stream_model import ReadingModel, StreamModel
 
 NAMESPACE = "torment"

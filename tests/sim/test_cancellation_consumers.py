@@ -7,7 +7,7 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import LedgerError
 from stream import EARLIEST, FromCursor, Namespace
-from stream.merged_reader import MergedReader
+from stream.reading.merged_reader import MergedReader
 from tests.sim.cancellation import Operation, cut_everywhere, cut_once
 from tests.sim.test_cancellation import Check, Judge, run
 from tests.stream.sim_namespace import sim_namespace

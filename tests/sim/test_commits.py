@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from stream.batch_sender import BatchSender
-from stream.core.ownership import Succession
 from stream.core.sinks import SinkMetadata
+from stream.core.takeover import Succession
+from stream.writing.batch_sender import BatchSender
 from tests.sim.commits import run_world
 
 COMMITS = 15

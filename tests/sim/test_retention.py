@@ -13,14 +13,14 @@ import pytest
 
 from ledger.client import LedgerClient
 from ledger.metastore.base import ANY_VERSION, Check
-from stream import janitor, reclaim, trash
 from stream.core import retention
-from stream.core.metadata import Segment, StreamMetadata
-from stream.core.policy import NamespaceMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.retention import RetentionPlan
-from stream.ledger_deletion import delete_ledgers
-from stream.partition_sizes import PartitionSizes
-from stream.store import StreamStore, namespace_path
+from stream.retention import janitor, reclaim, trash
+from stream.retention.ledger_deletion import delete_ledgers
+from stream.retention.partition_sizes import PartitionSizes
+from stream.store.streams import StreamStore, namespace_path
 from tests.sim import retention as sim
 from tests.sim.model import Violation
 from tests.sim.retention import Options, run_retention

@@ -20,8 +20,8 @@ from ledger.wire.messages import ReadRequest, ReadResponse
 from stream.canary import Canary, CanaryOptions, CanaryRound
 from stream.core.receipt import Receipt
 from stream.errors import Truncated
-from stream.janitor import Janitor
 from stream.namespace import Namespace
+from stream.retention.janitor import Janitor
 from stream.verify import StreamReport
 from tests.sim.bugs import bug_planted
 

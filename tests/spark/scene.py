@@ -9,8 +9,8 @@ from pathlib import Path
 import trio
 
 from ledger.client import LedgerClient
-from stream.janitor import Janitor
 from stream.namespace import Namespace
+from stream.retention.janitor import Janitor
 from tests.spark.feed import Fed, Feed, Wrong, nbytes_of, output_of
 from tests.spark.orders import Orders
 from tests.spark.pipeline import QuerySpec

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stream.blocking import EARLIEST, Janitor, LedgerClient, Namespace, Position, StreamWriter
 from stream.blocking import create_namespace as create_namespace
-from stream.janitor import SweepReport
+from stream.retention.janitor import SweepReport
 
 NAMESPACE = "tests"
 

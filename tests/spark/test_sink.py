@@ -12,7 +12,7 @@ import pytest
 from connectors.spark.kept_client import kept
 from ledger.client import LedgerClient
 from stream.core.routing import partition_of
-from stream.succession import STREAM_TAG
+from stream.takeover import STREAM_TAG
 from tests.spark.streams import Streams
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import random
 from collections.abc import Sequence
 
 from ledger.client import LedgerClient
-from stream.core.documents import DOCUMENT_BYTES_MAX
-from stream.core.entry_encoder import encode
-from stream.core.entry_format import read_header
-from stream.core.metadata import SegmentEnd, StreamMetadata
-from stream.core.metadata_format import encode_stream
+from stream.core.entry.encoder import encode
+from stream.core.entry.format import read_header
+from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
+from stream.core.metadata.format import encode_stream
+from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.producers import SegmentTally
 from stream.core.sinks import committed
-from stream.sinks import SinkLedger, ledger_tags
+from stream.sinks.sinks import SinkLedger, ledger_tags
 
 
 async def write_ledger(

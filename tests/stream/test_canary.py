@@ -11,7 +11,7 @@ import trio
 from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument
 from stream.canary import MARK, Canary, CanaryOptions, CanaryRound
-from stream.core.records import Record
+from stream.core.entry.records import Record
 from stream.errors import TakenOver
 from stream.namespace import Namespace
 from tests.stream.real_namespace import a_namespace

@@ -8,8 +8,8 @@ import pytest
 
 from ledger.errors import InvalidArgument
 from stream.cli.settings import PolicyOptions, policy_facts
-from stream.core.policy import NamespaceMetadata
-from stream.policies import NamespaceSettings, with_settings
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.retention.policies import NamespaceSettings, with_settings
 
 SETTINGS = {field.name for field in fields(NamespaceMetadata)} - {"name", "created_ms"}
 

@@ -12,7 +12,7 @@ from ledger.cli.output import ClusterOption, OutputOption
 from ledger.errors import InvalidArgument
 from stream import Namespace
 from stream.cli import sinks
-from stream.sinks import commit_batch
+from stream.sinks.sinks import commit_batch
 from tests.stream.sink_ledgers import write_ledger
 
 JSON = OutputOption(json=True)

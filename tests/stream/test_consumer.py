@@ -12,7 +12,7 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.metastore.base import Change, Put
 from stream import LATEST, Janitor
-from stream.core.group_metadata import decode_group
+from stream.core.metadata.groups import decode_group
 from stream.errors import GroupBusy, NoSuchGroup
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, count_calls, wait_for, write
 from tests.stream.sim_namespace import sim_namespace

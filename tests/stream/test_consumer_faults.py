@@ -11,8 +11,8 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerClosed
 from stream import EARLIEST, Namespace
 from stream.core.position import BEGINNING
-from stream.cursor_store import cursor_path
 from stream.errors import MemberExists, NoSuchStream, PartitionLost
+from stream.store.cursors import cursor_path
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, wait_for, write
 
 

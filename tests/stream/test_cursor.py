@@ -13,8 +13,8 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerClosed, MetadataUnavailable
 from stream import LATEST, Namespace, Position
 from stream.core.position import BEGINNING
-from stream.cursor_store import CursorStore, cursor_path
 from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from stream.store.cursors import CursorStore, cursor_path
 from tests.stream.sim_namespace import sim_namespace
 
 

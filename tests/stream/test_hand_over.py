@@ -20,7 +20,7 @@ from stream import (
     TakenOver,
     WriterOptions,
 )
-from stream.hand_over import parse_request, request_name, requests_path
+from stream.writing.handover import parse_request, request_name, requests_path
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_values
 

@@ -8,7 +8,7 @@ import trio
 from ledger.errors import MetadataCorrupt
 from stream import Janitor, Namespace
 from stream.cli.janitor import sweep as sweep_all
-from stream.store import namespace_path, stream_path
+from stream.store.streams import namespace_path, stream_path
 from tests.stream.test_trash import WINDOW_MS, tell, write
 
 

@@ -13,7 +13,7 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import Change, MetadataStore, Node, Put
 from stream.namespace import Namespace
-from stream.store import stream_path
+from stream.store.streams import stream_path
 from tests.stream.whole_streams import read_all
 
 PATH = stream_path("n", "s")

@@ -14,9 +14,9 @@ from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.metadata_format import encode
 from ledger.metastore.base import Create
 from stream import Janitor, Namespace
-from stream.core.metadata import SegmentEnd
+from stream.core.metadata.streams import SegmentEnd
 from stream.core.sinks import committed
-from stream.ledger_deletion import LEDGERS_PER_STEP
+from stream.retention.ledger_deletion import LEDGERS_PER_STEP
 from tests.sim.cancellation import cut_once
 from tests.stream.sim_namespace import sim_namespace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stream import Janitor, Namespace
-from stream.partition_sizes import PartitionSizes
-from stream.reclaim import apply_retention, see
+from stream.retention.partition_sizes import PartitionSizes
+from stream.retention.reclaim import apply_retention, see
 from tests.stream.real_namespace import a_namespace
 
 SEGMENTS = 3

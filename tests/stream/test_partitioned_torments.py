@@ -25,7 +25,7 @@ from stream import (
     WriterOptions,
     create_namespace,
 )
-from stream.store import stream_path
+from stream.store.streams import stream_path
 from tests.stream.impatience import IMPATIENT
 
 WRITER = WriterOptions(pending_bytes_max=20_000, repair_timeout_s=20)

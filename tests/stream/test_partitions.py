@@ -19,8 +19,8 @@ from stream.errors import (
     PartitionsFailed,
     StreamExists,
 )
-from stream.partition_store import PartitionStore
-from stream.partitions import uncounted
+from stream.partitions.partitions import uncounted
+from stream.store.partitions import PartitionStore
 from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all, values
 

@@ -11,7 +11,7 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument
 from ledger.metastore.base import MetadataStore, Node
 from stream import Namespace, StreamWriter, Ticket
-from stream.store import namespace_path
+from stream.store.streams import namespace_path
 from tests.stream.sim_namespace import sim_namespace
 
 SOON_S = 5.0

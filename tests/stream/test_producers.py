@@ -9,7 +9,7 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerError
 from stream import Namespace, Position, ProducerGap, TakenOver, TooManyProducers, WriterOptions
-from stream.core.entry_format import read_header
+from stream.core.entry.format import read_header
 from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all, values
 
@@ -141,7 +141,7 @@ async def test_producers_survive_rolls(tmp_path: Path) -> None:
 async def test_a_stream_remembers_so_many_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.core.metadata.PRODUCERS_MAX", 2)
+    monkeypatch.setattr("stream.core.metadata.streams.PRODUCERS_MAX", 2)
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
         await writer.producer("a")
         await writer.producer("b")

@@ -14,7 +14,7 @@ from ledger.client import LedgerClient
 from ledger.options import ClientOptions
 from ledger.reading.read_ahead import EntryRange, _Span
 from stream import LATEST, FromTime, Namespace, NoSuchStream, OnTruncated, Position, Truncated
-from stream.core.entry_encoder import encode
+from stream.core.entry.encoder import encode
 
 
 @asynccontextmanager

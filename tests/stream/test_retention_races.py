@@ -12,13 +12,13 @@ import trio
 from ledger.errors import NoSuchNode
 from ledger.metastore.base import Change, Node
 from stream import Janitor, Namespace, NoSuchStream, Position, StreamExists, encode
-from stream.cursor_store import cursors_path
-from stream.group_store import groups_path
-from stream.partition_store import PartitionStore
-from stream.partitions import delete_uncounted
-from stream.store import namespace_path, stream_path
-from stream.succession import StreamLedgers
-from stream.trash import TOMBSTONE_MS
+from stream.partitions.partitions import delete_uncounted
+from stream.retention.trash import TOMBSTONE_MS
+from stream.store.cursors import cursors_path
+from stream.store.groups import groups_path
+from stream.store.partitions import PartitionStore
+from stream.store.streams import namespace_path, stream_path
+from stream.takeover import StreamLedgers
 from tests.stream.test_trash import WINDOW_MS, sweep, tell, write
 from tests.stream.whole_streams import read_all, values
 

@@ -15,8 +15,8 @@ from ledger.options import ClientOptions
 from ledger.reading.last_confirmed import LacPoll
 from ledger.reading.replica_call import ReplicaCall
 from stream import EARLIEST, LATEST, Namespace, NoSuchStream, StreamReader, StreamWriter
-from stream import segment_feed as segment_feed_module
-from stream.core.records import decode
+from stream.core.entry.records import decode
+from stream.reading import segment_feed as segment_feed_module
 from tests.task_count import TaskCount
 
 READERS = 100

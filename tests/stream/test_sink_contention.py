@@ -9,8 +9,8 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.errors import MetadataConflict
-from stream.core.contention import PATIENCE_S, PAUSE_S_MAX, conflict_pause_s
-from stream.sinks import commit_batch
+from stream.core.backoff import PATIENCE_S, PAUSE_S_MAX, conflict_pause_s
+from stream.sinks.sinks import commit_batch
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
 

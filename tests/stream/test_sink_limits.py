@@ -6,8 +6,8 @@ import pytest
 
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument
-from stream.core.metadata import SegmentEnd
-from stream.sinks import SinkLedger, commit_batch
+from stream.core.metadata.streams import SegmentEnd
+from stream.sinks.sinks import SinkLedger, commit_batch
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import nearly_full, write_ledger
 

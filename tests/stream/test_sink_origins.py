@@ -6,7 +6,7 @@ import pytest
 
 from bookie.testing import SimCluster, simulate
 from stream import CommitOutOfOrder
-from stream.sinks import commit_batch
+from stream.sinks.sinks import commit_batch
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
 

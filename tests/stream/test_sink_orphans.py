@@ -8,7 +8,7 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import NoSuchLedger
 from stream import Janitor, Namespace
-from stream.sinks import commit_batch
+from stream.sinks.sinks import commit_batch
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bookie.testing import SimCluster, simulate
 from stream.core.position import EARLIEST
-from stream.sinks import commit_batch, discard_ledgers
+from stream.sinks.sinks import commit_batch, discard_ledgers
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
 

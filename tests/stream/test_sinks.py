@@ -13,10 +13,10 @@ from bookie.testing import SimCluster, simulate
 from bookie.testing.metastore import MetadataOptions
 from ledger.errors import InvalidArgument, NoSuchLedger
 from stream import CommitOutOfOrder, IsPartitioned, Namespace, NoSuchStream
+from stream.core.entry.records import Record
 from stream.core.position import EARLIEST, FromTime, Position
-from stream.core.records import Record
-from stream.sink_store import forget_sink, list_sinks, read_sink
-from stream.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
+from stream.sinks.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
+from stream.store.sinks import forget_sink, list_sinks, read_sink
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import nearly_full, write_ledger
 

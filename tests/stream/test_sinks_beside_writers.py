@@ -8,14 +8,15 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.core.copies import CopyVerdict
 from ledger.errors import LedgerFenced
-from stream import HandedOver, Janitor, Namespace, SequenceMismatch, StreamWriter, sink_commit
-from stream.core.metadata import SegmentEnd
-from stream.core.ownership import Succession
+from stream import HandedOver, Janitor, Namespace, SequenceMismatch, StreamWriter
+from stream.core.entry.records import Record
+from stream.core.metadata.streams import SegmentEnd
 from stream.core.position import EARLIEST, Position
-from stream.core.records import Record
-from stream.own_segments import OwnSegments
-from stream.sinks import commit_batch
-from stream.succession import StreamLedgers
+from stream.core.takeover import Succession
+from stream.sinks import commit as sink_commit
+from stream.sinks.sinks import commit_batch
+from stream.takeover import StreamLedgers
+from stream.writing.segment_owner import OwnSegments
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
 

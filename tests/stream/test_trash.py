@@ -25,9 +25,9 @@ from stream import (
     Verdict,
     delete_namespace,
 )
-from stream.cursor_store import cursors_path
-from stream.store import stream_path
-from stream.trash import TOMBSTONE_MS
+from stream.retention.trash import TOMBSTONE_MS
+from stream.store.cursors import cursors_path
+from stream.store.streams import stream_path
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_all, values
 

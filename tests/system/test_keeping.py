@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ledger.client import LedgerClient
-from stream.store import stream_path
+from stream.store.streams import stream_path
 from tests.system.cluster import StandaloneCluster
 from tests.system.conftest import StartCluster
 

@@ -17,7 +17,7 @@ from ledger.errors import LedgerError
 from stream.core.position import Position
 from stream.errors import TakenOver
 from stream.namespace import Namespace
-from stream.writer import StreamWriter
+from stream.writing.writer import StreamWriter
 
 NAMESPACE = "torment"
 BURST = 8

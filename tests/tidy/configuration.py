@@ -9,7 +9,7 @@ import ast
 
 from bookie.config import BookieConfig
 from ledger.runtime.config import settings_table
-from stream.core.entry_format import RECORD_BYTES_MAX
+from stream.core.entry.format import RECORD_BYTES_MAX
 from tests.tidy import apache_settings
 from tests.tidy.checkout import ROOT, tree_of
 
@@ -98,7 +98,7 @@ def document() -> str:
     for name, default, meaning in _fields("ledger/options.py", "ClientOptions"):
         lines.append(f"| `{name}` | {_product(default)} | {meaning} |\n")
     lines.append(_NAMESPACE)
-    for name, default, _ in _fields("stream/core/policy.py", "NamespaceMetadata"):
+    for name, default, _ in _fields("stream/core/metadata/namespaces.py", "NamespaceMetadata"):
         if name not in {"name", "created_ms"}:
             lines.append(f"| `{name}` | {_product(default)} | {_POLICY_MEANING[name]} |\n")
     return "".join(lines)

@@ -118,7 +118,7 @@ return await self._crossing.call(
     "StreamWriter": Face(
         attributes={"stream": "str"},
         base="stream.aio.tickets:Appending",
-        holder=("stream.bridged.writing:StreamAppends", "writer"),
+        holder=("stream.bridge.writing:StreamAppends", "writer"),
         opened={"_appends": "holder"},
         turn="self._appends.in_turn",
         reads=frozenset({"statistics"}),
@@ -138,7 +138,7 @@ return Producer._of(self._crossing, inner, self._appends)""",
     "PartitionedWriter": Face(
         attributes={"stream": "str"},
         base="stream.aio.tickets:Appending",
-        holder=("stream.bridged.writing:PartitionedAppends", "writer"),
+        holder=("stream.bridge.writing:PartitionedAppends", "writer"),
         opened={"_appends": "holder"},
         turn="self._appends.in_turn",
         reads=frozenset({"statistics", "partition_of"}),
@@ -166,7 +166,7 @@ return Producer._of(self._crossing, inner, self._appends)""",
     "StreamReader": Face(
         attributes={"stream": "str"},
         base="stream.aio.batches:Reading",
-        holder=("stream.bridged.reading:BridgedReader", "reader"),
+        holder=("stream.bridge.reading:BridgedReader", "reader"),
         opened={"_bridged": "holder", "_at": "holder.begin"},
         skipped=frozenset({"__aenter__", "__aexit__"}),
         bodies={
@@ -199,7 +199,7 @@ return batch""",
     ),
     "MergedReader": Face(
         base="stream.aio.merging:Merging",
-        holder=("stream.bridged.reading:BridgedMerge", "reader"),
+        holder=("stream.bridge.reading:BridgedMerge", "reader"),
         opened={"_bridged": "holder"},
         bodies={
             "watermark_ms": "return self._watermark()",

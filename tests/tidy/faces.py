@@ -129,17 +129,17 @@ def _held(module: Module, wanted: str, call: str) -> str:
         return f"async with self._crossing.hold(lambda: {call}) as inner:\n    yield inner"
     opened = call
     if wanted == "MergedReader":
-        module.use("stream.bridged.reading:bridged_merge")
+        module.use("stream.bridge.reading:bridged_merge")
         opened = f"bridged_merge({call}, crossing.post, crossing.wake)"
     elif wanted in ("StreamWriter", "PartitionedWriter"):
         bridged = "bridged_writer" if wanted == "StreamWriter" else "bridged_partitioned_writer"
-        module.use(f"stream.bridged.writing:{bridged}")
+        module.use(f"stream.bridge.writing:{bridged}")
         opened = (
             f"{bridged}({call}, crossing.post, crossing.wake, "
             "(options or self._inner.writer_options).pending_bytes_max)"
         )
     elif wanted == "StreamReader":
-        module.use("stream.bridged.reading:bridged_reader")
+        module.use("stream.bridge.reading:bridged_reader")
         opened = f"bridged_reader({call}, crossing.post, crossing.wake)"
     return (
         "crossing = self._crossing\n"
@@ -229,7 +229,7 @@ def _write_class(module: Module, name: str) -> str:
             )
     extra = f", {face.extra}" if face.extra else ""
     if "StreamAppends" in extra + held:
-        module.use("stream.bridged.writing:StreamAppends")
+        module.use("stream.bridge.writing:StreamAppends")
         parts.append("_appends: StreamAppends\n")
     elif "PartitionedAppends" in held:
         parts.append("_appends: PartitionedAppends\n")

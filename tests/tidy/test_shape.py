@@ -16,7 +16,7 @@ FUNCTION_LINES_MAX = 60
 MEETING_PLACES = {
     "ledger/writing/writer.py": 300,
     "bookie/storage/ledger_storage.py": 300,
-    "stream/writer.py": 300,
+    "stream/writing/writer.py": 300,
 }
 UNWANTED_NAMES = {"util", "utils", "common", "helpers", "helper", "manager", "misc"}
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stream.core.entry_format import EntryHeader
-from stream.core.metadata import Segment
+from stream.core.entry.format import EntryHeader
+from stream.core.metadata.streams import Segment
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)

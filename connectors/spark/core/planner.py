@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from connectors.spark.core.offsets import StreamOffset
-from stream.core.metadata import Segment, StreamMetadata
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
 
 

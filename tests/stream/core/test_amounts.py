@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument
-from stream.core.amounts import duration_text, parse_duration_ms, parse_size_bytes, size_text
+from stream.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 
 
 def test_durations_are_read() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import MetadataCorrupt
-from stream.core.cursor_metadata import CursorMetadata, decode_cursor, encode_cursor
+from stream.core.metadata.cursors import CursorMetadata, decode_cursor, encode_cursor
 from stream.core.position import Position
 
 NUMBERS = st.integers(0, (1 << 63) - 1)

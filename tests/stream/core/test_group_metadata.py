@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import MetadataCorrupt
-from stream.core.group_metadata import GroupMetadata, decode_group, encode_group
+from stream.core.metadata.groups import GroupMetadata, decode_group, encode_group
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 GROUPS = st.builds(

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataCorrupt
-from stream.core.documents import DOCUMENT_BYTES_MAX, JSON_BYTES_MAX
-from stream.core.metadata import Segment, SegmentEnd, StreamMetadata
-from stream.core.metadata_format import (
+from stream.core.metadata.documents import DOCUMENT_BYTES_MAX, JSON_BYTES_MAX
+from stream.core.metadata.format import (
     decode_namespace,
     decode_stream,
     encode_namespace,
     encode_stream,
 )
-from stream.core.policy import NamespaceMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import Segment, SegmentEnd, StreamMetadata
 from stream.core.position import Position
 from stream.core.sinks import committed, interrupted
 from stream.core.trash import purged, tombstone

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import MetadataConflict, NoSuchLedger
-from stream.core.metadata import SegmentEnd, StreamMetadata
-from stream.core.ownership import (
+from stream.core.metadata.streams import SegmentEnd, StreamMetadata
+from stream.core.takeover import (
     EndLedger,
     Event,
     LedgerEnded,

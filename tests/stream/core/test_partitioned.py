@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
-from stream.core.metadata import StreamMetadata
-from stream.core.metadata_format import decode_stream, encode_stream
+from stream.core.metadata.format import decode_stream, encode_stream
+from stream.core.metadata.partitioned import (
+    PartitionedStream,
+    decode_partitioned,
+    encode_partitioned,
+)
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import (
     PARTITIONS_MAX,
     check_name,
@@ -18,7 +23,6 @@ from stream.core.names import (
     parse_partition,
     partition_name,
 )
-from stream.core.partitioned import PartitionedStream, decode_partitioned, encode_partitioned
 from stream.errors import IsPartitioned
 
 CLICKS = PartitionedStream(name="clicks", created_ms=17, partitions=3)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.core.metadata import SegmentEnd, StreamMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.partitioned_retention import size_shares
-from stream.core.policy import NamespaceMetadata
 from stream.core.position import Position
 from stream.core.retention import Cause, explain, newest_ms
 

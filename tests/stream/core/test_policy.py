@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream.core.policy import (
+from stream.core.metadata.namespaces import (
     NamespaceMetadata,
     should_prepare,
     should_roll,

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import MetadataConflict, MetadataCorrupt
-from stream.core.entry_encoder import encode
-from stream.core.entry_format import read_header
-from stream.core.metadata import ProducerState, SegmentEnd, StreamMetadata
-from stream.core.metadata_format import decode_stream, encode_stream
+from stream.core.entry.encoder import encode
+from stream.core.entry.format import read_header
+from stream.core.metadata.format import decode_stream, encode_stream
+from stream.core.metadata.streams import ProducerState, SegmentEnd, StreamMetadata
 from stream.core.producers import Mixture, ProducerLog, SegmentTally
 from stream.errors import ProducerGap
 

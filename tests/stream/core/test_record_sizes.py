@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stream.core.record_sizes import first_to_fill
+from stream.core.entry.sizes import first_to_fill
 
 
 def one_after_the_other(sizes: list[int], budget: int) -> tuple[int, int]:

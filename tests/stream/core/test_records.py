@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument
-from stream.core.compression import Compression
-from stream.core.entry_encoder import encode
-from stream.core.entry_format import BODY_BYTES_MAX, HEADER_BYTES, read_header
+from stream.core.entry.compression import Compression
+from stream.core.entry.encoder import encode
+from stream.core.entry.format import BODY_BYTES_MAX, HEADER_BYTES, read_header
+from stream.core.entry.records import Record, RecordBatch, decode
 from stream.core.position import Position
-from stream.core.records import Record, RecordBatch, decode
 from stream.errors import RecordFormatError
 
 pa = pytest.importorskip("pyarrow")

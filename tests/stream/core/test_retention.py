@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument
-from stream.core.metadata import Segment, SegmentEnd, SegmentState, StreamMetadata
-from stream.core.metadata_format import encode_stream
-from stream.core.policy import NamespaceMetadata
+from stream.core.metadata.format import encode_stream
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import Segment, SegmentEnd, SegmentState, StreamMetadata
 from stream.core.position import BEGINNING, Position
 from stream.core.retention import (
     TRASH_SEGMENTS_MAX,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument, MetadataCorrupt
-from stream.core.metadata import Interrupted, SegmentEnd, StreamMetadata
-from stream.core.metadata_format import decode_stream, encode_stream
+from stream.core.metadata.format import decode_stream, encode_stream
+from stream.core.metadata.streams import Interrupted, SegmentEnd, StreamMetadata
 from stream.core.position import Position
 from stream.core.sinks import (
     STREAMS_REMEMBERED_MAX,

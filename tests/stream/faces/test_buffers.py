@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ledger.errors import LedgerClosed
 from ledger.runtime.bridge import Latch
-from stream.bridged.appends import Appends, Lane, PendingRecord
-from stream.bridged.prefetch import Fetched, Prefetch
+from stream.bridge.appends import Appends, Lane, PendingRecord
+from stream.bridge.prefetch import Fetched, Prefetch
 
 
 def wake(latches: Sequence[Latch]) -> None:

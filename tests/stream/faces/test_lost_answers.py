@@ -19,7 +19,7 @@ from ledger.runtime.bridge import BackgroundLoop, Latch
 from stream import aio, blocking
 from stream.aio import crossing as aio_crossing
 from stream.blocking import crossing as blocking_crossing
-from stream.bridged.appends import Appends
+from stream.bridge.appends import Appends
 from tests.stream.faces.test_bridge import Story, loops, tick
 
 RECORDS = 12

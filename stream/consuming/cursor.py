@@ -1,0 +1,300 @@
+"""Cursor: a durable position in one stream, committed at most once per interval.
+
+Core: core/cursor_metadata.py. Must never commit over what somebody else committed, never move
+back, and never take an unknown outcome for a failure: a commit of ours that arrived late is
+found by its token, and gone on from.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.errors import (
+    InvalidArgument,
+    LedgerClosed,
+    LedgerError,
+    MetadataConflict,
+    NoSuchLedger,
+    RetryableError,
+)
+from ledger.runtime.background import open_background
+from stream.core.entry.records import Record, RecordBatch
+from stream.core.metadata.cursors import CursorMetadata
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.position import EARLIEST, Position, Start
+from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from stream.reading.lag import CursorLag, measure_lag
+from stream.reading.seek import find
+from stream.store.cursors import CursorStore, new_cursor
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore
+
+_log = logging.getLogger(__name__)
+
+COMMIT_INTERVAL_MS = 1000
+LEAVE_TIMEOUT_S = 2.0
+"""How long the end of a cancelled block waits for its last commit."""
+
+
+class Cursor:
+    """Made by `Namespace.cursor`; an `async with` object for one consumer.
+
+    `position` is where the next record to be handled is. `advance` moves it, and it is stored in
+    the background, at most once per interval, and at the end of the block. After a crash reading
+    goes on at the last position stored: records are handled at least once.
+    """
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        namespace: str,
+        stream: StreamMetadata,
+        stored: CursorMetadata,
+        version: int,
+        *,
+        token: str,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+    ) -> None:
+        self.name = stored.name
+        self.stream = stored.stream
+        self.position = stored.position
+        self.token = token
+        self._client = client
+        self._namespace = namespace
+        self._metadata = stream
+        self._cursors = CursorStore(client.store)
+        self._stored = stored
+        self._version = version
+        self._interval_s = check_interval_ms(commit_interval_ms) / 1000
+        self._putting = trio.Lock()
+        self._advanced = trio.Event()
+        self._error: LedgerError | None = None
+        self._failing_since_s: float | None = None
+
+    @property
+    def committed(self) -> Position:
+        """The position stored last, as far as is known here."""
+        return self._stored.position
+
+    @property
+    def epoch(self) -> int:
+        """Which holder of the cursor in its group this is; 0 outside of groups."""
+        return self._stored.epoch
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why nothing can be committed any more, if so."""
+        return self._error
+
+    @property
+    def failing_since_s(self) -> float | None:
+        """Since when (`trio.current_time()`) every commit tried has failed; None if none has."""
+        return self._failing_since_s
+
+    def advance(self, to: Position | Record | RecordBatch) -> None:
+        """Everything before a position, or up to and with a record or batch, has been handled.
+
+        Moves forward only; what lies behind changes nothing. Stored in the background. Raises
+        CursorMoved once somebody else was found to have moved the cursor.
+        """
+        if self._error is not None:
+            raise self._error
+        if type(to) is Record:
+            position = to.position.after
+        elif type(to) is RecordBatch:
+            position = to.after
+        elif isinstance(to, Position):
+            position = to
+        else:
+            raise InvalidArgument(
+                f"a cursor advances to a Position, Record or RecordBatch, not {type(to).__name__}"
+            )
+        if position > self.position:
+            self.position = position
+            self._advanced.set()
+
+    async def commit(self) -> Position:
+        """Stores `position` now; returns it when it is durable. No change, no work.
+
+        Raises CursorMoved, NoSuchCursor (both final), MetadataUnavailable (it may be stored; it
+        is tried again in the background).
+        """
+        await self._put(is_release=False)
+        return self._stored.position
+
+    async def lag(self) -> CursorLag:
+        """How far `position` is behind the end of the stream, asked of metadata and bookies now.
+
+        Raises NoSuchStream, and what reading ledgers raises.
+        """
+        return await lag_of(self._client, self._namespace, self._metadata, self.position)
+
+    # For whoever owns it.
+
+    async def release(self) -> None:
+        """Commits, and lets the group have the cursor. Raises as `commit`."""
+        await self._put(is_release=True)
+        self.close()
+
+    async def check(self) -> None:
+        """Looks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
+        async with self._putting:
+            if self._error is not None:
+                raise self._error
+            await self._look_again(self.position)
+
+    def close(self) -> None:
+        """Nothing more can be committed."""
+        if self._error is None:
+            self._error = LedgerClosed(f"cursor {self.name!r} of {self.stream!r} is closed")
+
+    async def run(self) -> None:
+        """Commits what was advanced, at most once per interval, until nothing more can be."""
+        while True:
+            await self._advanced.wait()
+            try:
+                await self._put(is_release=False)
+            except RetryableError as error:
+                _log.info("cursor=%s stream=%s: %s", self.name, self.stream, error)
+                self._advanced.set()
+            except LedgerError:
+                return  # whoever advances or commits next is told
+            await trio.sleep(self._interval_s)
+
+    async def _put(self, *, is_release: bool) -> None:
+        async with self._putting:
+            for _ in range(UPDATE_TRIES_MAX):
+                if self._error is not None:
+                    raise self._error
+                if self._advanced.is_set():  # else `run` waits for this very one
+                    self._advanced = trio.Event()
+                now_ms, position = self._client.now_ms(), self.position
+                if is_release:
+                    wanted = self._stored.released(position, now_ms)
+                elif position == self._stored.position:
+                    return
+                else:
+                    wanted = self._stored.committed(position, self.token, now_ms)
+                try:
+                    version = await self._cursors.put(self._namespace, wanted, self._version)
+                except MetadataConflict:
+                    if await self._look_again(position, is_release=is_release):
+                        return
+                except NoSuchCursor as error:
+                    self._error = error
+                    self._advanced.set()  # `run` ends
+                    raise
+                except BaseException as error:
+                    # Also when cancelled: nobody knows whether it was stored.
+                    self._advanced.set()
+                    if isinstance(error, RetryableError) and self._failing_since_s is None:
+                        self._failing_since_s = trio.current_time()
+                    raise
+                else:
+                    self._took(wanted, version)
+                    return
+        raise MetadataConflict(f"cursor {self.name!r}: its version rose {UPDATE_TRIES_MAX} times")
+
+    async def _look_again(self, position: Position, *, is_release: bool = False) -> bool:
+        """Goes on from a late change of our own, or raises CursorMoved.
+
+        True if it is a release of ours that happened after all.
+        """
+        slot = await self._cursors.look(self._namespace, self._metadata, self.name)
+        present = slot.cursor
+        if present is not None and slot.version is not None:
+            if (present.epoch, present.token) == (self.epoch, self.token):
+                self._took(present, slot.version)
+                return False
+            if slot.version == self._version:
+                return False  # it has not been ours yet, nor anybody else's since
+            released = (self.epoch, "", "", position)
+            mark = (present.epoch, present.holder, present.token, present.position)
+            if is_release and mark == released:
+                return True
+        theirs = None if present is None else present.position
+        self._error = CursorMoved(self.stream, self.name, position, theirs)
+        self._advanced.set()  # `run` ends
+        raise self._error
+
+    def _took(self, stored: CursorMetadata, version: int) -> None:
+        self._stored, self._version = stored, version
+        self._failing_since_s = None
+
+
+@asynccontextmanager
+async def open_cursor(
+    client: LedgerClient,
+    store: StreamStore,
+    namespace: str,
+    stream: str,
+    name: str,
+    *,
+    start: Start = EARLIEST,
+    commit_interval_ms: int = COMMIT_INTERVAL_MS,
+) -> AsyncIterator[Cursor]:
+    """The cursor of this name, made at `start` if the stream has none."""
+    check_interval_ms(commit_interval_ms)
+    metadata = await store.read_living_stream(namespace, stream)
+    cursors = CursorStore(client.store)
+    while True:
+        slot = await cursors.look(namespace, metadata, name)
+        if slot.cursor is not None and slot.version is not None:
+            stored, version = slot.cursor, slot.version
+            break
+        position = await find(client, metadata, start, namespace)
+        stored = new_cursor(metadata, name, position, slot.last_epoch, client.now_ms())
+        try:
+            version = await cursors.put(namespace, stored, slot.version)
+        except (MetadataConflict, NoSuchCursor):
+            continue  # somebody made it meanwhile
+        break
+    cursor = Cursor(
+        client, namespace, metadata, stored, version,
+        token=f"{client.rng.getrandbits(64):016x}", commit_interval_ms=commit_interval_ms,
+    )  # fmt: skip
+    async with open_background() as nursery:
+        nursery.start_soon(cursor.run)
+        try:
+            yield cursor
+        except BaseException:
+            # What was handled is handled: also of a block that failed or was cancelled.
+            with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
+                try:
+                    await cursor.commit()
+                except LedgerError as error:
+                    _log.info("cursor=%s stream=%s: not committed: %s", name, stream, error)
+            raise
+        else:
+            await cursor.commit()
+        finally:
+            cursor.close()
+
+
+def check_interval_ms(commit_interval_ms: int) -> int:
+    """Returns it. Raises InvalidArgument."""
+    if not 0 <= commit_interval_ms <= 3_600_000:
+        raise InvalidArgument(f"commit_interval_ms is {commit_interval_ms}, legal is 0 to 3600000")
+    return commit_interval_ms
+
+
+async def lag_of(
+    client: LedgerClient, namespace: str, stream: StreamMetadata, position: Position
+) -> CursorLag:
+    """Lag in just this life of a stream. Raises NoSuchStream."""
+    store = StreamStore(client.store)
+    for is_last in (False, False, True):
+        present = await store.read_living_stream(namespace, stream.name)
+        if present.created_ms != stream.created_ms:
+            raise NoSuchStream(f"stream {stream.name!r} was deleted, and made anew")
+        try:
+            return await measure_lag(client, present, position, client.now_ms())
+        except NoSuchLedger:
+            if is_last:
+                raise
+            # Retention passed by between the two reads.
+    raise AssertionError("the last try returns or raises")

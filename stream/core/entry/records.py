@@ -1,0 +1,399 @@
+"""Records, and batches of them as views on the payload of an entry.
+
+`decode` checks the header and that every column lies inside the payload; a column's own offsets
+are checked when it is first read, so that no access reads outside and no bytes are looked at
+twice. Every damage is a RecordFormatError. The writing half is entry_encoder.py.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise, repeat
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from stream.core.entry import arrow
+from stream.core.entry.compression import Buffer, inflate
+from stream.core.entry.format import (
+    FLAG_EVENT_TIME_VALIDITY,
+    FLAG_EVENT_TIMES,
+    FLAG_HEADERS,
+    FLAG_KEY_VALIDITY,
+    FLAG_KEYS,
+    HEADER_BYTES,
+    EntryHeader,
+    read_header,
+)
+from stream.core.position import Position
+from stream.errors import RecordFormatError
+
+_IS_LITTLE_ENDIAN: Final = sys.byteorder == "little"
+ARROW_COLUMNS: Final = ("value", "key", "event_time_ms", "headers")
+
+
+class Record(NamedTuple):
+    """One record. `sequence` counts the records of the stream from 0 without gaps.
+
+    A tuple, because readers make one per record: a frozen dataclass costs four times as much.
+
+    `event_time_ms` is the caller's, `append_time_ms` the writer's clock when the entry was made, or
+    when a sink committed it; it never goes back within a stream.
+    """
+
+    position: Position
+    sequence: int
+    value: bytes
+    key: bytes | None
+    event_time_ms: int | None
+    append_time_ms: int
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+_new = cast("Callable[[type[Any], tuple[Any, ...]], Any]", tuple.__new__)
+
+
+def _numbers(view: memoryview, typecode: Literal["i", "q"]) -> list[int]:
+    if _IS_LITTLE_ENDIAN:
+        return view.cast(typecode).tolist()
+    return list(struct.unpack(f"<{len(view) // struct.calcsize('<' + typecode)}{typecode}", view))
+
+
+class BinaryColumn:
+    """int32 offsets and bytes, as an Arrow BinaryArray has them. Both are views, not copies."""
+
+    __slots__ = ("_checked", "count", "data", "offset", "offsets", "what")
+
+    def __init__(
+        self, offsets: memoryview, data: memoryview, count: int, offset: int, what: str
+    ) -> None:
+        self.offsets = offsets
+        self.data = data
+        self.count = count
+        self.offset = offset
+        self.what = what
+        self._checked: list[int] | None = None
+
+    def bounds(self) -> list[int]:
+        """The count+1 offsets, never falling, inside the data. Raises RecordFormatError."""
+        if self._checked is None:
+            bounds = _numbers(self.offsets, "i")
+            if sorted(bounds) != bounds:
+                raise RecordFormatError(self.offset, f"offsets of the {self.what} go back")
+            self._checked = bounds
+        return self._checked
+
+    def items(self, first: int = 0, stop: int | None = None) -> list[bytes]:
+        """The items from `first` up to `stop` as bytes."""
+        bounds = self.bounds()
+        if first or (stop is not None and stop < self.count):
+            bounds = bounds[first : (self.count if stop is None else stop) + 1]
+            # Few of many may be wanted: only theirs are copied.
+            base = bounds[0]
+            data = bytes(self.data[base : bounds[-1]])
+            if base:
+                bounds = [bound - base for bound in bounds]
+        else:
+            data = bytes(self.data)
+        count = len(bounds) - 1
+        start, total = bounds[0], bounds[-1] - bounds[0]
+        width = total // count if count else 0
+        if (
+            width
+            and width * count == total
+            and bounds == list(range(start, start + total + 1, width))
+        ):
+            # All of one length: one call of struct is several times faster than slices.
+            return list(struct.unpack_from(f"{width}s" * count, data, start))
+        return [data[low:high] for low, high in pairwise(bounds)]
+
+
+class _Body:
+    """Walks the buffers of a body and hands out views that lie inside it."""
+
+    __slots__ = ("at", "base", "view")
+
+    def __init__(self, view: memoryview, base: int) -> None:
+        self.view = view
+        self.at = 0
+        self.base = base  # for messages: where the body begins in the payload
+
+    def take(self, nbytes: int, what: str) -> memoryview:
+        start = self.at + (-self.at % 8)
+        if start + nbytes > len(self.view):
+            raise RecordFormatError(
+                self.base + start,
+                f"{what} need {nbytes} bytes, {max(0, len(self.view) - start)} are left",
+            )
+        self.at = start + nbytes
+        return self.view[start : self.at]
+
+    def take_offsets(self, count: int, what: str) -> tuple[memoryview, int, int]:
+        """View of count+1 offsets, their last one, and where they begin in the payload."""
+        view = self.take(4 * (count + 1), f"offsets of the {what}")
+        offset = self.base + self.at - len(view)
+        first = int.from_bytes(view[:4], "little", signed=True)
+        last = int.from_bytes(view[-4:], "little", signed=True)
+        if first != 0 or last < 0:
+            raise RecordFormatError(offset, f"offsets of the {what} run from {first} to {last}")
+        return view, last, offset
+
+    def take_binary(self, count: int, what: str) -> BinaryColumn:
+        offsets, nbytes, offset = self.take_offsets(count, what)
+        return BinaryColumn(offsets, self.take(nbytes, what), count, offset, what)
+
+
+class RecordBatch:
+    """The records of one entry, or some of them that follow each other, as columns.
+
+    Values are read from the payload when asked for; the batch keeps the payload alive. Its records
+    are those from `first_slot` to before `stop_slot`; `first_sequence` is that of the first.
+    """
+
+    __slots__ = (
+        "_base_sequence", "_event_times", "_event_times_validity", "_header_list",
+        "_header_list_offset", "_header_names", "_header_values", "_key_column", "_key_validity",
+        "_shared_records", "_value_column", "append_time_ms", "entry", "first_slot", "header",
+        "nbytes", "segment", "stop_slot",
+    )  # fmt: skip
+
+    def __init__(
+        self, payload: Buffer, segment: int, entry: int, base_sequence: int, committed_ms: int
+    ) -> None:
+        header = read_header(payload)
+        self.header: EntryHeader = header
+        self.segment = segment
+        self.entry = entry
+        self.first_slot = 0
+        self.stop_slot = header.count
+        self.append_time_ms = header.append_time_ms
+        self.nbytes = len(payload)
+        self._shared_records: tuple[Record, ...] | None = None
+        self._base_sequence = header.first_sequence
+        if header.is_sequence_in_segment:
+            self._base_sequence += base_sequence
+            if committed_ms >= 0:
+                self.append_time_ms = committed_ms
+        stored = memoryview(payload).toreadonly()[HEADER_BYTES:]
+        body = _Body(
+            memoryview(inflate(stored, header.compression, header.body_bytes, HEADER_BYTES)),
+            HEADER_BYTES,
+        )
+        count, flags = header.count, header.flags
+        self._value_column = body.take_binary(count, "values")
+        self._key_column: BinaryColumn | None = None
+        self._key_validity: memoryview | None = None
+        self._event_times: memoryview | None = None
+        self._event_times_validity: memoryview | None = None
+        self._header_list: memoryview | None = None
+        if flags & FLAG_KEYS:
+            if flags & FLAG_KEY_VALIDITY:
+                self._key_validity = body.take((count + 7) // 8, "validity of the keys")
+            self._key_column = body.take_binary(count, "keys")
+        if flags & FLAG_EVENT_TIMES:
+            if flags & FLAG_EVENT_TIME_VALIDITY:
+                self._event_times_validity = body.take((count + 7) // 8, "validity of event times")
+            self._event_times = body.take(8 * count, "event times")
+        if flags & FLAG_HEADERS:
+            self._header_list, pairs, self._header_list_offset = body.take_offsets(count, "headers")
+            self._header_names = body.take_binary(pairs, "header names")
+            self._header_values = body.take_binary(pairs, "header values")
+        if body.at != len(body.view):
+            raise RecordFormatError(
+                body.base + body.at, f"{len(body.view) - body.at} bytes behind the last column"
+            )
+
+    def __len__(self) -> int:
+        return self.stop_slot - self.first_slot
+
+    @property
+    def first_sequence(self) -> int:
+        return self._base_sequence + self.first_slot
+
+    @property
+    def first_position(self) -> Position:
+        return Position(self.segment, self.entry, self.first_slot)
+
+    @property
+    def last_position(self) -> Position:
+        return Position(self.segment, self.entry, self.stop_slot - 1)
+
+    @property
+    def after(self) -> Position:
+        """Where to resume when all of this batch has been handled."""
+        if self.stop_slot < self.header.count:
+            return Position(self.segment, self.entry, self.stop_slot)
+        return Position(self.segment, self.entry + 1, 0)
+
+    def since(self, slot: int) -> RecordBatch:
+        """The same records without those before `slot`; may be empty. Copies nothing."""
+        assert slot >= 0, f"slot {slot} is negative"
+        return self.between(max(slot, self.first_slot), self.stop_slot)
+
+    def between(self, first_slot: int, stop_slot: int) -> RecordBatch:
+        """Those of the records whose slots are from `first_slot` to before `stop_slot`; may be
+        empty. Copies nothing."""
+        other = object.__new__(RecordBatch)
+        for name in self.__slots__:
+            if hasattr(self, name):
+                object.__setattr__(other, name, getattr(self, name))
+        other.stop_slot = min(stop_slot, self.stop_slot)
+        other.first_slot = min(max(first_slot, self.first_slot), other.stop_slot)
+        other._shared_records = None
+        return other
+
+    @property
+    def value_column(self) -> BinaryColumn:
+        """Views on offsets and bytes of all values of the entry, whichever this view shows."""
+        return self._value_column
+
+    @property
+    def key_column(self) -> BinaryColumn | None:
+        """Views on the keys of the entry (see `value_column`); None if no record has one."""
+        return self._key_column
+
+    def values(self) -> list[bytes]:
+        """The values. Raises RecordFormatError."""
+        return self._value_column.items(self.first_slot, self.stop_slot)
+
+    def keys(self) -> Sequence[bytes | None]:
+        """One key or None per record. Raises RecordFormatError."""
+        if self._key_column is None:
+            return [None] * len(self)
+        keys = self._key_column.items(self.first_slot, self.stop_slot)
+        if self._key_validity is None:
+            return keys
+        return [
+            key if is_valid else None
+            for key, is_valid in zip(keys, self._valid(self._key_validity), strict=True)
+        ]
+
+    def event_times(self) -> Sequence[int | None]:
+        """One event time (ms) or None per record."""
+        if self._event_times is None:
+            return [None] * len(self)
+        times = _numbers(self._event_times[8 * self.first_slot : 8 * self.stop_slot], "q")
+        if self._event_times_validity is None:
+            return times
+        return [
+            time if is_valid else None
+            for time, is_valid in zip(times, self._valid(self._event_times_validity), strict=True)
+        ]
+
+    def headers(self) -> list[tuple[tuple[str, bytes], ...]]:
+        """The headers of each record, in the order they were given. Raises RecordFormatError."""
+        if self._header_list is None:
+            return [()] * len(self)
+        bounds = _numbers(self._header_list, "i")
+        if sorted(bounds) != bounds:
+            raise RecordFormatError(self._header_list_offset, "offsets of the headers go back")
+        try:
+            names = [name.decode() for name in self._header_names.items()]
+        except UnicodeDecodeError as error:
+            raise RecordFormatError(
+                self._header_names.offset, f"a header name is not UTF-8: {error.reason}"
+            ) from None
+        pairs = list(zip(names, self._header_values.items(), strict=True))
+        return [
+            tuple(pairs[start:end])
+            for start, end in pairwise(islice(bounds, self.first_slot, self.stop_slot + 1))
+        ]
+
+    def records(self) -> list[Record]:
+        """The records as objects. Raises RecordFormatError."""
+        return list(self)
+
+    def shared_records(self) -> tuple[Record, ...]:
+        """As `records`, but made once for all readers that have the same batch."""
+        if self._shared_records is None:
+            self._shared_records = tuple(self)
+        return self._shared_records
+
+    def __iter__(self) -> Iterator[Record]:
+        first, stop = self.first_slot, self.stop_slot
+        base = self._base_sequence
+        positions = map(
+            _new,
+            repeat(Position),
+            zip(repeat(self.segment), repeat(self.entry), range(first, stop), strict=False),
+        )
+        fields = zip(
+            positions,
+            range(base + first, base + stop),
+            self.values(),
+            self.keys() if self._key_column is not None else repeat(None),
+            self.event_times() if self._event_times is not None else repeat(None),
+            repeat(self.append_time_ms),
+            self.headers() if self._header_list is not None else repeat(()),
+            strict=False,
+        )
+        # No Python is run per record: all of this is one chain of iterators.
+        return map(_new, repeat(Record), fields)
+
+    def to_arrow(self) -> Any:
+        """A pyarrow.RecordBatch: value, key (binary), event_time_ms (int64), headers
+        (list of struct name, value). Buffers are shared, not copied.
+
+        Raises RecordFormatError; ImportError if pyarrow is not installed.
+        """
+        pa = arrow.arrow()
+        made = {name: self.arrow_column(name) for name in ARROW_COLUMNS}
+        kinds = {
+            "value": pa.binary(), "key": pa.binary(), "event_time_ms": pa.int64(),
+            "headers": arrow.plain_pair_lists(),
+        }  # fmt: skip
+        columns = [
+            pa.nulls(self.header.count, kinds[name]) if column is None else column
+            for name, column in made.items()
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, list(made))
+        count = self.header.count
+        return batch if len(self) == count else batch.slice(self.first_slot, len(self))
+
+    def arrow_column(self, name: str, kind: Any = None) -> Any:
+        """One column of `to_arrow`, of the whole entry whichever part of it this view shows; None
+        if no record has anything there. `kind` is another Arrow type of the same layout.
+
+        Raises RecordFormatError; ImportError if pyarrow is not installed.
+        """
+        if name == "value":
+            return arrow.binary_array(self._value_column, kind)
+        if name == "key":
+            if self._key_column is None:
+                return None
+            return arrow.binary_array(self._key_column, kind, self._key_validity)
+        if name == "event_time_ms":
+            if self._event_times is None:
+                return None
+            return arrow.times_array(
+                self._event_times, self.header.count, self._event_times_validity
+            )
+        assert name == "headers", f"no column {name!r}; there are {', '.join(ARROW_COLUMNS)}"
+        if self._header_list is None:
+            return None
+        return arrow.pair_lists_array(
+            self._header_list, self.header.count, self._header_list_offset,
+            self._header_names, self._header_values, kind,
+        )  # fmt: skip
+
+    def _valid(self, bitmap: memoryview) -> Iterator[bool]:
+        bits = bin(int.from_bytes(bitmap, "little") | 1 << (8 * len(bitmap)))[:2:-1]
+        return (bit == "1" for bit in islice(bits, self.first_slot, self.stop_slot))
+
+
+def decode(
+    payload: Buffer,
+    *,
+    segment: int = 0,
+    entry: int = 0,
+    base_sequence: int = 0,
+    committed_ms: int = -1,
+) -> RecordBatch:
+    """A view of the records in an entry's payload.
+
+    `segment` and `entry` are where it was read from. Entries that count from the begin of their
+    segment were written before it was known where it comes to lie: `base_sequence` is the
+    segment's first sequence, `committed_ms` its time (`last_time_ms`), theirs too; -1 if it is not
+    known. Raises RecordFormatError, CompressionUnavailable.
+    """
+    return RecordBatch(payload, segment, entry, base_sequence, committed_ms)

@@ -1,0 +1,116 @@
+"""What a record counts in a batch, and whether it may be one at all.
+
+Checked when a record is handed over: one bad record must not take down the batch around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import index
+from typing import Final, cast
+
+from ledger.errors import InvalidArgument
+from stream.core.entry.encoder import Headers
+from stream.core.entry.format import RECORD_BYTES_MAX
+
+RECORD_OVERHEAD_BYTES: Final = 16
+"""Counted per record for offsets and times, so that empty records fill a batch too."""
+
+
+def record_bytes(
+    value: bytes,
+    key: bytes | None,
+    event_time_ms: int | None,
+    headers: Headers | None,
+    bytes_max: int = RECORD_BYTES_MAX,
+) -> int:
+    """Size of a record without its overhead. Raises InvalidArgument, TypeError."""
+    if type(value) is not bytes or not (key is None or type(key) is bytes):
+        raise TypeError(
+            f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}"
+        )
+    if event_time_ms is not None:
+        try:
+            milliseconds = index(event_time_ms)
+        except TypeError:
+            raise TypeError(f"event time {event_time_ms!r} is no whole number (ms)") from None
+        if not -(1 << 63) <= milliseconds < 1 << 63:
+            raise InvalidArgument(f"event time {milliseconds} does not fit 64 bits (ms since 1970)")
+    size = len(value) + len(key or b"")
+    for name, content in headers or ():
+        if type(name) is not str or type(content) is not bytes:
+            raise TypeError("headers are pairs of a str name and a bytes value")
+        size += len(name.encode()) + len(content) + RECORD_OVERHEAD_BYTES
+    if size > bytes_max:
+        cure = "" if bytes_max == RECORD_BYTES_MAX else " (record_bytes_max of the namespace)"
+        raise InvalidArgument(f"a record of {size} bytes; the largest is {bytes_max}{cure}")
+    return size
+
+
+def many_bytes(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    event_times: Sequence[int | None] | None,
+    bytes_max: int = RECORD_BYTES_MAX,
+) -> list[int]:
+    """What each record counts in a batch, overhead included. Raises as `record_bytes`."""
+    for what, column in (("keys", keys), ("event times", event_times)):
+        if column is not None and len(column) != len(values):
+            raise InvalidArgument(f"{len(column)} {what} for {len(values)} values")
+    if _are_plain(values, keys, event_times):
+        lengths = map(len, values)
+        if keys is None:
+            sizes = [size + RECORD_OVERHEAD_BYTES for size in lengths]
+        else:
+            # Nearly all that have keys have one in each record.
+            key_lengths = map(len, cast("Sequence[bytes]", keys))
+            sizes = [
+                v + k + RECORD_OVERHEAD_BYTES for v, k in zip(lengths, key_lengths, strict=True)
+            ]
+        if max(sizes, default=0) - RECORD_OVERHEAD_BYTES <= bytes_max:
+            return sizes
+    nothing: Sequence[None] = [None] * len(values)
+    return [
+        record_bytes(value, key, time, None, bytes_max) + RECORD_OVERHEAD_BYTES
+        for value, key, time in zip(
+            values,
+            nothing if keys is None else keys,
+            nothing if event_times is None else event_times,
+            strict=True,
+        )
+    ]
+
+
+def first_to_fill(sizes: Sequence[int], budget: int) -> tuple[int, int]:
+    """How many of the first records fill a batch that has place for `budget` bytes, and their
+    bytes; all of them if they do not. At least one, and the last one may be too large."""
+    # Records handed over together are often of one size: then this is right at once.
+    count = min(max(1, -(-budget // sizes[0])), len(sizes))
+    taken = sum(sizes[:count])
+    if taken - sizes[count - 1] < budget and (taken >= budget or count == len(sizes)):
+        return count, taken
+    count = 0
+    for taken in accumulate(sizes):
+        count += 1
+        if taken >= budget:
+            break
+    return count, taken
+
+
+def _are_plain(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    event_times: Sequence[int | None] | None,
+) -> bool:
+    """Whether the columns have nothing in them that must be looked at one by one."""
+    if not set(map(type, values)) <= {bytes}:
+        return False
+    if keys is not None and not set(map(type, keys)) <= {bytes}:
+        return False
+    if not event_times:
+        return True
+    if not set(map(type, event_times)) <= {int}:
+        return False
+    times = cast("Sequence[int]", event_times)
+    return min(times) >= -(1 << 63) and max(times) < 1 << 63

@@ -1,0 +1,94 @@
+"""What the metadata store holds about a cursor: a durable position by name, and who holds it.
+
+Immutable; a transition returns the next value. Must never move back but by `moved`, which says
+so to whoever uses the cursor, and never have one epoch with two holders. Twin: ../cursor_store.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from ledger.errors import LedgerError, MetadataCorrupt
+from stream.core.metadata.documents import dump_document, load_document, whole, word
+from stream.core.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorMetadata:
+    """A cursor. Everything before `position` has been handled.
+
+    `stream_created_ms` tells the stream from another one of the same name. `token` is of the
+    object that committed last, empty if the cursor was set by hand or released. `holder` is the
+    member of a consumer group that handles what follows, empty if there is none; `epoch` counts
+    holders. A deleted cursor stays a while, so that its versions never begin again and a commit
+    that arrives very late cannot match.
+    """
+
+    name: str
+    stream: str
+    stream_created_ms: int
+    position: Position
+    changed_ms: int
+    token: str = ""
+    holder: str = ""
+    epoch: int = 0
+    is_deleted: bool = False
+
+    def committed(self, position: Position, token: str, now_ms: int) -> CursorMetadata:
+        """Everything before `position` has been handled by the user with this token."""
+        assert position >= self.position, f"{self.position} cannot go back to {position}"
+        return replace(self, position=position, token=token, changed_ms=now_ms)
+
+    def acquired(self, holder: str, token: str, now_ms: int) -> CursorMetadata:
+        """Another holder, and another epoch: the one before can commit nothing more."""
+        return replace(
+            self, holder=holder, token=token, epoch=self.epoch + 1, changed_ms=now_ms
+        )  # fmt: skip
+
+    def released(self, position: Position, now_ms: int) -> CursorMetadata:
+        """The holder has handled everything before `position` and lets go."""
+        assert position >= self.position, f"{self.position} cannot go back to {position}"
+        return replace(self, position=position, token="", holder="", changed_ms=now_ms)
+
+    def moved(self, position: Position, now_ms: int) -> CursorMetadata:
+        """Set by hand, forward or back; who uses the cursor is told when it commits."""
+        return replace(self, position=position, token="", holder="", changed_ms=now_ms)
+
+    def deleted(self, now_ms: int) -> CursorMetadata:
+        return replace(self, token="", holder="", is_deleted=True, changed_ms=now_ms)
+
+
+_NAMES = tuple(field.name for field in fields(CursorMetadata))
+
+
+def encode_cursor(cursor: CursorMetadata) -> bytes:
+    """JSON of a cursor."""
+    values = {name: getattr(cursor, name) for name in _NAMES}
+    return dump_document("cursor", _what(cursor.name), values | {"position": str(cursor.position)})
+
+
+def decode_cursor(name: str, data: bytes) -> CursorMetadata:
+    """The cursor in these bytes. Raises MetadataCorrupt."""
+    document = load_document("cursor", _what(name), _NAMES, data)
+    try:
+        if document["name"] != name:
+            raise ValueError(f"it is cursor {document['name']!r}")
+        if document["is_deleted"] not in (True, False):
+            raise ValueError("is_deleted is neither true nor false")
+        return CursorMetadata(
+            name=name,
+            stream=word(document["stream"]),
+            stream_created_ms=whole(document["stream_created_ms"]),
+            position=Position.parse(word(document["position"])),
+            changed_ms=whole(document["changed_ms"]),
+            token=word(document["token"]),
+            holder=word(document["holder"]),
+            epoch=whole(document["epoch"]),
+            is_deleted=bool(document["is_deleted"]),
+        )
+    except (ValueError, LedgerError) as error:
+        raise MetadataCorrupt(f"{_what(name)}: {error}") from None
+
+
+def _what(name: str) -> str:
+    return f"metadata of cursor {name!r}"

@@ -1,0 +1,98 @@
+"""What the metadata store holds about a consumer group: who should handle which partition.
+
+A wish, not a right: a member may handle a partition when it holds the group's cursor on it.
+Immutable; twin: ../group_store.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from ledger.errors import MetadataCorrupt
+from stream.core.assignment import assign
+from stream.core.metadata.documents import dump_document, load_document, whole, word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadata:
+    """A consumer group. `assignment` is partition -> member and `generation` counts its changes.
+
+    `stream_created_ms` tells the stream from another one of the same name. `first_partitions` is
+    how many there were when the group began: it reads those added later from their begin.
+    `resets` counts cursors of the group that were set by hand: then holders look at theirs.
+    """
+
+    name: str
+    stream: str
+    stream_created_ms: int
+    changed_ms: int
+    generation: int = 0
+    first_partitions: int = 0
+    resets: int = 0
+    assignment: Mapping[str, str] = field(default_factory=dict)
+
+    def balanced(
+        self, partitions: Sequence[str], members: Sequence[str], now_ms: int
+    ) -> GroupMetadata:
+        """With these partitions spread over these members; the same object if they are already.
+
+        Partitions are only ever added: whoever knows of fewer has not heard of the others yet.
+        """
+        known = list(self.assignment)
+        if len(known) > len(partitions):
+            partitions = known
+        wanted = assign(partitions, members, self.assignment)
+        if wanted == self.assignment:
+            return self
+        return replace(
+            self,
+            assignment=wanted,
+            generation=self.generation + 1,
+            first_partitions=self.first_partitions or len(partitions),
+            changed_ms=now_ms,
+        )
+
+    def was_reset(self, now_ms: int) -> GroupMetadata:
+        return replace(self, resets=self.resets + 1, changed_ms=now_ms)
+
+    def partitions_of(self, member: str) -> list[str]:
+        return [partition for partition, name in self.assignment.items() if name == member]
+
+
+_NAMES = tuple(field.name for field in fields(GroupMetadata))
+
+
+def encode_group(group: GroupMetadata) -> bytes:
+    """JSON of a group."""
+    values: dict[str, object] = {name: getattr(group, name) for name in _NAMES}
+    # Rows keep the order of the partitions, which a sorted object would not.
+    values["assignment"] = [list(row) for row in group.assignment.items()]
+    return dump_document("group", _what(group.name), values)
+
+
+def decode_group(name: str, data: bytes) -> GroupMetadata:
+    """The group in these bytes. Raises MetadataCorrupt."""
+    document = load_document("group", _what(name), _NAMES, data)
+    try:
+        if document["name"] != name:
+            raise ValueError(f"it is group {document['name']!r}")
+        rows = document["assignment"]
+        if not isinstance(rows, list):
+            raise ValueError("the assignment is not a list")  # noqa: TRY004 - as for numbers
+        return GroupMetadata(
+            name=name,
+            stream=word(document["stream"]),
+            stream_created_ms=whole(document["stream_created_ms"]),
+            changed_ms=whole(document["changed_ms"]),
+            generation=whole(document["generation"]),
+            first_partitions=whole(document["first_partitions"]),
+            resets=whole(document["resets"]),
+            assignment={word(partition): word(member) for partition, member in rows},
+        )
+    except (ValueError, TypeError) as error:
+        raise MetadataCorrupt(f"{_what(name)}: {error}") from None
+
+
+def _what(name: str) -> str:
+    return f"metadata of consumer group {name!r}"

@@ -1,0 +1,380 @@
+"""What the metadata store holds about a stream, and the changes that are legal.
+
+`StreamMetadata` is immutable; a transition returns the next value or raises. Must never let two
+segments be open or a position mean two records. Its bytes are in metadata_format.py; what leaves
+it, and how it comes back, is in trash.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
+from stream.core.entry.format import EntryHeader
+from stream.core.position import BEGINNING, Position
+from stream.errors import TooManyProducers
+
+PRODUCERS_MAX = 1000
+"""Idempotent producers one stream remembers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """An idempotent producer: its number in entry headers, the sequence of its last record in a
+    sealed segment (-1: none), and the number of that segment."""
+
+    producer_id: int
+    last_sequence: int = -1
+    segment: int = 0
+
+
+class SegmentState(enum.Enum):
+    OPEN = "open"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """Where a segment ended: facts read from its closed ledger.
+
+    `last_entry` is -1 and the times are -1 if it holds no record; `nbytes` are payload bytes.
+    The range of event times is -1 if it is not known. `producers` are pairs of a producer's
+    number and the sequence of its last record here.
+    """
+
+    last_entry: int
+    records: int
+    nbytes: int
+    first_time_ms: int = -1
+    last_time_ms: int = -1
+    event_min_ms: int = -1
+    event_max_ms: int = -1
+    producers: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One ledger of a stream. Sizes, times and `last_entry` are known once it is sealed.
+
+    The range of event times is -1 where it is not known: no record has one, or the segment was
+    sealed by recovery. `dropped_ms` is when its last record was truncated: it stays in the trash
+    from then on.
+    """
+
+    number: int
+    ledger_id: int
+    first_sequence: int
+    created_ms: int
+    state: SegmentState = SegmentState.OPEN
+    last_entry: int = -1
+    records: int = 0
+    nbytes: int = 0
+    first_time_ms: int = -1
+    last_time_ms: int = -1
+    sealed_ms: int = -1
+    event_min_ms: int = -1
+    event_max_ms: int = -1
+    dropped_ms: int = -1
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is SegmentState.OPEN
+
+    @property
+    def end(self) -> Position:
+        """Behind the last record of a sealed segment."""
+        assert not self.is_open, f"segment {self.number} is open: its end is not known"
+        return Position(self.number, self.last_entry + 1, 0)
+
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the first record behind a sealed segment."""
+        assert not self.is_open, f"segment {self.number} is open: its end is not known"
+        return self.first_sequence + self.records
+
+    def time_of(self, header: EntryHeader) -> int:
+        """Append time of an entry of this segment: of one that was written before a sink
+        committed it, the time of the commit."""
+        if header.is_sequence_in_segment and self.last_time_ms >= 0:
+            return self.last_time_ms
+        return header.append_time_ms
+
+    def sequence_of(self, header: EntryHeader) -> int:
+        """Sequence of the first record of an entry of this segment."""
+        base = self.first_sequence if header.is_sequence_in_segment else 0
+        return base + header.first_sequence
+
+    def sealed(self, end: SegmentEnd, now_ms: int) -> Segment:
+        assert self.is_open, f"segment {self.number} is sealed already"
+        return replace(
+            self, state=SegmentState.SEALED, last_entry=end.last_entry, records=end.records,
+            nbytes=end.nbytes, first_time_ms=end.first_time_ms, last_time_ms=end.last_time_ms,
+            sealed_ms=now_ms, event_min_ms=end.event_min_ms, event_max_ms=end.event_max_ms,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The segment of the present writer that a commit beside it ended: its ledger, and its last
+    entry (-1: none). What the writer sent behind that it sends again, in its next segment."""
+
+    ledger_id: int
+    last_entry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamMetadata:
+    """A stream. Segments are in order; at most the last one is open.
+
+    `epoch` counts takeovers. Records before `truncated_to` are gone for readers. `prepared` is
+    the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
+    stream and wait for deletion. `interrupted` is there from a commit beside a writer until that
+    writer goes on, or another takes over. `producers` is what each idempotent producer had in the
+    stream when the last segment was sealed, `producers_made` how many numbers they were given.
+    `deleted_ms` is when the stream went to the trash, and `is_purged` that it cannot come back
+    from there.
+    """
+
+    name: str
+    created_ms: int
+    epoch: int = 0
+    segments: tuple[Segment, ...] = ()
+    truncated_to: Position = BEGINNING
+    next_segment: int = 1
+    next_sequence: int = 0
+    prepared: int | None = None
+    garbage: tuple[int, ...] = ()
+    interrupted: Interrupted | None = None
+    is_deleted: bool = False
+    deleted_ms: int = -1
+    is_purged: bool = False
+    producers: Mapping[str, ProducerState] = field(default_factory=dict)
+    producers_made: int = 0
+
+    def __post_init__(self) -> None:
+        def fail(what: str) -> MetadataCorrupt:
+            return MetadataCorrupt(f"stream {self.name!r}: {what}")
+
+        if min(self.epoch, self.next_sequence, self.next_segment - 1) < 0:
+            raise fail("epoch, next_sequence or next_segment is negative")
+        last_number, sequence = 0, None
+        for segment in self.segments:
+            if segment.number <= last_number:
+                raise fail(f"segment {segment.number} follows segment {last_number}")
+            if sequence is not None and segment.first_sequence != sequence:
+                raise fail(
+                    f"segment {segment.number} begins at sequence {segment.first_sequence}, "
+                    f"the one before ends at {sequence}"
+                )
+            if segment.is_open and segment is not self.segments[-1]:
+                raise fail(f"segment {segment.number} is open but not the last")
+            last_number = segment.number
+            sequence = segment.first_sequence + segment.records
+        if last_number >= self.next_segment:
+            raise fail(f"segment {last_number} exists, next_segment is {self.next_segment}")
+        if sequence is not None and sequence != self.next_sequence:
+            raise fail(f"segments end at sequence {sequence}, not {self.next_sequence}")
+        if self.interrupted is not None and self.open_segment is not None:
+            raise fail("a segment is open and another interrupted")
+        if len(self.producers) > PRODUCERS_MAX:
+            raise fail(f"{len(self.producers)} producers, limit {PRODUCERS_MAX}")
+        numbers = [state.producer_id for state in self.producers.values()]
+        if len(set(numbers)) != len(numbers) or max(numbers, default=0) > self.producers_made:
+            raise fail(f"numbers {sorted(numbers)} of producers, {self.producers_made} were made")
+
+    # Questions
+
+    @property
+    def open_segment(self) -> Segment | None:
+        return self.segments[-1] if self.segments and self.segments[-1].is_open else None
+
+    @property
+    def sealed_end(self) -> Position:
+        """Behind the last record known from metadata alone."""
+        if not self.segments:
+            return max(Position(self.next_segment, 0, 0), self.truncated_to)
+        last = self.segments[-1]
+        return Position(last.number, 0, 0) if last.is_open else last.end
+
+    @property
+    def last_time_ms(self) -> int:
+        """Highest append time in sealed segments, -1 if unknown."""
+        return max((segment.last_time_ms for segment in self.segments), default=-1)
+
+    @property
+    def first_available(self) -> Position:
+        """The first position a reader can ask for."""
+        live = self.live()
+        begin = Position(live[0].number if live else self.next_segment, 0, 0)
+        return max(begin, self.truncated_to)
+
+    def is_dropped(self, segment: Segment) -> bool:
+        """True if every record of this sealed segment was truncated."""
+        return not segment.is_open and segment.end <= self.truncated_to
+
+    def dropped(self) -> tuple[Segment, ...]:
+        """The segments in the trash. They are a prefix."""
+        return self.segments[: self._count_dropped()]
+
+    def live(self) -> tuple[Segment, ...]:
+        """The segments of which a reader can read something."""
+        return self.segments[self._count_dropped() :]
+
+    def _count_dropped(self) -> int:
+        for count, segment in enumerate(self.segments):
+            if not self.is_dropped(segment):
+                return count
+        return len(self.segments)
+
+    def segment_at(self, position: Position) -> Segment | None:
+        """The segment that holds `position`, or the next one behind it; None at the end."""
+        for segment in self.segments:
+            if segment.number == position.segment:
+                if segment.is_open or position.entry <= segment.last_entry:
+                    return segment
+            elif segment.number > position.segment:
+                return segment
+        return None
+
+    def ledgers(self) -> tuple[int, ...]:
+        """Every ledger this stream knows, in use or garbage."""
+        prepared = () if self.prepared is None else (self.prepared,)
+        return (*(segment.ledger_id for segment in self.segments), *prepared, *self.garbage)
+
+    # Changes. `epoch` is what the caller believes to hold.
+
+    def _check_owner(self, epoch: int) -> None:
+        if self.is_deleted or epoch != self.epoch:
+            raise MetadataConflict(
+                f"stream {self.name!r} is at epoch {self.epoch}, the change is of epoch {epoch}"
+                + (" (the stream was deleted)" if self.is_deleted else "")
+            )
+
+    def taken_over(self) -> StreamMetadata:
+        """Epoch + 1. What the old writer had prepared becomes garbage."""
+        return replace(self._without_prepared(), epoch=self.epoch + 1, interrupted=None)
+
+    def released(self, epoch: int) -> StreamMetadata:
+        """Its writer is at its end, and no longer to be waited for."""
+        self._check_owner(epoch)
+        return replace(self, interrupted=None)
+
+    def with_prepared(self, epoch: int, ledger_id: int) -> StreamMetadata:
+        """Remembers a ledger made ahead, so that it is found if its writer dies."""
+        self._check_owner(epoch)
+        if self.prepared is not None and self.prepared != ledger_id:
+            raise MetadataConflict(f"stream {self.name!r}: ledger {self.prepared} is prepared")
+        return replace(self, prepared=ledger_id)
+
+    def sealed(self, epoch: int, end: SegmentEnd, now_ms: int) -> StreamMetadata:
+        """The open segment ends. One without records vanishes and its ledger is garbage."""
+        self._check_owner(epoch)
+        segment = self.open_segment
+        if segment is None:
+            raise MetadataConflict(f"stream {self.name!r} has no open segment to seal")
+        if end.records < 0 or (end.records == 0) != (end.last_entry < 0):
+            raise InvalidArgument(f"{end.records} records up to entry {end.last_entry}")
+        if end.records == 0:
+            garbage = (*self.garbage, segment.ledger_id)
+            return replace(self, segments=self.segments[:-1], garbage=garbage)
+        fresh = segment.sealed(end, now_ms)
+        if self.is_dropped(fresh):
+            fresh = replace(fresh, dropped_ms=now_ms)
+        return replace(
+            self,
+            segments=(*self.segments[:-1], fresh),
+            next_sequence=segment.first_sequence + end.records,
+            producers=self._producers_at(end, segment.number),
+        )
+
+    def _producers_at(self, end: SegmentEnd, segment: int) -> Mapping[str, ProducerState]:
+        """What producers have when `segment` ends so. One that was forgotten stays forgotten."""
+        last = dict(end.producers)
+        if not last:
+            return self.producers
+        return {
+            name: replace(state, last_sequence=last[state.producer_id], segment=segment)
+            if last.get(state.producer_id, -1) > state.last_sequence
+            else state
+            for name, state in self.producers.items()
+        }
+
+    def with_producer(self, epoch: int, name: str) -> StreamMetadata:
+        """Gives a producer its number, unless it has one. Numbers are never given again.
+
+        Raises TooManyProducers.
+        """
+        self._check_owner(epoch)
+        if name in self.producers:
+            return self
+        if len(self.producers) >= PRODUCERS_MAX:
+            raise TooManyProducers(
+                f"stream {self.name!r} remembers {len(self.producers)} producers, limit "
+                f"{PRODUCERS_MAX}; forget those that will not come back (forget_producer)"
+            )
+        number = self.producers_made + 1
+        return replace(
+            self,
+            producers={**self.producers, name: ProducerState(number)},
+            producers_made=number,
+        )
+
+    def without_producer(self, name: str) -> StreamMetadata:
+        """Forgets a producer: should it come back, it is a new one."""
+        left = {other: state for other, state in self.producers.items() if other != name}
+        return replace(self, producers=left)
+
+    def begun(self, epoch: int, ledger_id: int, now_ms: int) -> StreamMetadata:
+        """A new open segment on this ledger. Another one that was prepared becomes garbage."""
+        self._check_owner(epoch)
+        if self.open_segment is not None:
+            raise MetadataConflict(
+                f"stream {self.name!r}: segment {self.open_segment.number} is still open"
+            )
+        segment = Segment(self.next_segment, ledger_id, self.next_sequence, now_ms)
+        return replace(
+            self._without_prepared(ledger_id),
+            segments=(*self.segments, segment),
+            next_segment=self.next_segment + 1,
+            interrupted=None,
+        )
+
+    def _without_prepared(self, used: int | None = None) -> StreamMetadata:
+        if self.prepared is None:
+            return self
+        garbage = self.garbage if self.prepared == used else (*self.garbage, self.prepared)
+        return replace(self, prepared=None, garbage=garbage)
+
+    def truncated(self, position: Position, now_ms: int) -> StreamMetadata:
+        """Records before `position` are gone for readers, and whole segments in the trash.
+
+        Moves forward only; an older point changes nothing. Raises InvalidArgument for a position
+        behind what the stream can hold.
+        """
+        segment = self.open_segment
+        limit = self.sealed_end if segment is None else Position(segment.number, (1 << 63) - 1, 0)
+        if position > max(limit, self.truncated_to):
+            raise InvalidArgument(
+                f"stream {self.name!r}: cannot truncate to {position}, it ends at {limit}"
+            )
+        moved = replace(self, truncated_to=max(position, self.truncated_to))
+        marked = tuple(
+            replace(segment, dropped_ms=now_ms) if segment.dropped_ms < 0 else segment
+            for segment in moved.dropped()
+        )
+        return replace(moved, segments=(*marked, *moved.live()))
+
+    def forgotten(self, ledger_ids: Iterable[int]) -> StreamMetadata:
+        """Without these ledgers, which no longer exist: garbage only."""
+        gone = set(ledger_ids)
+        for segment in self.segments:
+            if segment.ledger_id in gone:
+                raise MetadataConflict(
+                    f"stream {self.name!r}: segment {segment.number} is not purged"
+                )
+        return replace(
+            self,
+            garbage=tuple(ledger for ledger in self.garbage if ledger not in gone),
+        )

@@ -1,0 +1,317 @@
+"""Takeover and roll as one cold machine: who may write a stream, and on which ledger.
+
+`Succession` ends the open segment and begins the next one in a single change of metadata, at the
+epoch it holds; a takeover first moves the epoch. One action at a time goes out, its outcome comes
+back as an event. Must never begin a segment before the old one's end is known, nor at an epoch
+that is not its own. Shell: `stream.takeover`.
+
+    takeover: read -> store epoch+1 -> end old ledger (recovery) -> make ledger -> store -> done
+    roll:     end old ledger (close) -> make ledger -> store -> done
+    a conflict or an unknown outcome of a store leads to a read, and from there on again
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+from ledger.errors import LedgerError, MetadataConflict
+from stream.core.metadata.streams import SegmentEnd, StreamMetadata
+from stream.errors import EpochMismatch, NoSuchStream, TakenOver
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStream:
+    """Read the stream's metadata; answer StreamRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStream:
+    """Store if the version is still this; answer Stored, StoreConflicted or StoreUnknown."""
+
+    stream: StreamMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndLedger:
+    """Fix the end of this ledger, by recovery or by closing our own; answer LedgerEnded."""
+
+    ledger_id: int
+    first_sequence: int
+    is_recovery: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MakeLedger:
+    """Make a ledger, or take the one made ahead; answer LedgerMade.
+
+    `spent` is one that was made before, and was ended by a commit before anything was sent to it.
+    """
+
+    prepared: int | None
+    spent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRead:
+    stream: StreamMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConflicted:
+    """Somebody changed the metadata first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUnknown:
+    """The store did not answer: the change may have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnded:
+    end: SegmentEnd
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerGone:
+    """The ledger to be ended does not exist: deleted by who took over meanwhile, or lost."""
+
+    error: LedgerError
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMade:
+    ledger_id: int
+
+
+Action = ReadStream | StoreStream | EndLedger | MakeLedger
+Event = StreamRead | Stored | StoreConflicted | StoreUnknown | LedgerEnded | LedgerGone | LedgerMade
+
+_EVENTS_REMEMBERED = 64
+
+
+class _Step(enum.Enum):
+    NEW = "new"
+    READING_TO_TAKE = "reading the stream to take it over"
+    STORING_EPOCH = "storing the new epoch"
+    ENDING = "ending the old ledger"
+    MAKING = "making the next ledger"
+    STORING = "publishing the new segment"
+    READING_AGAIN = "reading what became of the change"
+    DONE = "done"
+
+
+class Succession:
+    """The machine. `epoch` None: take over (with `if_epoch` only a stream at that epoch); else the
+    epoch this writer holds.
+
+    `begins_next` False only seals. `is_recovery` says how to end the ledger (a takeover always
+    recovers). Start of a roll needs `stream` and `version` as last seen. `begins_at` are number
+    and first sequence of the new segment if entries were sent to it already: it begins there, or
+    the roll fails (MetadataConflict).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        now_ms: int,
+        *,
+        epoch: int | None = None,
+        stream: StreamMetadata | None = None,
+        version: int = -1,
+        is_recovery: bool = True,
+        begins_next: bool = True,
+        if_epoch: int | None = None,
+        begins_at: tuple[int, int] | None = None,
+    ) -> None:
+        assert (epoch is None) == (stream is None), "a roll starts from the stream, a takeover not"
+        assert epoch is None or if_epoch is None, "a roll knows its epoch"
+        self.name = name
+        self.epoch = epoch
+        self.stream = stream
+        self.version = version
+        self.ended: SegmentEnd | None = None
+        self.ends: dict[int, int] = {}
+        """Ledgers of this writer that somebody ended, as far as it is known, and their last
+        entries."""
+        self.made: int | None = None
+        self.failure: LedgerError | None = None
+        self._now_ms = now_ms
+        self._is_recovery = is_recovery or epoch is None
+        self._begins_next = begins_next
+        self._if_epoch = if_epoch
+        self._begins_at = begins_at
+        self._old_ledger: int | None = None
+        self._gone: LedgerError | None = None
+        self._target: StreamMetadata | None = None
+        self._step = _Step.NEW
+        self._story: deque[str] = deque(maxlen=_EVENTS_REMEMBERED)
+
+    @property
+    def finished(self) -> bool:
+        return self._step is _Step.DONE
+
+    @property
+    def result(self) -> StreamMetadata:
+        """The metadata as stored. Only when finished.
+
+        Raises TakenOver if the epoch is no longer ours, EpochMismatch if it is not the one wanted,
+        NoSuchStream if the stream was deleted.
+        """
+        assert self.finished, self.story()
+        if self.failure is not None:
+            raise self.failure
+        assert self.stream is not None, self.story()
+        return self.stream
+
+    def story(self) -> str:
+        """The last events and actions, for logs and failed assertions."""
+        return "\n".join((*self._story, f"now {self._step.value}"))
+
+    def start(self) -> tuple[Action, ...]:
+        assert self._step is _Step.NEW, self.story()
+        if self.stream is None:
+            return self._go(_Step.READING_TO_TAKE, ReadStream())
+        self._note(self.stream)
+        return self._end_old()
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        """The next action; none when finished."""
+        self._story.append(f"<- {type(event).__name__}")
+        match self._step, event:
+            case _Step.READING_TO_TAKE, StreamRead(stream, version):
+                return self._take(stream, version)
+            case _Step.STORING_EPOCH, Stored(version):
+                self.version = version
+                self.stream = self._target
+                assert self.stream is not None, self.story()
+                self.epoch = self.stream.epoch
+                return self._end_old()
+            case _Step.STORING_EPOCH, StoreConflicted() | StoreUnknown():
+                # If our own change did happen, taking over once more costs one epoch number.
+                return self._go(_Step.READING_TO_TAKE, ReadStream())
+            case _Step.ENDING, LedgerEnded(end):
+                self.ended = end
+                assert self._old_ledger is not None, self.story()
+                self.ends[self._old_ledger] = end.last_entry
+                return self._make()
+            case _Step.ENDING, LedgerGone(error):
+                self._gone = error
+                return self._go(_Step.READING_AGAIN, ReadStream())
+            case _Step.MAKING, LedgerMade(ledger_id):
+                self.made = ledger_id
+                return self._store()
+            case _Step.STORING, Stored(version):
+                self.version = version
+                self.stream = self._target
+                return self._go(_Step.DONE)
+            case _Step.STORING, StoreConflicted() | StoreUnknown():
+                return self._go(_Step.READING_AGAIN, ReadStream())
+            case _Step.READING_AGAIN, StreamRead(stream, version):
+                return self._look_again(stream, version)
+        raise AssertionError(f"event {event} does not fit\n{self.story()}")
+
+    def _go(self, step: _Step, *actions: Action) -> tuple[Action, ...]:
+        self._step = step
+        names = ", ".join(type(action).__name__ for action in actions)
+        self._story.append(f"-> {names or 'finished'}")
+        return actions
+
+    def _fail(self, error: LedgerError) -> tuple[Action, ...]:
+        self.failure = error
+        return self._go(_Step.DONE)
+
+    def _take(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
+        if stream.is_deleted:
+            return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
+        if self._if_epoch is not None and stream.epoch != self._if_epoch:
+            # Also if our own change happened without our knowing: another's looks the same.
+            return self._fail(EpochMismatch(self.name, self._if_epoch, stream.epoch))
+        self._target = stream.taken_over()
+        return self._go(_Step.STORING_EPOCH, StoreStream(self._target, version))
+
+    def _end_old(self) -> tuple[Action, ...]:
+        assert self.stream is not None, self.story()
+        segment = self.stream.open_segment
+        self._old_ledger = None if segment is None else segment.ledger_id
+        if segment is None:
+            return self._make()
+        return self._go(
+            _Step.ENDING,
+            EndLedger(segment.ledger_id, segment.first_sequence, self._is_recovery),
+        )
+
+    def _make(self, spent: int | None = None) -> tuple[Action, ...]:
+        assert self.stream is not None, self.story()
+        if self._begins_next:
+            return self._go(_Step.MAKING, MakeLedger(self.stream.prepared, spent))
+        if self._old_ledger is None and self.stream.interrupted is None:
+            return self._go(_Step.DONE)
+        return self._store()
+
+    def _store(self) -> tuple[Action, ...]:
+        assert self.stream is not None, self.story()
+        assert self.epoch is not None, self.story()
+        target = self.stream
+        if self._old_ledger is not None:
+            assert self.ended is not None, self.story()
+            target = target.sealed(self.epoch, self.ended, self._now_ms)
+        if self._begins_next:
+            assert self.made is not None, self.story()
+            target = target.begun(self.epoch, self.made, self._now_ms)
+            begun = target.segments[-1]
+            if self._begins_at not in (None, (begun.number, begun.first_sequence)):
+                return self._fail(self._moved_on())
+        else:
+            target = target.released(self.epoch)
+        self._target = target
+        return self._go(_Step.STORING, StoreStream(target, self.version))
+
+    def _note(self, stream: StreamMetadata) -> None:
+        if stream.interrupted is not None:
+            self.ends[stream.interrupted.ledger_id] = stream.interrupted.last_entry
+
+    def _moved_on(self) -> MetadataConflict:
+        return MetadataConflict(
+            f"stream {self.name!r}: a batch was committed while its segment was rolled"
+        )
+
+    def _look_again(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
+        assert self.epoch is not None, self.story()
+        assert self.stream is not None, self.story()
+        if stream.is_deleted or stream.created_ms != self.stream.created_ms:
+            return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
+        if stream.epoch != self.epoch:
+            return self._fail(TakenOver(self.name, self.epoch, stream.epoch))
+        self.stream, self.version = stream, version
+        self._note(stream)
+        segment = stream.open_segment
+        ledger_id = None if segment is None else segment.ledger_id
+        if self.made is not None and ledger_id == self.made:
+            # Only we begin segments at our epoch: our change happened after all.
+            return self._go(_Step.DONE)
+        if self._begins_next and self.made in self.ends and self._begins_at is None:
+            # It happened, and a commit has ended the new segment before we knew of it.
+            self._is_recovery, self._gone, self.ended, self._old_ledger = True, None, None, None
+            return self._make(spent=self.made)
+        if ledger_id is None and not self._begins_next:
+            self._old_ledger = None
+            return self._make()
+        if ledger_id == self._old_ledger:
+            if self._gone is not None:
+                return self._fail(self._gone)
+            return self._store()
+        if self._begins_at is not None:
+            return self._fail(self._moved_on())
+        # A commit has ended our segment; or an earlier change of ours, whose outcome we gave up to
+        # learn, has happened only now: the segment it began is the one to end.
+        self._is_recovery, self._gone, self.ended = True, None, None
+        return self._end_old()

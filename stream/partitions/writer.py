@@ -1,0 +1,395 @@
+"""PartitionedWriter: routes records to the partitions of a stream, each with a writer of its own.
+
+Must keep records of one key in order, growth included, and never let one partition's trouble
+stop the others. The decisions are core/routing.py; the writers partition_writers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from ledger.errors import InvalidArgument, LedgerError
+from ledger.runtime.background import open_background
+from stream.core.entry.encoder import Headers
+from stream.core.entry.sizes import many_bytes
+from stream.core.position import Position
+from stream.core.routing import SLICE_RECORDS, Group, Routes, grouped
+from stream.errors import PartitionsFailed
+from stream.partitions import partitions as partitioning
+from stream.partitions.writers import PartitionWriters
+from stream.store.partitions import PartitionStore
+from stream.writing.batch import Ticket
+from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
+from stream.writing.writer import StreamWriter
+
+if TYPE_CHECKING:
+    from stream.namespace import Namespace
+
+_WATCH_RETRY_S = 1.0
+
+
+class PartitionPosition(NamedTuple):
+    """Where a record of a partitioned stream is. Positions of one partition are ordered."""
+
+    partition: int
+    position: Position
+
+    def __str__(self) -> str:
+        return f"{self.partition}/{self.position}"
+
+
+class PartitionTicket:
+    """A record on its way to a partition."""
+
+    __slots__ = ("_ticket", "partition")
+
+    def __init__(self, partition: int, ticket: Ticket) -> None:
+        self.partition = partition
+        self._ticket = ticket
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._ticket.is_confirmed
+
+    async def wait(self) -> PartitionPosition:
+        """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
+        return PartitionPosition(self.partition, await self._ticket.wait())
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedWriterStatistics:
+    """Counters of the partition writers opened so far, by partition, and their sums."""
+
+    partitions: int
+    by_partition: Mapping[int, StreamWriterStatistics]
+    failed: Mapping[int, LedgerError]
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.by_partition.values())
+
+    @property
+    def entries(self) -> int:
+        return sum(each.entries for each in self.by_partition.values())
+
+    @property
+    def bytes_pending(self) -> int:
+        return sum(each.bytes_pending for each in self.by_partition.values())
+
+
+class PartitionedWriter:
+    """Made by `Namespace.partitioned_writer`; an `async with` block closes it.
+
+    A record with a key goes to the partition of its key; one without to all partitions by turns,
+    batch by batch, leaving out those that failed or have no room. Guarantees: records of one
+    partition are confirmed in the order they were appended, so those of one key are, too; when
+    the stream grows, a key moves only after all records taken before are durable.
+
+    A partition that fails stays failed (see `reopen`); its records not confirmed by then are
+    *unknown*. The others go on.
+    """
+
+    def __init__(self, stream: str, routes: Routes, writers: PartitionWriters) -> None:
+        self.stream = stream
+        self._routes = routes
+        self._writers = writers
+        # Of the last record without a key: its ticket, and where it went.
+        self._keyless: Ticket | None = None
+        self._keyless_number = 0
+        self._keyless_writer: StreamWriter | None = None
+        self._refused: dict[int, None] = {}
+        self._calls = 0
+        self._calls_ended = trio.Event()
+        self._switching: trio.Event | None = None
+        """Set while the stream's growth is being followed: nothing is taken meanwhile."""
+
+    @property
+    def partitions(self) -> int:
+        """Partitions that records are routed to."""
+        return self._routes.partitions
+
+    def partition_of(self, key: bytes) -> int:
+        """The partition of a key, as the stream is now."""
+        return self._routes[key]
+
+    def append_nowait(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        partition: int | None = None,
+    ) -> PartitionTicket:
+        """Takes a record and returns at once; `await ticket.wait()` tells where it is.
+
+        `partition` overrules the key. Raises trio.WouldBlock when its partition has no room, or
+        no writer yet (then `await wait_room()`), InvalidArgument for a record that is too large
+        or a partition that is not ours, and the error of a partition that failed.
+        """
+        if self._switching is not None:
+            raise trio.WouldBlock
+        if partition is not None:
+            number = partition
+        else:
+            number = self._routes[key] if key is not None else self._turn()
+        writer = self._writers.open.get(number)
+        if writer is None:
+            self._writers.want(number)
+            self._refused[number] = None
+            raise trio.WouldBlock
+        try:
+            ticket = writer.append_nowait(value, key, event_time_ms, headers)
+        except trio.WouldBlock:
+            self._refused[number] = None
+            raise
+        if key is None and partition is None:
+            self._keyless = ticket
+        return PartitionTicket(number, ticket)
+
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        partition: int | None = None,
+    ) -> PartitionPosition:
+        """Appends a record; returns where it is once it is durable.
+
+        Waits while its partition has no room. If cancelled, the record may be in the stream all
+        the same. Raises the error of its partition (TakenOver, NotEnoughBookies, ...),
+        InvalidArgument, LedgerClosed.
+        """
+        while True:
+            try:
+                ticket = self.append_nowait(value, key, event_time_ms, headers, partition=partition)
+            except trio.WouldBlock:
+                await self.wait_room()
+            else:
+                return await ticket.wait()
+
+    async def append_many(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> dict[int, tuple[Position, Position]]:
+        """Appends records; returns the first and the last position in each partition they went
+        to, when all are durable.
+
+        Within a partition they keep their order. `keys` and `event_times` (ms), when given, have
+        one item per value. Raises InvalidArgument before anything is taken; PartitionsFailed when
+        some partitions failed, or refused a record over the namespace's own `record_bytes_max`:
+        what was for the others is durable.
+        """
+        if not many_bytes(values, keys, event_times):
+            raise InvalidArgument("append_many needs at least one record")
+        while self._switching is not None:
+            await self._switching.wait()
+        if partition is not None:
+            groups: dict[int, Group] = {partition: (values, keys, event_times)}
+        else:
+            turns = self._turns(1 if keys is not None else -(-len(values) // SLICE_RECORDS))
+            groups = grouped(self._routes, values, keys, event_times, turns)
+        for number in groups:
+            self._writers.check(number)
+        positions: dict[int, tuple[Position, Position]] = {}
+
+        async def append_group(number: int) -> None:
+            writer = await self._writers.opened(number)
+            positions[number] = await writer.append_many(*groups[number])
+
+        self._calls += 1
+        try:
+            await self._for_each(list(groups), append_group)
+        finally:
+            self._calls -= 1
+            self._calls_ended.set()
+        return positions
+
+    async def wait_room(self) -> None:
+        """Returns when it is worth trying again what `append_nowait` refused."""
+        refused, self._refused = self._refused, {}
+        if self._switching is not None:
+            await self._switching.wait()
+            return
+        await trio.lowlevel.checkpoint()
+        # The first is enough: others may have been refused by a partition that is stuck.
+        async with trio.open_nursery() as nursery:
+
+            async def wait(number: int) -> None:
+                try:
+                    writer = await self._writers.opened(number, is_error_kept=True)
+                    await writer.wait_room()
+                except LedgerError:
+                    pass  # the next append to this partition tells
+                nursery.cancel_scope.cancel()
+
+            for number in refused:
+                nursery.start_soon(wait, number)
+
+    async def flush(self) -> None:
+        """Sends what has gathered; returns when all records taken so far are durable.
+
+        Raises PartitionsFailed: what was for the other partitions is durable.
+        """
+        await trio.lowlevel.checkpoint()
+        # As they are now: one that is opened again meanwhile has lost what it had taken.
+        writers = dict(self._writers.open)
+        await self._for_each(list(writers), lambda number: writers[number].flush())
+
+    async def reopen(self, partition: int) -> None:
+        """Takes a partition over again after its writer failed; nothing happens to one that works.
+
+        Records that were unknown then may or may not be in it. Raises what opening a writer does.
+        """
+        await self._writers.reopen(partition)
+
+    async def close(self) -> None:
+        """Waits until all records taken are durable, then seals the partitions. Idempotent.
+
+        Raises PartitionsFailed; the other partitions are sealed. Called by the end of the
+        `async with` block.
+        """
+        errors = await self._writers.close()
+        if errors:
+            done = [number for number in self._writers.open if number not in errors]
+            raise PartitionsFailed(self.stream, errors, done)
+
+    def statistics(self) -> PartitionedWriterStatistics:
+        """Counters since each partition's writer was opened."""
+        writers = self._writers.open
+        return PartitionedWriterStatistics(
+            partitions=self.partitions,
+            by_partition={number: writers[number].statistics() for number in sorted(writers)},
+            failed={n: w.error for n, w in sorted(writers.items()) if w.error is not None},
+        )
+
+    # Records without a key
+
+    def _turn(self) -> int:
+        """Where the next record without a key goes: where the last one went while its batch still
+        gathers, then on to the next partition."""
+        last, writer = self._keyless, self._keyless_writer
+        if last is None or writer is None:
+            number = self._usable(self._routes[None])
+        elif last.sequence < 0 and writer.has_room:
+            return self._keyless_number
+        else:
+            number = self._usable(self._routes.turn())
+        self._keyless = None
+        self._keyless_number = number
+        self._keyless_writer = self._writers.open.get(number)
+        return number
+
+    def _turns(self, count: int) -> list[int]:
+        """So many partitions, or all there are, whose turn it is."""
+        routes = self._routes
+        chosen = (self._usable(routes.turn()) for _ in range(min(count, routes.turns)))
+        return list(dict.fromkeys(chosen))
+
+    def _usable(self, number: int) -> int:
+        """This partition or the next that has room, or else one that will, or else one that
+        failed: then all did. The first one met without a writer gets one meanwhile."""
+        routes, writers = self._routes, self._writers
+        opening = full = -1
+        for _ in range(routes.turns):
+            writer = writers.open.get(number)
+            if writer is None:
+                if opening < 0 and writers.want_soon(number):
+                    opening = number
+            elif writer.has_room:
+                return number
+            elif writer.error is None:
+                full = number
+            number = routes.turn()
+        return max(opening, full) if opening >= 0 or full >= 0 else number
+
+    # Several partitions
+
+    async def _for_each(self, numbers: list[int], work: Callable[[int], Awaitable[None]]) -> None:
+        errors: dict[int, LedgerError] = {}
+
+        async def one(number: int) -> None:
+            try:
+                await work(number)
+            except LedgerError as error:
+                errors[number] = error
+
+        if len(numbers) == 1:
+            await one(numbers[0])
+        else:
+            async with trio.open_nursery() as nursery:
+                for number in numbers:
+                    nursery.start_soon(one, number)
+        if errors:
+            done = [number for number in numbers if number not in errors]
+            raise PartitionsFailed(self.stream, errors, done)
+
+    # Growth
+
+    async def follow_growth(self, namespace: Namespace) -> None:
+        """Routes to new partitions when there are some. The task of the writer's block."""
+        store = PartitionStore(namespace.client.store)
+        while True:
+            try:
+                async with aclosing(store.watch(namespace.name, self.stream)) as versions:
+                    async for version in versions:
+                        if version is None:
+                            return  # deleted: the writers of its partitions are told
+                        if version.partitions > self._routes.partitions:
+                            await self._switch(version.partitions)
+            except LedgerError:
+                await trio.sleep(_WATCH_RETRY_S)  # also if it cannot be read: the writers go on
+
+    async def _switch(self, partitions: int) -> None:
+        """What was taken becomes durable before any key moves: so its order can be seen."""
+        self._switching = trio.Event()
+        try:
+            while self._calls:
+                self._calls_ended = trio.Event()
+                await self._calls_ended.wait()
+            try:
+                await self.flush()
+            except PartitionsFailed:
+                pass  # whoever appended there is told
+            self._routes = self._routes.grown(partitions)
+            self._keyless = None
+            self._writers.grow(partitions)
+        finally:
+            self._switching.set()
+            self._switching = None
+
+
+@asynccontextmanager
+async def open_partitioned_writer(
+    namespace: Namespace,
+    stream: str,
+    options: WriterOptions,
+    own: Sequence[int] | None = None,
+) -> AsyncIterator[PartitionedWriter]:
+    """A writer of all partitions, each opened with its first record, or of `own`, opened now.
+
+    Closed at the end of the block; after an exception in it segments are left open for the next
+    writer to recover. Raises NoSuchStream, NotPartitioned, PartitionsFailed (of `own`).
+    """
+    present = await partitioning.read(namespace, stream)
+    routes = Routes(present.partitions, own)
+    async with open_background() as nursery:
+        writers = PartitionWriters(namespace, present, options, nursery, own)
+        writer = PartitionedWriter(stream, routes, writers)
+        nursery.start_soon(writer.follow_growth, namespace)
+        if own is not None:
+            await writers.open_all()
+        yield writer
+        await writer.close()

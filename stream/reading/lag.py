@@ -1,0 +1,96 @@
+"""How far a position is behind the end of a stream: in records, in bytes as stored, in seconds.
+
+Asks metadata and at most two ledgers; never fences, never reads past what is confirmed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.client import LedgerClient
+from stream.core.entry.format import EntryHeader, read_header
+from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class CursorLag:
+    """What lies between a cursor and the end of its stream.
+
+    `records` are those not handled. `bytes` are theirs as stored, where an entry handled in part
+    counts whole. `seconds` is the age of the first of them by the clock here, 0.0 if there is
+    none. What was truncated counts no more.
+    """
+
+    records: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """The end of a segment as it is now."""
+
+    entries: int
+    next_sequence: int
+    nbytes: int
+
+
+async def measure_lag(
+    client: LedgerClient, stream: StreamMetadata, position: Position, now_ms: int
+) -> CursorLag:
+    """The lag of `position`. Raises NoSuchLedger if the stream was truncated meanwhile."""
+    at = max(position, stream.first_available)
+    first = stream.segment_at(at)
+    if first is None:
+        return CursorLag(0, 0, 0.0)
+    reaches = {first.number: await _reach(client, first)}
+    last = stream.segments[-1]
+    if last.number not in reaches:
+        reaches[last.number] = await _reach(client, last)
+    behind = [s for s in stream.segments if s.number > first.number]
+    nbytes = sum(reaches[s.number].nbytes if s is last else s.nbytes for s in behind)
+    reach = reaches[first.number]
+    entry = at.entry if at.segment == first.number else 0
+    slot = at.slot if at.segment == first.number else 0
+    end_sequence = reaches[last.number].next_sequence
+    if entry >= reach.entries:
+        # The first segment is handled; what follows begins with the next one.
+        seconds = 0.0
+        if end_sequence > reach.next_sequence:
+            first_header, _ = await _look(client, behind[0], 0)
+            seconds = _age_s(behind[0], first_header, now_ms)
+        return CursorLag(max(0, end_sequence - reach.next_sequence), nbytes, seconds)
+    header, bytes_before = await _look(client, first, entry)
+    if slot >= header.count:  # behind the last record of its entry
+        return await measure_lag(client, stream, Position(first.number, entry + 1, 0), now_ms)
+    return CursorLag(
+        records=max(0, end_sequence - first.sequence_of(header) - slot),
+        bytes=nbytes + reach.nbytes - bytes_before,
+        seconds=_age_s(first, header, now_ms),
+    )
+
+
+async def _reach(client: LedgerClient, segment: Segment) -> _Reach:
+    if not segment.is_open:
+        return _Reach(segment.last_entry + 1, segment.next_sequence, segment.nbytes)
+    async with client.open_ledger(segment.ledger_id, recover=False) as reader:
+        last = await reader.read_last_confirmed()
+        if last < 0:
+            return _Reach(0, segment.first_sequence, 0)
+        entry = (await reader.read(last, last))[0]
+    header = read_header(entry.payload)
+    return _Reach(last + 1, segment.sequence_of(header) + header.count, entry.length)
+
+
+async def _look(client: LedgerClient, segment: Segment, entry_id: int) -> tuple[EntryHeader, int]:
+    """Header of an entry that is confirmed, and the bytes stored before it in its segment."""
+    async with client.open_ledger(segment.ledger_id, recover=False) as reader:
+        if segment.is_open:
+            reader.note_confirmed(entry_id)
+        entry = (await reader.read(entry_id, entry_id))[0]
+    return read_header(entry.payload), entry.length - len(entry.payload)
+
+
+def _age_s(segment: Segment, header: EntryHeader, now_ms: int) -> float:
+    return max(0, now_ms - segment.time_of(header)) / 1000

@@ -1,0 +1,181 @@
+"""MergedReader: several streams as one, ordered by time behind a watermark.
+
+Gives out each record of each stream once; one that comes too late for the order is marked, never
+dropped. Never fences a writer. Where the records come from is merged_feeds.py, their order is
+core/merge.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from ledger.runtime.background import open_background
+from stream.core.entry.records import Record, RecordBatch
+from stream.core.merge import NO_WATERMARK, Span
+from stream.core.position import Position
+from stream.reading.merge_options import MergeOptions
+from stream.reading.merged_feeds import Held, MergedFeeds
+
+if TYPE_CHECKING:
+    from stream.namespace import Namespace
+
+
+class MergedRecord(NamedTuple):
+    """A record and the stream (or partition) it is from.
+
+    `is_late`: its time is before the watermark as it was when the record came, so that records
+    with a later time may have been given out before it.
+    """
+
+    stream: str
+    record: Record
+    is_late: bool = False
+
+
+class MergedBatch(NamedTuple):
+    """Records of one entry that follow each other in the merged order. `batch` is a view."""
+
+    stream: str
+    batch: RecordBatch
+    is_late: bool = False
+
+
+class MergedReader:
+    """Made by `Namespace.merged_reader`: an async iterator of MergedRecord, for one consumer task.
+
+    A call that was cancelled, or failed with a RetryableError, loses nothing: call again.
+    """
+
+    def __init__(
+        self, namespace: Namespace, streams: str | Sequence[str], options: MergeOptions
+    ) -> None:
+        self._feeds = MergedFeeds(namespace, streams, options)
+        self._span: Span[Held] | None = None
+        self._at = 0
+        """In the slots of the span: what is before was handed out."""
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """What is given out from now on has this time or a later one, or is late. None while some
+        stream has not said anything."""
+        watermark_ms = self._feeds.merge.watermark_ms
+        return None if watermark_ms == NO_WATERMARK else watermark_ms
+
+    @property
+    def streams(self) -> list[str]:
+        """The streams and partitions that are read now."""
+        return self._feeds.streams
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What waits for its turn, with what records cost in memory; see `buffer_bytes`."""
+        return self._feeds.merge.nbytes
+
+    def positions(self) -> dict[str, Position]:
+        """Where to resume, by stream: `start` of another merged reader.
+
+        Everything before was handed out. Of what is behind some was too, where lateness, or event
+        times that go back, changed the order within a stream.
+        """
+        places = self._feeds.positions()
+        span = self._span
+        if span is not None and self._at < len(span.slots):
+            name = span.source.name
+            here = span.batch.position(min(span.slots[self._at :]))
+            places[name] = min(here, places.get(name, here))
+        return places
+
+    def __aiter__(self) -> MergedReader:
+        return self
+
+    async def __anext__(self) -> MergedRecord:
+        """The next record in the merged order. Waits for ever if the reader follows.
+
+        Raises what readers of the streams raise: NoSuchStream for one that was named, Truncated,
+        RecordFormatError, and retryable errors.
+        """
+        span = self._span
+        if span is None or self._at >= len(span.slots):
+            span = await self._next_span()
+        held = span.batch
+        if held.records is None:
+            held.records = held.batch.records()
+        record = held.records[span.slots[self._at]]
+        self._at += 1
+        return MergedRecord(span.source.name, record, span.is_late)
+
+    async def next_batch(self) -> MergedBatch:
+        """The next records in the merged order, as many of one entry as follow each other.
+
+        Raises StopAsyncIteration at the end, if there is one; else as iteration does.
+        """
+        span = self._span
+        if span is None or self._at >= len(span.slots):
+            span = await self._next_span()
+        first = self._at
+        self._at = stop = first + _run_length(span.slots, first)
+        whole = span.batch.batch
+        base = whole.first_slot
+        batch = whole.between(base + span.slots[first], base + span.slots[stop - 1] + 1)
+        return MergedBatch(span.source.name, batch, span.is_late)
+
+    def batches(self) -> MergedBatches:
+        """Batches in the merged order; columns without copies, `batch.to_arrow()`."""
+        return MergedBatches(self)
+
+    async def _next_span(self) -> Span[Held]:
+        span = await self._feeds.next_span()
+        self._span, self._at = span, 0
+        if span is None:
+            raise StopAsyncIteration
+        return span
+
+    async def open(self, nursery: trio.Nursery) -> None:
+        """Begins to read, in tasks of this nursery. Raises NoSuchStream, InvalidArgument."""
+        await self._feeds.open(nursery)
+
+    def close(self) -> None:
+        """Calls raise LedgerClosed from now on."""
+        self._feeds.close()
+
+
+class MergedBatches:
+    """Batches of a merged reader. Holds nothing: it may simply be dropped."""
+
+    def __init__(self, reader: MergedReader) -> None:
+        self._reader = reader
+
+    def __aiter__(self) -> MergedBatches:
+        return self
+
+    async def __anext__(self) -> MergedBatch:
+        return await self._reader.next_batch()
+
+    async def aclose(self) -> None:
+        """For `aclosing`; there is nothing to close."""
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def open_merged_reader(reader: MergedReader) -> AsyncIterator[MergedReader]:
+    """Reads while the block lasts."""
+    async with open_background() as nursery:
+        await reader.open(nursery)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def _run_length(slots: Sequence[int], first: int) -> int:
+    """How many slots from `first` on are each the next one of the one before."""
+    if isinstance(slots, range):
+        return len(slots) - first
+    length = 1
+    while first + length < len(slots) and slots[first + length] == slots[first] + length:
+        length += 1
+    return length

@@ -1,0 +1,261 @@
+"""Where in a stream to begin: turns `Start` into a position, with few reads.
+
+Segments are found by metadata, entries by halving a segment (log2 of its entries reads); only event
+times, which may go back, need a scan of the segments whose range of them is not known. Never
+fences, never reads past what is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument
+from ledger.reading.reader import LedgerReader
+from stream.core.entry.format import FLAG_EVENT_TIMES, EntryHeader, read_header
+from stream.core.entry.records import RecordBatch, decode
+from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.position import (
+    EARLIEST,
+    LATEST,
+    FromCursor,
+    FromEnd,
+    FromEventTime,
+    FromSequence,
+    FromTime,
+    Position,
+    Start,
+)
+from stream.errors import Truncated
+from stream.store.cursors import CursorStore
+
+
+async def end_of(client: LedgerClient, stream: StreamMetadata) -> Position:
+    """Behind the last confirmed record of the stream as it is now, and behind what was truncated:
+    also records that are not written yet may be."""
+    segment = stream.open_segment
+    if segment is None:
+        return max(stream.sealed_end, stream.truncated_to)
+    async with client.open_ledger(segment.ledger_id, recover=False) as reader:
+        end = Position(segment.number, await reader.read_last_confirmed() + 1, 0)
+    return max(end, stream.truncated_to)
+
+
+def is_at_end(stream: StreamMetadata, position: Position, end: Position) -> bool:
+    """Whether no record is between `position` and `end`, by metadata as old as `end`."""
+    segment = stream.segment_at(position)
+    return segment is None or end <= max(position, Position(segment.number, 0, 0))
+
+
+async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Position, int]:
+    """Position (as `end_of`) and sequence behind the last confirmed record."""
+    segment = stream.open_segment
+    if segment is None:
+        return max(stream.sealed_end, stream.truncated_to), stream.next_sequence
+    entries = await _Entries.of(client, segment)
+    async with entries.reader:
+        end = max(Position(segment.number, entries.count, 0), stream.truncated_to)
+        if entries.count == 0:
+            return end, segment.first_sequence
+        last = await entries.header(entries.count - 1)
+    return end, segment.sequence_of(last) + last.count
+
+
+async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Position) -> int:
+    """Sequence of the first record at or behind `position`."""
+    segment = stream.segment_at(position)
+    if segment is None:
+        return stream.next_sequence
+    if position <= Position(segment.number, 0, 0):
+        return segment.first_sequence
+    entries = await _Entries.of(client, segment)
+    async with entries.reader:
+        # What is not confirmed yet begins where the entry before it ends.
+        entry = min(position.entry, entries.count - 1)
+        if entry < 0:
+            return segment.first_sequence
+        header = await entries.header(entry)
+    within = header.count if entry < position.entry else min(position.slot, header.count)
+    return segment.sequence_of(header) + within
+
+
+async def find(
+    client: LedgerClient, stream: StreamMetadata, start: Start, namespace: str | None = None
+) -> Position:
+    """The position to begin at. `namespace` is needed for a cursor.
+
+    Raises Truncated if it is no longer there, NoSuchCursor, InvalidArgument for another thing.
+    """
+    if isinstance(start, FromCursor):
+        if namespace is None:
+            raise InvalidArgument(f"cursor {start.name!r} cannot say where to begin here")
+        cursors = CursorStore(client.store)
+        start = (await cursors.read(namespace, stream, start.name))[0].position
+    if isinstance(start, Position):
+        if start < stream.truncated_to:
+            raise Truncated(stream.name, start, stream.first_available)
+        return start
+    if isinstance(start, FromSequence):
+        return await _find_sequence(client, stream, start.sequence)
+    if isinstance(start, FromTime):
+        return await _find_time(client, stream, start.append_time_ms)
+    if isinstance(start, FromEventTime):
+        return await _find_event_time(client, stream, start.event_time_ms)
+    if isinstance(start, FromEnd):
+        return await _find_from_end(client, stream, start.records)
+    if start is EARLIEST:
+        return stream.first_available
+    if start is LATEST:
+        return await end_of(client, stream)
+    raise InvalidArgument(
+        f"start is {start!r}; it must be EARLIEST, LATEST, a Position, FromSequence, FromTime, "
+        f"FromEventTime, FromEnd or FromCursor (parse_start makes one of a text)"
+    )
+
+
+def _live(stream: StreamMetadata) -> list[Segment]:
+    """Segments of which something can be read; those before them are in the trash."""
+    return [segment for segment in stream.segments if not stream.is_dropped(segment)]
+
+
+async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: int) -> Position:
+    live = _live(stream)
+    first = live[0].first_sequence if live else stream.next_sequence
+    if wanted < first:
+        raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
+    for segment in live:
+        if not segment.is_open and wanted >= segment.next_sequence:
+            continue
+
+        def is_behind(header: EntryHeader, segment: Segment = segment) -> bool:
+            return segment.sequence_of(header) > wanted
+
+        entries = await _Entries.of(client, segment)
+        async with entries.reader:
+            entry = await entries.first_where(is_behind) - 1
+            if entry < 0:
+                return Position(segment.number, 0, 0)
+            header = await entries.header(entry)
+            first = segment.sequence_of(header)
+            position = Position(segment.number, entry, wanted - first)
+            if wanted >= first + header.count:  # not written yet
+                position = Position(segment.number, entry + 1, 0)
+        if position < stream.truncated_to:
+            raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
+        return position
+    return await end_of(client, stream)
+
+
+async def _find_time(client: LedgerClient, stream: StreamMetadata, wanted_ms: int) -> Position:
+    for segment in _live(stream):
+        if not segment.is_open and segment.last_time_ms < wanted_ms:
+            continue
+        entries = await _Entries.of(client, segment)
+        async with entries.reader:
+            entry = await entries.first_where(partial(_is_since, segment, wanted_ms))
+        return max(Position(segment.number, entry, 0), stream.first_available)
+    return await end_of(client, stream)
+
+
+def _is_since(segment: Segment, time_ms: int, header: EntryHeader) -> bool:
+    return segment.time_of(header) >= time_ms
+
+
+async def _find_from_end(client: LedgerClient, stream: StreamMetadata, records: int) -> Position:
+    if records < 0:
+        raise InvalidArgument(f"{records} records before the end: it must be 0 or more")
+    end, next_sequence = await measure(client, stream)
+    if records == 0:
+        return end
+    if records >= next_sequence:
+        return stream.first_available
+    try:
+        return await _find_sequence(client, stream, next_sequence - records)
+    except Truncated:
+        return stream.first_available
+
+
+async def _find_event_time(
+    client: LedgerClient, stream: StreamMetadata, wanted_ms: int
+) -> Position:
+    begin = stream.first_available
+    end = await end_of(client, stream)
+    for segment in _live(stream):
+        if not segment.is_open and 0 <= segment.event_max_ms < wanted_ms:
+            continue
+        entries = await _Entries.of(client, segment)
+        async with entries.reader:
+            found = await _scan_event_time(entries, segment, begin, wanted_ms)
+        if found is not None:
+            return found
+        end = max(end, Position(segment.number, entries.count, 0))
+    return end
+
+
+async def _scan_event_time(
+    entries: _Entries, segment: Segment, begin: Position, wanted_ms: int
+) -> Position | None:
+    """The first record at or behind `begin` with this event time or a later one."""
+    first = begin.entry if begin.segment == segment.number else 0
+    if first >= entries.count:
+        return None
+    # Only one header per entry is looked at, but bookies send whole entries: read ahead.
+    async with aclosing(entries.reader.entries(first, entries.count - 1)) as fetched:
+        async for some in fetched:
+            for entry in some:
+                header = read_header(entry.payload)
+                if not _has_event_time(header, wanted_ms):
+                    continue
+                batch = decode(entry.payload, segment=segment.number, entry=entry.entry_id)
+                if batch.first_position < begin:
+                    batch = batch.since(begin.slot)
+                slot = first_event_slot(batch, wanted_ms)
+                if slot is not None:
+                    return Position(segment.number, entry.entry_id, slot)
+    return None
+
+
+def _has_event_time(header: EntryHeader, wanted_ms: int) -> bool:
+    return bool(header.flags & FLAG_EVENT_TIMES) and header.event_time_max_ms >= wanted_ms
+
+
+def first_event_slot(batch: RecordBatch, wanted_ms: int) -> int | None:
+    """Slot of the first record with this event time or a later one."""
+    if _has_event_time(batch.header, wanted_ms):
+        for slot, time_ms in enumerate(batch.event_times(), batch.first_slot):
+            if time_ms is not None and time_ms >= wanted_ms:
+                return slot
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The confirmed entries of a segment, to be searched."""
+
+    reader: LedgerReader
+    count: int
+
+    @classmethod
+    async def of(cls, client: LedgerClient, segment: Segment) -> _Entries:
+        reader = await client.open_ledger(segment.ledger_id, recover=False)
+        if not segment.is_open:
+            return cls(reader, segment.last_entry + 1)
+        return cls(reader, await reader.read_last_confirmed() + 1)
+
+    async def header(self, entry: int) -> EntryHeader:
+        return read_header((await self.reader.read(entry, entry))[0].payload)
+
+    async def first_where(self, holds: Callable[[EntryHeader], bool]) -> int:
+        """Id of the first entry for which `holds`, which never stops holding once it does;
+        the number of entries if there is none."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if holds(await self.header(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low

@@ -1,0 +1,247 @@
+"""Where a stream's batches come from: its segments one after the other, then its end.
+
+Hands out every confirmed entry of published segments once, in order, decoded. Waiting is done
+by long polls on the ledger and by watching the stream's metadata; nothing polls on a timer.
+Never fences a writer, never shows what is not confirmed; that something is missing is told only
+by metadata read after it was found missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from contextlib import aclosing
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.core.entry import Entry
+from ledger.errors import FinalError, LedgerClosed, MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from ledger.reading.read_ahead import EntryRange
+from ledger.reading.reader import LedgerReader
+from ledger.reading.tail import Tail
+from stream.core.entry.records import RecordBatch, decode
+from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.position import Position
+from stream.errors import NoSuchStream, Truncated
+from stream.store.streams import StreamStore
+
+_log = logging.getLogger(__name__)
+
+_METADATA_PAUSE_S = 0.5
+
+
+class SegmentFeed:
+    """Batches of one stream in order, for one consumer task.
+
+    A call that was cancelled or failed loses nothing: the next one goes on at `position`.
+    """
+
+    def __init__(
+        self, client: LedgerClient, store: StreamStore, namespace: str, stream: str
+    ) -> None:
+        self.stream = stream
+        self.read_ahead_bytes: int | None = None
+        """In segments entered from now on; None: what the client's options say."""
+        self.position: Position | None = None
+        """Everything before this was handed out. Whoever opens the feed sets where it begins."""
+        self.created_ms: int | None = None
+        """Of the stream that is read, from the first look on; another one of its name is none of
+        ours: there positions mean other records."""
+        self._client = client
+        self._store = store
+        self._namespace = namespace
+        self._metadata: StreamMetadata | None = None
+        self._segment: Segment | None = None
+        self._ledger: LedgerReader | None = None
+        self._entries: Tail | EntryRange | None = None
+        self._fetched: deque[Entry] = deque()
+        self._fetching: trio.CancelScope | None = None
+
+    async def aclose(self) -> None:
+        """Lets go of the ledger. Closing twice is fine. A call under way in another task raises
+        LedgerClosed."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+        await self._leave_segment()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to hand out in this segment without waiting for a writer."""
+        entries = self._entries
+        return bool(self._fetched) or (isinstance(entries, Tail) and entries.is_behind)
+
+    async def next_batch(
+        self, end: Position | None, *, may_wait: bool = True
+    ) -> RecordBatch | None:
+        """The records of the next entry from `position` on; None at `end`, if there is one.
+
+        Without `end` waits for ever at the end of the stream; unless it `may_wait`: then None
+        says that everything was handed out that is known to be confirmed. Raises Truncated,
+        NoSuchStream and what reading ledgers raises.
+        """
+        while True:
+            at = self.position
+            assert at is not None, "the feed has a position"
+            if end is not None:
+                if at >= end:
+                    return None
+                self._note_end(at, end)
+            if not self._fetched:
+                with trio.CancelScope() as self._fetching:
+                    has_more = await self._fetch(at, end, may_wait)
+                if self._fetching.cancel_called:
+                    await self._leave_segment()
+                    raise LedgerClosed(f"the reader of stream {self.stream!r} was closed")
+                if not has_more:
+                    return None
+                continue
+            batch = self._next_fetched()
+            if batch is not None:
+                return batch
+
+    def _note_end(self, at: Position, end: Position) -> None:
+        """Whoever asked for `end` learned what is confirmed, and what was truncated."""
+        if self._metadata is not None:
+            self._check_truncated(self._metadata, at)
+        ledger, segment = self._ledger, self._segment
+        if ledger is not None and segment is not None and segment.number == end.segment:
+            ledger.note_confirmed(end.entry - 1)
+
+    def _next_fetched(self) -> RecordBatch | None:
+        """The next records among what was fetched already; None if that is used up."""
+        while self._fetched:
+            at, segment, entry = self.position, self._segment, self._fetched[0]
+            assert at is not None, "the feed has a position"
+            assert segment is not None, "fetched from no segment"
+            batch = decode(
+                entry.payload,
+                segment=segment.number,
+                entry=entry.entry_id,
+                base_sequence=segment.first_sequence,
+                committed_ms=segment.last_time_ms,
+            )
+            self._fetched.popleft()
+            self.position = batch.after
+            if at.slot and (at.segment, at.entry) == (segment.number, entry.entry_id):
+                batch = batch.since(at.slot)
+            if len(batch):
+                return batch
+        return None
+
+    async def _fetch(self, at: Position, end: Position | None, may_wait: bool) -> bool:
+        """Gets entries from `at` on; False if there is nothing more before `end`.
+
+        One step at a time: it may also only move to the next segment.
+        """
+        try:
+            if self._entries is None:
+                return await self._enter_segment(at, end, may_wait)
+            if isinstance(self._entries, Tail):
+                self._fetched.extend(await self._entries.take(may_wait=may_wait))
+                return bool(self._fetched)
+            self._fetched.extend(await self._entries.__anext__())
+        except StopAsyncIteration:
+            segment = self._segment
+            assert segment is not None, "entries of no segment"
+            await self._leave_segment()
+            if end is not None and end.segment <= segment.number:
+                return False
+            self.position = Position(segment.number + 1, 0, 0)
+        except (NoSuchLedger, NoSuchEntry) as error:
+            await self._leave_segment()
+            await self._explain(at, error)
+        except MetadataUnavailable as error:
+            await self._leave_segment()
+            if end is not None:
+                raise
+            # Whoever follows a stream waits anyway, as its writer does.
+            _log.info("stream=%s: waiting for its metadata: %s", self.stream, error)
+            await trio.sleep(_METADATA_PAUSE_S)
+        except BaseException:
+            # Also when cancelled: what was under way is dropped, the next call begins anew.
+            await self._leave_segment()
+            raise
+        return True
+
+    async def _enter_segment(self, at: Position, end: Position | None, may_wait: bool) -> bool:
+        """Opens the segment of `at`, waiting for one if the stream ends here."""
+        stream = await self.refresh()
+        self._check_truncated(stream, at)
+        segment = stream.segment_at(at)
+        if segment is None:
+            if end is not None or not may_wait:
+                return False
+            stream = await self._wait_segment(at)
+            self._check_truncated(stream, at)
+            segment = stream.segment_at(at)
+            assert segment is not None, "waited for a segment"
+        if end is not None and segment.number > end.segment:
+            return False
+        first = at.entry if segment.number == at.segment else 0
+        self._segment = segment
+        self._ledger = await self._client.open_ledger(segment.ledger_id, recover=False)
+        if self.read_ahead_bytes is not None:
+            self._ledger.read_ahead_bytes = self.read_ahead_bytes
+        if not segment.is_open:
+            self._entries = self._ledger.entries(first, segment.last_entry)
+        elif end is None:
+            self._entries = self._ledger.tail(first)
+        elif segment.number == end.segment and first < end.entry:
+            self._ledger.note_confirmed(end.entry - 1)
+            self._entries = self._ledger.entries(first, end.entry - 1)
+        else:
+            # The segment of `end` was sealed and this one begun after `end` was asked for, or
+            # nothing is before `end` in it.
+            await self._leave_segment()
+            return False
+        return True
+
+    async def _wait_segment(self, at: Position) -> StreamMetadata:
+        """Until the stream has a segment at or behind `at`."""
+        async with aclosing(self._store.watch_stream(self._namespace, self.stream)) as versions:
+            async for stream in versions:
+                if stream is None:
+                    raise NoSuchStream(f"stream {self.stream!r} was deleted")
+                self._note(stream)
+                if stream.segment_at(at) is not None:
+                    return stream
+        raise AssertionError("a watch never ends by itself")
+
+    async def refresh(self) -> StreamMetadata:
+        """The stream as it is now. Raises NoSuchStream."""
+        stream, _ = await self._store.read_stream(self._namespace, self.stream)
+        if stream.is_deleted:
+            raise NoSuchStream(f"stream {self.stream!r} was deleted")
+        self._note(stream)
+        return stream
+
+    def _note(self, stream: StreamMetadata) -> None:
+        if self.created_ms is None:
+            self.created_ms = stream.created_ms
+        elif stream.created_ms != self.created_ms:
+            raise NoSuchStream(f"stream {self.stream!r} was deleted, and made anew")
+        self._metadata = stream
+
+    def _check_truncated(self, stream: StreamMetadata, at: Position) -> None:
+        if at < stream.truncated_to:
+            raise Truncated(self.stream, at, stream.first_available)
+
+    async def _explain(self, at: Position, error: FinalError) -> None:
+        """A ledger or entry was not there: returns if the stream has moved on meanwhile, so
+        that trying again is right; raises Truncated if it was truncated, else `error`."""
+        before = self._metadata
+        stream = await self.refresh()
+        self._check_truncated(stream, at)
+        if stream == before:
+            raise error
+
+    async def _leave_segment(self) -> None:
+        ledger, entries = self._ledger, self._entries
+        self._ledger = self._entries = self._segment = None
+        self._fetched.clear()
+        with trio.CancelScope(shield=True):
+            if entries is not None:
+                await entries.aclose()  # else what was read ahead comes in all the same
+            if ledger is not None:
+                await ledger.aclose()

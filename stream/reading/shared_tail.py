@@ -1,0 +1,392 @@
+"""The end of a stream, read once for all readers of a client that are there.
+
+Readers that have caught up share one feed: one long poll, one decoding, however many they are.
+Who is slow falls behind what is kept and reads by himself until he has caught up; who is
+cancelled or leaves disturbs nobody. Must never hand out a batch twice to one reader, nor leave
+one out, nor hide an error: when the shared feed fails each reader goes on alone and meets it.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from operator import itemgetter
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.errors import LedgerClosed, LedgerError
+from stream.core.entry.records import RecordBatch
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.position import Position
+from stream.reading.segment_feed import SegmentFeed
+from stream.store.streams import StreamStore
+
+_log = logging.getLogger(__name__)
+
+_END = itemgetter(0)
+_GAP_ENTRIES = 1000
+_MANY_FOLLOWERS = 32
+_HISTORY_BYTES = 512 << 10
+"""So much is kept although all have it, for those who have almost caught up."""
+_RECORD_OBJECT_BYTES = 300
+"""What a record costs beside its bytes once readers have taken it as an object."""
+
+
+@dataclass(slots=True)
+class TailCounts:
+    """What the shared tails of a namespace did."""
+
+    feeds: int = 0
+    """How often one was begun."""
+
+    batches: int = 0
+    """Fetched and decoded."""
+
+    delivered: int = 0
+    """Handed to readers; many for each one fetched."""
+
+    fallen_out: int = 0
+    """Readers that were too slow for what is kept."""
+
+
+class SharedTail:
+    """One feed and the batches of it that some follower has not taken yet.
+
+    Followers pull: nothing is fetched unless one of them waits for it. `run` is the task that
+    fetches; it ends with the last follower, or when the feed fails.
+    """
+
+    def __init__(self, feed: SegmentFeed, counts: TailCounts, bytes_max: int) -> None:
+        assert feed.position is not None, "the feed has a position"
+        self.is_over = False
+        self.created_ms = feed.created_ms
+        """Of the stream."""
+        self._feed = feed
+        self._counts = counts
+        self._bytes_max = bytes_max
+        self._history_bytes = min(_HISTORY_BYTES, bytes_max // 4)
+        self._kept: deque[tuple[Position, RecordBatch]] = deque()
+        """Each with where it ends."""
+        self._kept_bytes = 0
+        self._first_number = 0
+        """Of the first batch kept; they are numbered in the order they came."""
+        self._begin = feed.position
+        """Where the first batch kept begins."""
+        self._followers: dict[ReaderFeed, None] = {}
+        self._waiting: dict[trio.lowlevel.Task, None] = {}
+        self._pump: trio.lowlevel.Task | None = None
+        self._scope = trio.CancelScope()
+
+    # Followers
+
+    def join(self, follower: ReaderFeed, position: Position) -> bool:
+        """Whether `follower` may go on here from `position` without a gap; then he is in. He must
+        pass over batches that end before his position."""
+        end = self._feed.position
+        assert end is not None, "the feed has a position"
+        if self.is_over or position.slot or position < self._begin:
+            return False
+        if position > end and not self._will_reach(position, end):
+            return False
+        # Batches follow each other without gaps: the first that ends behind it is the next.
+        before = bisect_right(self._kept, position, key=_END)
+        follower.number = self._first_number + before
+        self._followers[follower] = None
+        return True
+
+    def _will_reach(self, position: Position, end: Position) -> bool:
+        """Whether one who heard of entries a little earlier need not wait long: the feed is being
+        pulled along, or is not far away."""
+        is_near = position.segment == end.segment and position.entry - end.entry <= _GAP_ENTRIES
+        return is_near or bool(self._waiting)
+
+    def is_behind(self, position: Position) -> bool:
+        """Whether all that is kept, and the feed, are before `position`."""
+        end = self._feed.position
+        assert end is not None, "the feed has a position"
+        return end < position
+
+    def leave(self, follower: ReaderFeed) -> None:
+        self._followers.pop(follower, None)
+        task = follower.task
+        if task is not None and task in self._waiting:
+            del self._waiting[task]
+            trio.lowlevel.reschedule(task)
+        if not self._followers:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody gets anything more from it."""
+        self.is_over = True
+        self._scope.cancel()
+        self._wake_all()
+
+    def take(self, follower: ReaderFeed) -> tuple[Position, RecordBatch] | None:
+        """The next batch and where it ends; None if there is none for him now."""
+        index = follower.number - self._first_number
+        if not 0 <= index < len(self._kept):
+            return None
+        follower.number += 1
+        self._counts.delivered += 1
+        return self._kept[index]
+
+    async def wait_batch(self, follower: ReaderFeed) -> bool:
+        """Returns when `take` may have one; False if he must go on alone. May be cancelled."""
+        if follower.number < self._first_number:
+            self._counts.fallen_out += 1
+            return False
+        if self.is_over:
+            return False
+        await self._wait(follower)
+        return True
+
+    async def _wait(self, follower: ReaderFeed) -> None:
+        task = follower.task = trio.lowlevel.current_task()
+        self._waiting[task] = None
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            trio.lowlevel.reschedule(pump)
+
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            del self._waiting[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(forget)
+
+    def _wake_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting:
+            trio.lowlevel.reschedule(task)
+
+    # The feed
+
+    async def run(self) -> None:
+        """Fetches what followers wait for, until `end` or the end of the client."""
+        try:
+            with self._scope:
+                while not self.is_over:
+                    if not self._waiting:
+                        await self._wait_follower()
+                        continue
+                    await self._fetch()
+                    self._wake_all()
+        except LedgerError as error:
+            # Each follower meets it by himself, in a call of his own.
+            _log.info("stream=%s: its readers go on one by one: %r", self._feed.stream, error)
+        finally:
+            self.end()
+            await self._feed.aclose()
+
+    async def _fetch(self) -> None:
+        """The next batch. Where many wait, and waking them costs more than another trip to a
+        bookie, all that is known to be confirmed by now; but not so much that those fall out who
+        are only being woken."""
+        is_first = True
+        while is_first or (
+            len(self._followers) >= _MANY_FOLLOWERS
+            and self._feed.is_behind
+            and 2 * self._kept_bytes <= self._bytes_max
+        ):
+            batch = await self._feed.next_batch(None)
+            assert batch is not None, "without an end there is always a next batch"
+            if not self._followers:
+                return  # the last one left in the very moment the answer came
+            self._keep(batch)
+            is_first = False
+
+    async def _wait_follower(self) -> None:
+        self._pump = trio.lowlevel.current_task()
+
+        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._pump = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(forget)
+
+    def _keep(self, batch: RecordBatch) -> None:
+        """Keeps it for those who have not taken it, as far as there is room."""
+        kept = self._kept
+        kept.append((batch.after, batch))
+        self._kept_bytes += _held_bytes(batch)
+        self._counts.batches += 1
+        slowest = min(follower.number for follower in self._followers)
+        while len(kept) > 1 and self._kept_bytes > (
+            self._bytes_max if self._first_number >= slowest else self._history_bytes
+        ):
+            self._begin, gone = kept.popleft()
+            self._first_number += 1
+            self._kept_bytes -= _held_bytes(gone)
+
+
+class SharedTails:
+    """The shared tails of one namespace, by stream. Empty when nobody follows anything."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self.counts = TailCounts()
+        self._client = client
+        self._tails: dict[str, SharedTail] = {}
+
+    @property
+    def streams(self) -> list[str]:
+        """Those whose end is being followed."""
+        return list(self._tails)
+
+    def join(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
+        """The tail that `follower` may go on with instead of his own `feed`, if there is one."""
+        tail, position = self._tails.get(feed.stream), feed.position
+        assert position is not None, "the feed has a position"
+        if tail is None or tail.created_ms != feed.created_ms:
+            return None  # none, or of a stream of this name that was deleted
+        return tail if tail.join(follower, position) else None
+
+    def begin(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
+        """Makes `feed`, which has reached the end, the one that all share. None if others are
+        ahead of it: it has not quite caught up."""
+        position = feed.position
+        present = self._tails.get(feed.stream)
+        if position is None or position.slot:
+            return None
+        if present is not None and not present.is_over:
+            if present.created_ms == feed.created_ms and not present.is_behind(position):
+                return None
+            # Its followers are all busy, and it stayed far behind with them; or it is of a stream
+            # that is no more.
+            present.end()
+        tail = SharedTail(feed, self.counts, self._client.options.read_ahead_bytes)
+        tail.join(follower, position)
+        self._client.start_background(self._run, tail, feed.stream)
+        self._tails[feed.stream] = tail
+        self.counts.feeds += 1
+        return tail
+
+    async def _run(self, tail: SharedTail, stream: str) -> None:
+        try:
+            await tail.run()
+        finally:
+            if self._tails.get(stream) is tail:
+                del self._tails[stream]
+
+
+class ReaderFeed:
+    """What one reader takes his batches from: a feed of his own, or at the end the shared one.
+
+    As a `SegmentFeed`: one consumer task; a call that was cancelled or failed loses nothing.
+    Without `tails` he shares nothing.
+    """
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        store: StreamStore,
+        namespace: str,
+        stream: str,
+        tails: SharedTails | None,
+        read_ahead_bytes: int | None = None,
+    ) -> None:
+        self.number = 0
+        """Of the batch he takes next from the tail he follows."""
+        self.task: trio.lowlevel.Task | None = None
+        """The last that waited for it."""
+        self._client = client
+        self._store = store
+        self._namespace = namespace
+        self._stream = stream
+        self._tails = tails
+        self._own = SegmentFeed(client, store, namespace, stream)
+        self._own.read_ahead_bytes = read_ahead_bytes
+        self._tail: SharedTail | None = None
+        self._goes_alone = tails is None
+        self._is_closed = False
+
+    @property
+    def position(self) -> Position | None:
+        """Everything before this was handed out. Whoever opens the feed sets where it begins."""
+        return self._own.position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._leave_tail()
+        self._own.position = position
+
+    async def refresh(self) -> StreamMetadata:
+        """The stream as it is now. Raises NoSuchStream."""
+        return await self._own.refresh()
+
+    async def aclose(self) -> None:
+        """Lets go of everything. Closing twice is fine. A call under way raises LedgerClosed."""
+        self._is_closed = True
+        self._leave_tail()
+        await self._own.aclose()
+
+    async def next_batch(self, end: Position | None) -> RecordBatch | None:
+        """The records of the next entry from `position` on; None at `end`, if there is one.
+
+        Without `end` waits for ever at the end of the stream. Raises Truncated, NoSuchStream and
+        what reading ledgers raises.
+        """
+        if end is not None:
+            self._leave_tail()
+            return await self._own.next_batch(end)
+        while True:
+            tail, position = self._tail, self._own.position
+            assert position is not None, "the feed has a position"
+            if tail is not None:
+                taken = tail.take(self)
+                if taken is not None:
+                    end_of_batch, batch = taken
+                    if end_of_batch <= position:
+                        continue
+                    self._own.position = end_of_batch
+                    return batch
+                if await tail.wait_batch(self):
+                    continue
+                # If it failed the error must come out here, not end another shared feed.
+                self._goes_alone = tail.is_over
+                self._leave_tail()
+            if self._is_closed:
+                raise LedgerClosed(f"the reader of stream {self._stream!r} was closed")
+            if not self._client.is_open:
+                raise LedgerClosed(f"the client that reads stream {self._stream!r} is closed")
+            if not self._goes_alone and await self._join():
+                continue
+            own = await self._own.next_batch(None, may_wait=self._goes_alone)
+            if own is not None:
+                self._goes_alone = self._tails is None
+                return own
+            if not await self._join():
+                self._begin_tail()
+
+    async def _join(self) -> bool:
+        assert self._tails is not None, "he may share"
+        self._tail = self._tails.join(self, self._own)
+        if self._tail is None:
+            return False
+        await self._own.aclose()
+        return True
+
+    def _begin_tail(self) -> None:
+        assert self._tails is not None, "he may share"
+        try:
+            self._tail = self._tails.begin(self, self._own)
+        except LedgerClosed:
+            pass  # his own feed says so better
+        if self._tail is None:
+            self._goes_alone = True
+            return
+        shared = self._own
+        self._own = SegmentFeed(self._client, self._store, self._namespace, self._stream)
+        self._own.position, self._own.created_ms = shared.position, shared.created_ms
+        self._own.read_ahead_bytes = shared.read_ahead_bytes
+
+    def _leave_tail(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.leave(self)
+
+
+def _held_bytes(batch: RecordBatch) -> int:
+    header = batch.header
+    return batch.nbytes + header.body_bytes + _RECORD_OBJECT_BYTES * header.count

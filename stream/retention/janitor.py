@@ -1,0 +1,280 @@
+"""Janitor: applies retention, empties the trash, gives back ledgers, finds orphans.
+
+Any number may run; each step compares versions, can be stopped anywhere and repeated. Deletes a
+ledger only when metadata says that nothing can need it, and never on a guess.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import LedgerError, MetadataConflict, MetadataCorrupt, NoSuchLedger
+from ledger.metastore.base import Check
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.names import parse_partition
+from stream.core.sinks import SinkMetadata, SinkTag
+from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
+from stream.partitions.partitions import delete_uncounted, uncounted
+from stream.retention.partition_sizes import PartitionSizes
+from stream.retention.reclaim import Seen, apply_retention
+from stream.retention.trash import TOMBSTONE_MS, Trash, delete
+from stream.store.groups import forget_groups
+from stream.store.sinks import find_sink
+from stream.store.streams import StreamStore, namespace_path, stream_path
+from stream.takeover import SINK_TAG, STREAM_TAG
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ORPHAN_AGE_MS = 3_600_000
+"""A ledger nobody names is left alone for so long: its writer may be about to publish it."""
+SINK_ORPHAN_AGE_MS = 86_400_000
+"""The same for one that a task of a sink made: its batch may run for hours before it is committed.
+Once that batch is committed, or a later one, what it did not take goes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one sweep did. `failures`: streams, deleted streams and ledgers it could not see to."""
+
+    streams: int = 0
+    streams_truncated: int = 0
+    segments_dropped: int = 0
+    segments_purged: int = 0
+    streams_purged: int = 0
+    ledgers_deleted: int = 0
+    orphans_deleted: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """What a sweep has seen and done so far."""
+
+    policy: NamespaceMetadata
+    policy_version: int
+    moves: Check
+    sizes: PartitionSizes
+    counts: dict[str, int] = field(default_factory=dict)
+    named: set[int] = field(default_factory=set)
+    """Ledgers that a stream or the trash names."""
+    sinks: dict[str, SinkMetadata | None] = field(default_factory=dict)
+    tombstones: list[tuple[StreamMetadata, int]] = field(default_factory=list)
+    """And their versions, from before the trash was looked at."""
+
+    def count(self, what: str, number: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + number
+
+
+class Janitor:
+    """Cleans one namespace.
+
+    Args:
+        client: of the cluster; the caller keeps it open.
+        namespace: its name.
+        orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
+        sink_orphan_age_ms: the same for one that a sink's task made, while its batch is not
+            committed; the batch fails if it takes longer.
+    """
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        namespace: str,
+        *,
+        orphan_age_ms: int = ORPHAN_AGE_MS,
+        sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
+    ) -> None:
+        self._client = client
+        self._store = StreamStore(client.store)
+        self._trash = Trash(client, namespace)
+        self._namespace = namespace
+        self._orphan_age_ms = orphan_age_ms
+        self._sink_orphan_age_ms = sink_orphan_age_ms
+        self._foreign: set[int] = set()
+        """Ledgers that are not of this namespace: looked at once, not in every sweep."""
+
+    async def run(self, interval_s: float) -> None:
+        """Sweeps for ever, `interval_s` apart; failures are logged and tried again."""
+        while True:
+            try:
+                report = await self.sweep()
+                _log.info("namespace=%s: %s", self._namespace, report)
+            except LedgerError as error:
+                _log.warning("namespace=%s: sweep failed: %s", self._namespace, error)
+            await trio.sleep(interval_s)
+
+    async def sweep(self) -> SweepReport:
+        """Looks at every stream, at the trash and at every orphan once.
+
+        What fails is counted, and does not keep the others from being cleaned. Raises
+        NoSuchNamespace, MetadataUnavailable.
+        """
+        policy, version = await self._store.read_namespace(self._namespace)
+        sizes = PartitionSizes(self._client, self._namespace)
+        sweep = _Sweep(policy, version, await self._trash.moves(), sizes)
+        names = await self._store.list_nodes(self._namespace)
+        await self._finish_deletions(sweep, names)
+        for name in self._from_anywhere(names):
+            try:
+                await self._sweep_stream(sweep, name)
+            except (NoSuchStream, IsPartitioned):
+                continue
+            except LedgerError as error:
+                sweep.count("failures")
+                _log.warning("stream=%s: not cleaned: %s", name, error)
+        for name, deleted_ms in self._from_anywhere(await self._store.list_trash(self._namespace)):
+            try:
+                await self._sweep_deleted(sweep, name, deleted_ms)
+            except NotInTrash:
+                continue
+            except LedgerError as error:
+                sweep.count("failures")
+                _log.warning("stream=%s: its trash is not emptied: %s", name, error)
+        await self._sweep_tombstones(sweep)
+        if sweep.counts.get("failures"):
+            _log.info("namespace=%s: orphans are left for another time", self._namespace)
+        else:
+            await self._delete_orphans(sweep)
+        return SweepReport(**sweep.counts)
+
+    def _from_anywhere(self, found: list[T]) -> list[T]:
+        """All of them, beginning somewhere else each time: a janitor that always dies on the way
+        still gets to every stream."""
+        first = self._client.rng.randrange(len(found)) if found else 0
+        return found[first:] + found[:first]
+
+    async def _sweep_stream(self, sweep: _Sweep, name: str) -> None:
+        stream, version = await self._store.read_stream(self._namespace, name)
+        if stream.is_deleted:
+            if stream.ledgers():
+                # Deleted by a release that knew no trash, and stopped half way.
+                await delete(self._client.store, self._namespace, name, self._client.now_ms())
+            else:
+                sweep.tombstones.append((stream, version))
+            return
+        sweep.named.update(stream.ledgers())
+        seen = Seen(sweep.policy, sweep.policy_version, stream, version)
+        applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
+        sweep.named.update(applied.stream.ledgers())
+        sweep.count("streams")
+        sweep.count("streams_truncated", bool(applied.plan.dropped))
+        sweep.count("segments_dropped", len(applied.plan.dropped))
+        sweep.count("segments_purged", len(applied.plan.purged))
+        sweep.count("ledgers_deleted", applied.ledgers_deleted)
+
+    async def _finish_deletions(self, sweep: _Sweep, names: list[str]) -> None:
+        """Deletes partitions that were left when the deletion of their stream was stopped."""
+        for name in await uncounted(self._client, self._namespace, names):
+            try:
+                await delete_uncounted(self._client, self._namespace, name)
+            except LedgerError as error:
+                sweep.count("failures")
+                _log.warning("stream=%s: its deletion is not finished: %s", name, error)
+
+    async def _sweep_tombstones(self, sweep: _Sweep) -> None:
+        """Names that are free again. With something in the trash they go when that goes."""
+        trash = await self._store.list_trash(self._namespace)
+        in_trash = {name for name, _ in trash}
+        in_trash |= {partition.stream for name in in_trash if (partition := parse_partition(name))}
+        for stream, version in sweep.tombstones:
+            age_ms = self._client.now_ms() - stream.deleted_ms
+            if stream.name in in_trash or age_ms < max(sweep.policy.trash_ms, TOMBSTONE_MS):
+                continue
+            is_gone = Check(stream_path(self._namespace, stream.name), version)
+            try:
+                await forget_groups(
+                    self._client.store, self._namespace, stream.name, only_if=is_gone
+                )
+                await self._store.remove_stream(self._namespace, stream.name, version)
+            except (MetadataConflict, NoSuchStream):
+                continue  # gone with its trash, or in use again
+
+    async def _sweep_deleted(self, sweep: _Sweep, name: str, deleted_ms: int) -> None:
+        """Purges a deleted stream whose time has passed; before that, fences its writer."""
+        stream, _ = await self._trash.read(name, deleted_ms)
+        sweep.named.update(stream.ledgers())
+        is_due = self._client.now_ms() - deleted_ms >= sweep.policy.trash_ms
+        if not (is_due or stream.is_purged):
+            await self._trash.fence(name, deleted_ms)
+            return
+        unchanged = Check(namespace_path(self._namespace), sweep.policy_version)
+        try:
+            sweep.count(
+                "ledgers_deleted", await self._trash.purge(name, deleted_ms, only_if=[unchanged])
+            )
+        except MetadataConflict:
+            return  # the policy changed, or it is in use: the next sweep looks again
+        sweep.count("streams_purged", not stream.is_purged)
+
+    async def _delete_orphans(self, sweep: _Sweep) -> None:
+        """Ledgers made for a stream of this namespace that it never took, or no longer names:
+        of writers that died between making and publishing.
+        """
+        now_ms = self._client.now_ms()
+        prefix = f"{self._namespace}/".encode()
+        ledger_ids = await self._client.list_ledgers()
+        self._foreign.intersection_update(ledger_ids)
+        for ledger_id in ledger_ids:
+            if ledger_id in sweep.named or ledger_id in self._foreign:
+                continue
+            try:
+                metadata = await self._client.ledger_metadata(ledger_id)
+            except NoSuchLedger:
+                continue
+            except MetadataCorrupt as error:
+                sweep.count("failures")
+                _log.warning("ledger=%d: nobody can tell whose it is: %s", ledger_id, error)
+                continue
+            tag = metadata.custom.get(STREAM_TAG, b"")
+            if not tag.startswith(prefix):
+                self._foreign.add(ledger_id)
+                continue
+            name = tag[len(prefix) :].decode(errors="replace")
+            try:
+                if not await self._is_over(sweep, metadata, now_ms):
+                    continue
+                sweep.count("orphans_deleted", await self._delete_orphan(sweep, ledger_id, name))
+            except MetadataConflict:
+                continue  # the stream or the trash changed just now: the next sweep looks again
+            except LedgerError as error:
+                sweep.count("failures")
+                _log.warning("ledger=%d: orphan of stream=%s stays: %s", ledger_id, name, error)
+
+    async def _is_over(self, sweep: _Sweep, metadata: LedgerMetadata, now_ms: int) -> bool:
+        """Whether nobody can be about to give this ledger to a stream. Should somebody all the
+        same, he finds it gone, and nothing is committed."""
+        age_ms = now_ms - metadata.created_ms
+        data = metadata.custom.get(SINK_TAG)
+        if data is None:
+            return age_ms >= self._orphan_age_ms
+        tag = SinkTag.decode(data)
+        if tag.sink_id is not None and tag.batch_id is not None:
+            if tag.sink_id not in sweep.sinks:
+                sweep.sinks[tag.sink_id] = await find_sink(self._client.store, tag.sink_id)
+            sink = sweep.sinks[tag.sink_id]
+            if sink is not None and sink.is_committed(tag.batch_id):
+                return True
+        return age_ms >= self._sink_orphan_age_ms
+
+    async def _delete_orphan(self, sweep: _Sweep, ledger_id: int, name: str) -> int:
+        """Only if no ledger moved between streams and trash since the sweep began, and the stream
+        it was made for has not changed since it was found not to name it."""
+        path = await self._client.ledgers.path(ledger_id)
+        try:
+            stream, version = await self._store.read_stream(self._namespace, name)
+        except NoSuchStream:
+            await self._store.delete_orphan_of_none(path, only_if=[sweep.moves])
+            return 1
+        if ledger_id in stream.ledgers():
+            return 0
+        await self._store.delete_orphan(self._namespace, name, version, path, only_if=[sweep.moves])
+        return 1

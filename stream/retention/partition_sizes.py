@@ -1,0 +1,93 @@
+"""Partitions of partitioned streams as one look at a namespace found them, for their retention.
+
+Read once for all partitions of a stream. What cannot be read counts nothing, and so keeps more;
+a plan that counted others comes with checks that they are still what they were.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ledger.client import LedgerClient
+from ledger.errors import MetadataCorrupt
+from ledger.metastore.base import Check
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.names import parse_partition
+from stream.core.partitioned_retention import SizeShare, size_shares
+from stream.errors import NoSuchStream
+from stream.store.partitions import PartitionStore
+from stream.store.streams import StreamStore, stream_path
+
+
+class Partition(NamedTuple):
+    stream: StreamMetadata
+    version: int
+
+
+class PartitionSizes:
+    """Of the streams of one namespace. For a short while: what it has read gets old."""
+
+    def __init__(self, client: LedgerClient, namespace: str) -> None:
+        self._namespace = namespace
+        self._streams = StreamStore(client.store)
+        self._partitioned = PartitionStore(client.store)
+        self._read: dict[str, dict[str, Partition | None]] = {}
+        """By stream and partition; None: to be read again."""
+
+    def forget(self, name: str) -> None:
+        """This partition has changed."""
+        if (partition := parse_partition(name)) is not None:
+            read = self._read.get(partition.stream, {})
+            if name in read:
+                read[name] = None
+
+    def forget_all(self, name: str) -> None:
+        """It, or another partition of its stream, has changed."""
+        if (partition := parse_partition(name)) is not None:
+            self._read.pop(partition.stream, None)
+
+    async def share(
+        self, policy: NamespaceMetadata, stream: StreamMetadata
+    ) -> tuple[SizeShare | None, list[Check]]:
+        """What the size of the whole says of this partition, and the others as they were read.
+
+        None for a plain stream, and without `retention_bytes`. Raises MetadataUnavailable.
+        """
+        partition = parse_partition(stream.name)
+        if partition is None or policy.retention_bytes is None:
+            return None, []
+        read = self._read.get(partition.stream)
+        if read is None:
+            read = self._read[partition.stream] = await self._names(partition.stream)
+        found: dict[str, Partition] = {}
+        for name, each in read.items():
+            if name != stream.name:
+                each = read[name] = each or await self._read_one(name)
+                if each is not None:
+                    found[name] = each
+        shares = size_shares(
+            [stream, *(each.stream for each in found.values())], policy.retention_bytes
+        )
+        checks = [
+            Check(stream_path(self._namespace, name), each.version)
+            for name, each in found.items()
+            if any(not segment.is_open for segment in each.stream.live())
+        ]
+        return shares[stream.name], checks
+
+    async def _names(self, name: str) -> dict[str, Partition | None]:
+        try:
+            whole, _ = await self._partitioned.read(self._namespace, name)
+        except (NoSuchStream, MetadataCorrupt):
+            return {}
+        if whole is None or whole.is_deleted:
+            return {}
+        return dict.fromkeys(whole.partition_names)
+
+    async def _read_one(self, name: str) -> Partition | None:
+        try:
+            stream, version = await self._streams.read_stream(self._namespace, name)
+        except (NoSuchStream, MetadataCorrupt):
+            return None
+        return None if stream.is_deleted else Partition(stream, version)

@@ -1,0 +1,224 @@
+"""Policies of namespaces: made, changed, and what a change would do to the data there is.
+
+What is shown before a change is what the janitor does after it: both are core/retention.py. A
+change that would drop data is made only if the caller allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypedDict, Unpack
+
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument, MetadataConflict
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.retention import RetentionPlan, SegmentPlan, Verdict, explain_deleted
+from stream.core.units import duration_text, size_text
+from stream.errors import DataWouldBeDropped, IsPartitioned, NoSuchStream, NotInTrash
+from stream.retention.partition_sizes import PartitionSizes
+from stream.retention.reclaim import plan_retention
+from stream.retention.trash import Trash
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, kept_changing
+
+
+class NamespaceSettings(TypedDict, total=False):
+    """Settings of a namespace: times in milliseconds, sizes in bytes; docs/streams.md has all.
+
+    None, where it is legal, is no limit.
+    """
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    digest_type: str
+    roll_ms: int
+    roll_bytes: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    retention_cursors: tuple[str, ...]
+    trash_ms: int
+    placement: str
+    record_bytes_max: int
+    streams_max: int | None
+    bytes_per_s_max: int | None
+    compression: str
+    batch_bytes: int
+    linger_ms: int
+
+
+_SETTINGS = frozenset(field.name for field in fields(NamespaceMetadata)) - {"name", "created_ms"}
+
+
+async def create_namespace(
+    client: LedgerClient, name: str, **settings: Unpack[NamespaceSettings]
+) -> NamespaceMetadata:
+    """Makes a namespace; settings that are left out get their defaults.
+
+    Raises NamespaceExists, InvalidArgument, MetadataUnavailable.
+    """
+    blank = NamespaceMetadata(name=name, created_ms=client.now_ms())
+    namespace = with_settings(blank, settings)
+    await StreamStore(client.store).create_namespace(namespace)
+    return namespace
+
+
+async def list_namespaces(client: LedgerClient) -> list[str]:
+    """Names, sorted. Raises MetadataUnavailable."""
+    return await StreamStore(client.store).list_namespaces()
+
+
+async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
+    """Deletes a namespace without streams.
+
+    With `purge` streams in its trash go for good first. Raises NoSuchNamespace; NamespaceNotEmpty
+    while it has streams, or without `purge` something in its trash.
+    """
+    store = StreamStore(client.store)
+    if purge and not await store.list_streams(name):
+        trash = Trash(client, name)
+        for stream, deleted_ms in await store.list_trash(name):
+            try:
+                await trash.purge(stream, deleted_ms)
+            except NotInTrash:
+                continue
+    await store.delete_namespace(name)
+
+
+def with_settings(namespace: NamespaceMetadata, settings: NamespaceSettings) -> NamespaceMetadata:
+    """The namespace with some settings changed. Raises InvalidArgument."""
+    if unknown := sorted(settings.keys() - _SETTINGS):
+        raise InvalidArgument(
+            f"no namespace setting {', '.join(unknown)}; there are: {', '.join(sorted(_SETTINGS))}"
+        )
+    return replace(namespace, **settings)
+
+
+async def set_policy(
+    client: LedgerClient,
+    name: str,
+    settings: NamespaceSettings,
+    *,
+    dry_run: bool = False,
+    allow_drop: bool = True,
+) -> NamespaceMetadata:
+    """Changes settings; returns them all as they then are. With `dry_run` nothing is stored.
+
+    Raises NoSuchNamespace, InvalidArgument; without `allow_drop` DataWouldBeDropped if the next
+    sweep would drop or purge what it would not by the present policy. Nothing is changed then.
+    """
+    store = StreamStore(client.store)
+    for _ in range(UPDATE_TRIES_MAX):
+        present, version = await store.read_namespace(name)
+        wanted = with_settings(present, settings)
+        if not allow_drop:
+            changes = await consequences(client, present, wanted)
+            if any(change.is_loss for change in changes):
+                raise _would_drop(wanted, changes)
+        if dry_run or wanted == present:
+            return wanted
+        try:
+            await store.put_namespace(wanted, version)
+        except MetadataConflict:
+            continue
+        return wanted
+    raise kept_changing(f"namespace {name!r}")
+
+
+async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[RetentionPlan]:
+    """What a policy does now to each stream of its namespace, and to those in the trash."""
+    store, trash = StreamStore(client.store), Trash(client, policy.name)
+    sizes = PartitionSizes(client, policy.name)
+    found: list[RetentionPlan] = []
+    for name in await store.list_nodes(policy.name):
+        try:
+            stream, _ = await store.read_stream(policy.name, name)
+        except (NoSuchStream, IsPartitioned):
+            continue
+        if not stream.is_deleted:
+            found.append((await plan_retention(client, policy, stream, sizes))[0])
+    for name, deleted_ms in await store.list_trash(policy.name):
+        try:
+            stream, _ = await trash.read(name, deleted_ms)
+        except NotInTrash:
+            continue
+        if not stream.is_purged:
+            found.append(explain_deleted(stream, policy, client.now_ms()))
+    return found
+
+
+async def plans_of(
+    client: LedgerClient, policy: NamespaceMetadata, names: Sequence[str]
+) -> list[RetentionPlan]:
+    """The same for some streams, such as the partitions of one. Raises NoSuchStream."""
+    store, sizes = StreamStore(client.store), PartitionSizes(client, policy.name)
+    found: list[RetentionPlan] = []
+    for name in names:
+        stream = await store.read_living_stream(policy.name, name)
+        found.append((await plan_retention(client, policy, stream, sizes))[0])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What a new policy does to a stream at the next sweep that the present one does not.
+
+    `plan` is by the new policy. `dropped`: readers lose them; `purged`: they cannot come back.
+    """
+
+    plan: RetentionPlan
+    dropped: tuple[SegmentPlan, ...]
+    purged: tuple[SegmentPlan, ...]
+
+    @property
+    def is_loss(self) -> bool:
+        return bool(self.dropped or self.purged)
+
+
+async def consequences(
+    client: LedgerClient, present: NamespaceMetadata, wanted: NamespaceMetadata
+) -> list[Consequence]:
+    """The two policies compared, for each stream and for each one in the trash."""
+    before = {(plan.stream, plan.deleted_ms): plan for plan in await plans(client, present)}
+    found = []
+    for plan in await plans(client, wanted):
+        old = before.get((plan.stream, plan.deleted_ms))
+        dropped_anyway = {s.number for s in old.dropped} if old else set()
+        purged_anyway = {s.number for s in old.purged} if old else set()
+        found.append(
+            Consequence(
+                plan,
+                tuple(s for s in plan.dropped if s.number not in dropped_anyway),
+                tuple(s for s in plan.purged if s.number not in purged_anyway),
+            )
+        )
+    return found
+
+
+def _would_drop(wanted: NamespaceMetadata, changes: Sequence[Consequence]) -> DataWouldBeDropped:
+    dropped = [segment for change in changes for segment in change.dropped]
+    purged = [segment for change in changes for segment in change.purged]
+    streams = sorted({change.plan.stream for change in changes if change.is_loss})
+    words = []
+    if dropped:
+        words.append(f"drop {_amount(dropped)}")
+    if purged:
+        words.append(f"delete {_amount(purged)} for good")
+    kept = (
+        f" What is dropped can be brought back for {duration_text(wanted.trash_ms)}."
+        if any(segment.verdict is Verdict.DROP and not segment.is_purged for segment in dropped)
+        else ""
+    )
+    listed = ", ".join(streams[:5]) + (", ..." if len(streams) > 5 else "")
+    return DataWouldBeDropped(
+        f"namespace {wanted.name!r}: this policy would {' and '.join(words)} at the next sweep, "
+        f"of {len(streams)} streams ({listed}).{kept} Nothing was changed; look closer with "
+        f"--dry-run, and go on with --yes (allow_drop=True)",
+        [change.plan for change in changes if change.is_loss],
+    )
+
+
+def _amount(segments: Sequence[SegmentPlan]) -> str:
+    records = sum(segment.records for segment in segments)
+    nbytes = sum(segment.nbytes for segment in segments)
+    return f"{len(segments):,} segments ({records:,} records, {size_text(nbytes)})"

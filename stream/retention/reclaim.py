@@ -1,0 +1,180 @@
+"""Gives back ledgers that a stream no longer needs, and applies its retention.
+
+Safe to stop anywhere and to repeat: one change of the metadata says that ledgers are garbage, then
+they go, then the metadata forgets them. Never touches a ledger that anything could bring back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ledger.client import LedgerClient
+from ledger.errors import MetadataConflict
+from ledger.metastore.base import Check
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.position import Position
+from stream.core.retention import Cause, RetentionPlan, explain, purge_through, retained
+from stream.core.trash import purged
+from stream.errors import NotInTrash
+from stream.retention import trash
+from stream.retention.ledger_deletion import delete_garbage
+from stream.retention.partition_sizes import PartitionSizes
+from stream.store.cursors import CursorStore, cursor_path
+from stream.store.streams import (
+    UPDATE_TRIES_MAX,
+    StreamStore,
+    kept_changing,
+    namespace_path,
+    was_deleted,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applying its retention did to a stream: `stream` is as stored afterwards."""
+
+    stream: StreamMetadata
+    plan: RetentionPlan
+    ledgers_deleted: int
+
+
+async def reclaim_stream(
+    client: LedgerClient, store: StreamStore, namespace: str, name: str
+) -> int:
+    """Deletes the ledgers of a stream's garbage; returns how many.
+
+    Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
+    """
+    stream, _ = await store.read_stream(namespace, name)
+    _, count = await delete_garbage(client, store, namespace, stream)
+    return count
+
+
+async def plan_retention(
+    client: LedgerClient,
+    policy: NamespaceMetadata,
+    stream: StreamMetadata,
+    sizes: PartitionSizes | None = None,
+) -> tuple[RetentionPlan, list[Check]]:
+    """What the policy does to the stream now, and what this stands on, as it was read: cursors,
+    and of a partition dropped for the size of the whole the others.
+
+    `sizes` are of this look at the namespace, if it is at several streams. A cursor that cannot be
+    read is none: everything is kept. Raises MetadataUnavailable.
+    """
+    cursors: dict[str, Position] = {}
+    checks: list[Check] = []
+    if policy.retention_ms is not None or policy.retention_bytes is not None:
+        store = CursorStore(client.store)
+        for name in policy.retention_cursors:
+            slot = await store.look(policy.name, stream, name)
+            if slot.cursor is not None and slot.version is not None:
+                cursors[name] = slot.cursor.position
+                checks.append(Check(cursor_path(policy.name, stream.name, name), slot.version))
+    sizes = PartitionSizes(client, policy.name) if sizes is None else sizes
+    share, others = await sizes.share(policy, stream)
+    plan = explain(stream, policy, cursors, client.now_ms(), share)
+    if any(segment.cause is Cause.SIZE for segment in plan.dropped):
+        checks += others
+    return plan, checks
+
+
+class Seen(NamedTuple):
+    """A stream and the policy it is kept by, as they were read."""
+
+    policy: NamespaceMetadata
+    policy_version: int
+    stream: StreamMetadata
+    version: int
+
+
+async def see(store: StreamStore, namespace: str, name: str) -> Seen:
+    """Raises NoSuchNamespace, NoSuchStream."""
+    policy, policy_version = await store.read_namespace(namespace)
+    stream, version = await store.read_stream(namespace, name)
+    if stream.is_deleted:
+        raise was_deleted(namespace, name)
+    return Seen(policy, policy_version, stream, version)
+
+
+async def apply_retention(
+    client: LedgerClient, namespace: str, seen: Seen, sizes: PartitionSizes | None = None
+) -> Applied:
+    """Drops and purges what the policy of the namespace says now, and gives back ledgers.
+
+    Each change is made only if stream, policy and cursors are still those it was decided by, or
+    decided anew: what was to be kept a moment ago, or is to be kept from now on, does not go.
+    Raises NoSuchStream, NoSuchNamespace, MetadataConflict if they never stand still,
+    MetadataUnavailable.
+    """
+    store = StreamStore(client.store)
+    name = seen.stream.name
+    sizes = PartitionSizes(client, namespace) if sizes is None else sizes
+    for _ in range(UPDATE_TRIES_MAX):
+        policy, policy_version, stream, version = seen
+        plan, checks = await plan_retention(client, policy, stream, sizes)
+        wanted = retained(stream, plan)
+        if wanted != stream:
+            checks.append(Check(namespace_path(namespace), policy_version))
+            try:
+                await store.put_stream(namespace, wanted, version, only_if=checks)
+            except MetadataConflict:
+                sizes.forget_all(name)
+                seen = await see(store, namespace, name)
+                continue
+            sizes.forget(name)
+        after, count = await delete_garbage(client, store, namespace, wanted)
+        return Applied(after, plan, count)
+    raise kept_changing(f"stream {name!r}, its cursors or its policy")
+
+
+async def truncate_stream(
+    client: LedgerClient, store: StreamStore, namespace: str, name: str, position: Position
+) -> StreamMetadata:
+    """Moves the begin of a stream forward; what is dropped goes to the trash, if there is one.
+
+    Raises InvalidArgument for a position behind the end of the stream, NoSuchStream.
+    """
+    for _ in range(UPDATE_TRIES_MAX):
+        policy, policy_version, stream, version = await see(store, namespace, name)
+        now_ms = client.now_ms()
+        wanted = stream.truncated(position, now_ms)
+        wanted = purged(wanted, purge_through(wanted.dropped(), policy, now_ms))
+        if wanted != stream:
+            unchanged = [Check(namespace_path(namespace), policy_version)]
+            try:
+                await store.put_stream(namespace, wanted, version, only_if=unchanged)
+            except MetadataConflict:
+                continue
+        stream, _ = await delete_garbage(client, store, namespace, wanted)
+        return stream
+    raise kept_changing(f"stream {name!r}")
+
+
+async def delete_stream(
+    client: LedgerClient,
+    store: StreamStore,
+    namespace: str,
+    name: str,
+    *,
+    conditions: trash.Conditions = trash.no_conditions,
+) -> None:
+    """Puts a stream into the trash and fences its writer; with no trash it is purged at once.
+
+    Raises NoSuchStream, and what `conditions` raises. Once the metadata has changed the rest is
+    also done by the janitor.
+    """
+    policy, policy_version = await store.read_namespace(namespace)
+    deleted_ms = await trash.delete(
+        client.store, namespace, name, client.now_ms(), conditions=conditions
+    )
+    its_trash = trash.Trash(client, namespace)
+    await its_trash.fence(name, deleted_ms)
+    if policy.trash_ms == 0:
+        unchanged = Check(namespace_path(namespace), policy_version)
+        try:
+            await its_trash.purge(name, deleted_ms, only_if=[unchanged])
+        except (MetadataConflict, NotInTrash):
+            pass  # it is deleted; a janitor purges it already, or the policy has a trash again

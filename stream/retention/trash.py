@@ -1,0 +1,389 @@
+"""The trash of a namespace: deleted streams, how they come back, and how they go for good.
+
+A deleted stream lies whole at `<namespace>/trash/<stream>~<deleted_ms>`, its name is a tombstone.
+Ledgers move between the two in one change, which also changes the folder's version: who looks for
+ledgers that nobody names can tell that nothing moved meanwhile. Twin of core/trash.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ledger.client import LedgerClient
+from ledger.errors import (
+    LedgerError,
+    MetadataConflict,
+    NodeExists,
+    NoSuchNode,
+)
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, MetadataStore, Put
+from stream.core.metadata.format import decode_stream, encode_stream
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.names import parse_partition
+from stream.core.position import Position
+from stream.core.trash import (
+    fenced_in_trash,
+    purged,
+    purged_whole,
+    tombstone,
+    trashed,
+    undeleted,
+    untruncated,
+)
+from stream.errors import IsPartitioned, NoSuchStream, NotInTrash, StreamExists
+from stream.retention.ledger_deletion import delete_garbage, delete_ledgers, steps
+from stream.store.cursors import CursorStore
+from stream.store.groups import forget_groups
+from stream.store.streams import (
+    UPDATE_TRIES_MAX,
+    StreamStore,
+    folder_path,
+    kept_changing,
+    namespace_path,
+    stream_path,
+    trash_path,
+)
+from stream.takeover import StreamLedgers
+
+_log = logging.getLogger(__name__)
+
+TOMBSTONE_MS = 600_000
+"""So long at least the name of a deleted stream stays known, also without a trash: no change of
+its former life can still be under way then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrashEntry:
+    """Something that can be brought back until `purge_ms`: a deleted stream, or the truncated
+    segments of a living one (`is_deleted` False).
+
+    `since_ms` is when it was deleted, or its oldest segment truncated. `records` and `nbytes` are
+    of sealed segments. `first_position` is where the stream begins when all of it is back.
+    """
+
+    stream: str
+    is_deleted: bool
+    since_ms: int
+    purge_ms: int
+    segments: int
+    records: int
+    nbytes: int
+    first_position: Position
+
+
+def moves_path(namespace: str) -> str:
+    """The node that changes whenever ledgers move between streams and trash."""
+    return folder_path(namespace, "trash")
+
+
+Conditions = Callable[[], Awaitable[Sequence[Check]]]
+"""What must hold for a change, asked when what is to be changed has been read."""
+
+
+async def no_conditions() -> Sequence[Check]:
+    return ()
+
+
+async def delete(
+    store: MetadataStore,
+    namespace: str,
+    name: str,
+    now_ms: int,
+    *,
+    conditions: Conditions = no_conditions,
+) -> int:
+    """Moves a stream into the trash; returns when it was deleted, which tells it from others.
+
+    Raises NoSuchStream, what `conditions` raises; MetadataUnavailable (it may have been deleted).
+    """
+    streams = StreamStore(store)
+    for _ in range(UPDATE_TRIES_MAX):
+        stream, version = await streams.read_stream(namespace, name)
+        if stream.is_deleted and not stream.ledgers():
+            raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted already")
+        only_if = await conditions()
+        try:
+            await store.transaction(
+                [
+                    *only_if,
+                    Put(
+                        stream_path(namespace, name),
+                        encode_stream(tombstone(stream, now_ms)),
+                        version,
+                    ),
+                    Create(
+                        trash_path(namespace, name, now_ms),
+                        encode_stream(trashed(stream, now_ms)),
+                    ),
+                    Put(moves_path(namespace), b""),
+                ]
+            )
+        except NodeExists:
+            now_ms += 1  # deleted twice within a millisecond
+        except (MetadataConflict, NoSuchNode):
+            continue
+        else:
+            return now_ms
+    raise kept_changing(f"stream {name!r}")
+
+
+class Trash:
+    """The trash of one namespace. Stateless."""
+
+    def __init__(self, client: LedgerClient, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._store = client.store
+        self._streams = StreamStore(client.store)
+
+    async def read(self, stream: str, deleted_ms: int) -> tuple[StreamMetadata, int]:
+        """What lies there, and its version. Raises NotInTrash, MetadataCorrupt."""
+        try:
+            node = await self._store.get(trash_path(self._namespace, stream, deleted_ms))
+        except NoSuchNode:
+            raise self._none(stream) from None
+        return decode_stream(stream, node.data), node.version
+
+    async def moves(self) -> Check:
+        """Fails in a transaction once any ledger moved between streams and trash after this."""
+        path = moves_path(self._namespace)
+        for _ in range(UPDATE_TRIES_MAX):
+            try:
+                return Check(path, (await self._store.get(path)).version)
+            except NoSuchNode:
+                pass
+            try:
+                await self._store.create(path, b"")
+            except NodeExists:
+                pass
+        raise MetadataConflict(f"{path}: comes and goes")
+
+    # Coming back
+
+    async def undelete(
+        self, stream: str, *, as_name: str | None = None, deleted_ms: int | None = None
+    ) -> StreamMetadata:
+        """Brings back the stream of this name that was deleted last, or at `deleted_ms`.
+
+        Its cursors come back with it, unless it gets another name. Raises NotInTrash; StreamExists
+        if the name is in use.
+        """
+        name = as_name or stream
+        for _ in range(UPDATE_TRIES_MAX):
+            at_ms = await self._deleted_at(stream, deleted_ms)
+            present, version = await self.read(stream, at_ms)
+            if present.is_purged:
+                raise self._none(stream)
+            try:
+                back, changes = await self._revival(present, name)
+                # The name stays known to be taken or dead: see StreamStore.list_streams.
+                path = trash_path(self._namespace, stream, at_ms)
+                if name == stream:
+                    changes.append(Delete(path, version))
+                else:
+                    rest = replace(purged_whole(present), garbage=())
+                    changes.append(Put(path, encode_stream(rest), version))
+                await self._store.transaction(changes)
+            except (MetadataConflict, NodeExists, NoSuchNode):
+                continue
+            return back
+        raise kept_changing(f"stream {stream!r}")
+
+    async def _revival(
+        self, present: StreamMetadata, name: str
+    ) -> tuple[StreamMetadata, list[Change]]:
+        path = stream_path(self._namespace, name)
+        changes: list[Change] = [
+            Check(namespace_path(self._namespace), ANY_VERSION),
+            Put(moves_path(self._namespace), b""),
+        ]
+        try:
+            there, version = await self._streams.read_stream(self._namespace, name)
+        except NoSuchStream:
+            back = undeleted(present, name, present.epoch + 1)
+            return back, [*changes, Create(path, encode_stream(back))]
+        if not there.is_deleted or there.ledgers():
+            raise StreamExists(
+                f"stream {name!r} is in use again in namespace {self._namespace!r}: bring the "
+                f"deleted one back under another name (ledgerstream stream undelete "
+                f"{self._namespace}/{present.name} --as-name NAME)"
+            )
+        back = undeleted(present, name, max(there.epoch, present.epoch) + 1)
+        return back, [*changes, Put(path, encode_stream(back), version)]
+
+    async def _deleted_at(self, stream: str, deleted_ms: int | None) -> int:
+        """When the one meant was deleted: the last that is not purged, if none is named."""
+        times = [
+            at for name, at in await self._streams.list_trash(self._namespace) if name == stream
+        ]
+        if deleted_ms is not None:
+            if deleted_ms not in times:
+                raise self._none(stream)
+            return deleted_ms
+        for at_ms in sorted(times, reverse=True):
+            try:
+                present, _ = await self.read(stream, at_ms)
+            except NotInTrash:
+                continue
+            if not present.is_purged:
+                return at_ms
+        raise self._none(stream)
+
+    async def untruncate(self, stream: str, position: Position | None) -> StreamMetadata:
+        """Moves the begin of a stream back to `position`, or as far as its trash allows.
+
+        Raises NoSuchStream; InvalidArgument for a position that was purged.
+        """
+        return await self._streams.update_stream(
+            self._namespace, stream, lambda present: untruncated(present, position)
+        )
+
+    # Going for good
+
+    async def fence(self, stream: str, deleted_ms: int) -> None:
+        """Stops the writer a deleted stream may still have: it can confirm nothing more.
+
+        A failure is no harm now: the janitor tries again, at the latest before purging.
+        """
+        try:
+            present, version = await self.read(stream, deleted_ms)
+            segment = present.open_segment
+            if segment is None:
+                return
+            ledgers = StreamLedgers(self._client, self._streams, self._namespace, stream)
+            end = await ledgers.recovered_end(segment.ledger_id, segment.first_sequence)
+            fenced = fenced_in_trash(present, end, self._client.now_ms())
+            await self._put(fenced, version)
+        except LedgerError as error:
+            _log.info("stream=%s: deleted, its writer not fenced yet: %s", stream, error)
+
+    async def purge(self, stream: str, deleted_ms: int, *, only_if: Sequence[Check] = ()) -> int:
+        """Deletes the ledgers of a deleted stream; from the first change on it cannot come back.
+
+        Returns how many were deleted. The name is forgotten when it is old enough. Raises
+        NotInTrash if it came back or is gone; MetadataConflict if `only_if` changed.
+        """
+        present, version = await self._condemned(stream, deleted_ms, only_if)
+        count = 0
+        try:
+            for part in steps(present.garbage):
+                count += await delete_ledgers(self._client, part)
+                present = replace(present, garbage=present.garbage[len(part) :])
+                version = await self._put(present, version)
+            if self._client.now_ms() - deleted_ms >= TOMBSTONE_MS:
+                await self._forget(present, version)
+        except (MetadataConflict, NotInTrash) as error:
+            # Somebody else purges it too, or has just made another stream of the name.
+            _log.info("stream=%s: forgotten another time: %s", stream, error)
+        return count
+
+    async def _condemned(
+        self, stream: str, deleted_ms: int, only_if: Sequence[Check]
+    ) -> tuple[StreamMetadata, int]:
+        """The deleted stream and its version when nothing can bring it back any more."""
+        for _ in range(UPDATE_TRIES_MAX):
+            present, version = await self.read(stream, deleted_ms)
+            if present.is_purged:
+                return present, version
+            await self.fence(stream, deleted_ms)
+            present, version = await self.read(stream, deleted_ms)
+            condemned = purged_whole(present)
+            try:
+                return condemned, await self._put(condemned, version, only_if)
+            except MetadataConflict:
+                if only_if:
+                    raise
+        raise kept_changing(f"stream {stream!r} in the trash")
+
+    async def _forget(self, present: StreamMetadata, version: int) -> None:
+        """The last trace of a purged stream goes; also its name, if it is not in use again."""
+        gone: list[Change] = [
+            Delete(trash_path(self._namespace, present.name, present.deleted_ms), version)
+        ]
+        try:
+            there, there_version = await self._streams.read_stream(self._namespace, present.name)
+        except NoSuchStream:
+            pass
+        except LedgerError as error:
+            _log.info("stream=%s: whatever has its name stays: %s", present.name, error)
+        else:
+            if there.is_deleted and there.deleted_ms == present.deleted_ms:
+                path = stream_path(self._namespace, present.name)
+                is_gone = Check(path, there_version)
+                await CursorStore(self._store).forget_stream(
+                    self._namespace, present.name, only_if=is_gone
+                )
+                await forget_groups(self._store, self._namespace, present.name, only_if=is_gone)
+                gone.append(Delete(path, there_version))
+            elif there.created_ms != present.created_ms:
+                await CursorStore(self._store).forget_life(self._namespace, present)
+        try:
+            await self._store.transaction(gone)
+        except NoSuchNode:
+            pass  # somebody else did it
+
+    async def purge_all_of(self, stream: str) -> int:
+        """Empties the trash of a stream or of all its partitions: truncated segments, and what
+        was deleted under the name. How many ledgers. Raises NotInTrash if there is nothing."""
+        deleted, found = 0, False
+        for name, at_ms in await self._streams.list_trash(self._namespace):
+            if _is_of(name, stream):
+                try:
+                    found |= not (await self.read(name, at_ms))[0].is_purged
+                    deleted += await self.purge(name, at_ms)
+                except NotInTrash:
+                    continue
+        for name in await self._streams.list_nodes(self._namespace):
+            if _is_of(name, stream):
+                count = await self._purge_dropped(name)
+                found |= count >= 0
+                deleted += max(count, 0)
+        if not found:
+            raise self._none(stream)
+        return deleted
+
+    async def _purge_dropped(self, name: str) -> int:
+        """Deletes truncated segments of a living stream; -1 if there are none."""
+        try:
+            present, _ = await self._streams.read_stream(self._namespace, name)
+            dropped = present.dropped()
+            if not dropped:
+                return -1
+            through = dropped[-1].number
+            after = await self._streams.update_stream(
+                self._namespace, name, lambda s: purged(s, min(through, _last_dropped(s)))
+            )
+            _, count = await delete_garbage(self._client, self._streams, self._namespace, after)
+        except (NoSuchStream, IsPartitioned):
+            return -1
+        return count
+
+    async def _put(
+        self, stream: StreamMetadata, version: int, only_if: Sequence[Check] = ()
+    ) -> int:
+        path = trash_path(self._namespace, stream.name, stream.deleted_ms)
+        try:
+            await self._store.transaction([Put(path, encode_stream(stream), version), *only_if])
+        except NoSuchNode:
+            raise self._none(stream.name) from None
+        return version + 1
+
+    def _none(self, stream: str) -> NotInTrash:
+        return NotInTrash(
+            f"no deleted stream {stream!r} that could be brought back in namespace "
+            f"{self._namespace!r} (`ledgerstream stream trash {self._namespace}` lists all; what "
+            f"is deleted stays there for trash_ms)"
+        )
+
+
+def _is_of(name: str, stream: str) -> bool:
+    """Whether it is this stream, or a partition of it."""
+    partition = parse_partition(name)
+    return name == stream or (partition is not None and partition.stream == stream)
+
+
+def _last_dropped(stream: StreamMetadata) -> int:
+    dropped = stream.dropped()
+    return dropped[-1].number if dropped else 0

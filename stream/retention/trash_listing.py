@@ -1,0 +1,60 @@
+"""What can be brought back from the trash of a namespace, and until when. Looks only."""
+
+from __future__ import annotations
+
+from ledger.client import LedgerClient
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.trash import first_recoverable
+from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
+from stream.retention.trash import Trash, TrashEntry
+from stream.store.streams import StreamStore
+
+
+async def list_trash(client: LedgerClient, namespace: str) -> list[TrashEntry]:
+    """All that can be brought back, by name and time. Raises NoSuchNamespace."""
+    streams, trash = StreamStore(client.store), Trash(client, namespace)
+    policy, _ = await streams.read_namespace(namespace)
+    found: list[TrashEntry] = []
+    for name, at_ms in await streams.list_trash(namespace):
+        try:
+            stream, _ = await trash.read(name, at_ms)
+        except NotInTrash:
+            continue
+        if not stream.is_purged:
+            found.append(_deleted_entry(stream, policy))
+    for name in await streams.list_streams(namespace):
+        try:
+            stream, _ = await streams.read_stream(namespace, name)
+        except (NoSuchStream, IsPartitioned):
+            continue
+        if not stream.is_deleted and stream.dropped():
+            found.append(_truncated_entry(stream, policy))
+    return sorted(found, key=lambda entry: (entry.stream, entry.since_ms))
+
+
+def _deleted_entry(stream: StreamMetadata, policy: NamespaceMetadata) -> TrashEntry:
+    return TrashEntry(
+        stream=stream.name,
+        is_deleted=True,
+        since_ms=stream.deleted_ms,
+        purge_ms=stream.deleted_ms + policy.trash_ms,
+        segments=len(stream.segments),
+        records=sum(segment.records for segment in stream.segments),
+        nbytes=sum(segment.nbytes for segment in stream.segments),
+        first_position=stream.first_available,
+    )
+
+
+def _truncated_entry(stream: StreamMetadata, policy: NamespaceMetadata) -> TrashEntry:
+    dropped = stream.dropped()
+    return TrashEntry(
+        stream=stream.name,
+        is_deleted=False,
+        since_ms=dropped[0].dropped_ms,
+        purge_ms=dropped[0].dropped_ms + policy.trash_ms,
+        segments=len(dropped),
+        records=sum(segment.records for segment in dropped),
+        nbytes=sum(segment.nbytes for segment in dropped),
+        first_position=first_recoverable(stream),
+    )

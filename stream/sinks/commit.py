@@ -1,0 +1,343 @@
+"""One batch on its way into its streams: ends their open segments, changes all in one transaction.
+
+Decides by what it reads anew at each try; an outcome that is not known is looked up. Must never
+let a batch in twice, nor in part. Its public face is sinks.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    MetadataConflict,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchLedger,
+    NoSuchNode,
+)
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
+from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
+from ledger.runtime.concurrency import for_each
+from stream.core.backoff import conflict_pause_s, is_given_up
+from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
+from stream.core.metadata.format import encode_stream
+from stream.core.metadata.streams import SegmentEnd, StreamMetadata
+from stream.core.sinks import (
+    CommittedRange,
+    SinkLedger,
+    SinkMetadata,
+    committed,
+    committed_now,
+    encode_sink,
+    interrupted,
+    share_in,
+    share_of,
+)
+from stream.errors import NoSuchStream
+from stream.store.sinks import look_at_sink, sink_path
+from stream.store.streams import StreamStore, stream_path
+from stream.takeover import STREAM_TAG, StreamLedgers
+
+_log = logging.getLogger(__name__)
+
+TRANSACTION_BYTES_MAX = 1_000_000
+"""What a ZooKeeper takes at once (1 MiB), less some room."""
+
+_CHANGE_BYTES = 48
+"""Of a change, besides its path and data."""
+
+_SOME_END = SegmentEnd(last_entry=0, records=1, nbytes=0)
+"""Of an open segment, as far as it matters to how large the metadata becomes."""
+
+WRITER_ROOM_BYTES = DOCUMENT_BYTES_MAX // 10
+"""A commit leaves so much of a stream's metadata free for the segments of its writers."""
+
+_PATIENCE_S = 30.0
+"""So long a commit asks a metadata store that does not answer, or does not say what it did."""
+_PAUSE_S = 0.1
+_PAUSE_S_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommit:
+    """What became of a batch. `is_repeat`: it was committed before, and these ledgers are not
+    needed unless they are those of before. `streams`: what it put where; of a repeat as far as it
+    is remembered."""
+
+    is_repeat: bool
+    streams: tuple[CommittedRange, ...]
+
+
+class BatchCommitting:
+    def __init__(
+        self,
+        client: LedgerClient,
+        ledgers: Sequence[SinkLedger],
+        sink_id: str | None,
+        batch_id: int | None,
+        origin: str = "",
+    ) -> None:
+        self._client = client
+        self._store = client.store
+        self._streams = StreamStore(client.store)
+        self._ledgers = ledgers
+        self._sink_id = sink_id
+        self._batch_id = batch_id
+        self._origin = origin
+        self._targets = by_stream(ledgers)
+        self._checked: set[int] = set()
+        self._ended: dict[int, SegmentEnd] = {}
+        """Open segments that were ended: that is so for ever, by ledger."""
+        self._is_in_doubt = False
+        """A transaction of ours may have been made, or may be yet."""
+        self._conflicts = 0
+        self._conflict_s = 0.0
+        """When the first one was met."""
+
+    async def run(self) -> BatchCommit:
+        give_up_at, pause_s = math.inf, _PAUSE_S
+        self._check_count()
+        while True:
+            try:
+                return await self._try()
+            except (MetadataConflict, NodeExists, NoSuchNode) as error:
+                give_up_at = math.inf
+                if isinstance(error, NoSuchNode):
+                    await self._check_there()
+                await self._let_others_go_on(error)
+            except MetadataUnavailable as error:
+                give_up_at = min(give_up_at, trio.current_time() + _PATIENCE_S)
+                if trio.current_time() + pause_s > give_up_at:
+                    raise
+                _log.info(
+                    "sink=%s batch=%s: asking again: %s", self._sink_id, self._batch_id, error
+                )
+                await trio.sleep(pause_s * (0.5 + self._client.rng.random()))
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    async def _let_others_go_on(self, error: LedgerError) -> None:
+        """Raises MetadataConflict when there was no gap for too long."""
+        now_s = trio.current_time()
+        if not self._conflicts:
+            self._conflict_s = now_s
+        self._conflicts += 1
+        waited_s = now_s - self._conflict_s
+        if is_given_up(self._conflicts, waited_s):
+            raise MetadataConflict(
+                f"streams of batch {self._batch_id} of sink {self._sink_id!r}: others changed the "
+                f"metadata first {self._conflicts} times in {waited_s:.0f} s. Cure: let fewer "
+                f"sinks write to the same stream at once, or less often (a longer trigger)"
+            ) from error
+        await trio.sleep(conflict_pause_s(self._conflicts, waited_s, self._client.rng))
+
+    async def _try(self) -> BatchCommit:
+        sink, sink_version = None, -1
+        if self._sink_id is not None and self._batch_id is not None:
+            sink, sink_version = await look_at_sink(self._store, self._sink_id)
+            if sink is not None:
+                sink.check_next(self._batch_id, self._origin)
+                if sink.is_committed(self._batch_id):
+                    return await self._repeated(sink)
+        streams = await self._read_streams()
+        if self._sink_id is None and _are_all_named(streams, self._targets):
+            return BatchCommit(not self._is_in_doubt, self._there(streams))
+        await self._check_ledgers()
+        now_ms = self._client.now_ms()
+        changes: list[Change] = []
+        shares: list[CommittedRange] = []
+        self._check_room(streams, now_ms)
+        await self._end_open_segments(streams)
+        for ((namespace, name), its), (stream, version) in zip(
+            self._targets.items(), streams, strict=True
+        ):
+            ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+            if stream.open_segment is not None:
+                stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
+            shares.append(share_of(namespace, stream, ends))
+            data = _encoded(committed(stream, ends, now_ms))
+            changes.append(Put(stream_path(namespace, name), data, version))
+        if self._sink_id is not None and self._batch_id is not None:
+            shown = committed_now(self._sink_id, self._batch_id, shares, now_ms, self._origin)
+            path, data = sink_path(self._sink_id), encode_sink(shown)
+            changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
+        if not changes:
+            return BatchCommit(False, ())
+        changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._full()]
+        _check_size(changes, len(streams))
+        self._is_in_doubt = True
+        await self._store.transaction(changes)
+        return BatchCommit(False, tuple(shares))
+
+    def _check_count(self) -> None:
+        """Before anything is done. Raises InvalidArgument."""
+        count = len(self._full()) + len(self._targets) + 1
+        if count > TRANSACTION_CHANGES_MAX:
+            raise InvalidArgument(
+                f"this batch has {len(self._full())} ledgers for {len(self._targets)} streams, and "
+                f"one transaction takes {TRANSACTION_CHANGES_MAX - 1} of both: use fewer tasks "
+                f"(each brings a ledger for each stream), or repartition by the stream or the key"
+            )
+
+    def _check_room(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
+        """Raises InvalidArgument for what cannot be committed, before a writer is interrupted for
+        it: one whose batch is tried again and again would fill the metadata with segments."""
+        for its, (stream, _) in zip(self._targets.values(), streams, strict=True):
+            if stream.open_segment is not None:
+                ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+                _encoded(committed(interrupted(stream, _SOME_END, now_ms), ends, now_ms))
+
+    async def _repeated(self, sink: SinkMetadata) -> BatchCommit:
+        """The batch is there: by a call before this one, or by ours, which was not told so."""
+        is_repeat = True
+        if self._is_in_doubt:
+            streams = await self._read_streams()
+            is_repeat = not _are_all_named(streams, self._targets)
+        return BatchCommit(is_repeat, sink.streams)
+
+    def _there(self, streams: Sequence[tuple[StreamMetadata, int]]) -> tuple[CommittedRange, ...]:
+        shares = [
+            share_in(namespace, stream, {ledger.ledger_id for ledger in its})
+            for ((namespace, _), its), (stream, _) in zip(
+                self._targets.items(), streams, strict=True
+            )
+        ]
+        return tuple(share for share in shares if share is not None)
+
+    def _full(self) -> list[SinkLedger]:
+        return [ledger for ledger in self._ledgers if ledger.end.records > 0]
+
+    async def _path(self, ledger: SinkLedger) -> str:
+        return await self._client.ledgers.path(ledger.ledger_id)
+
+    async def _read_streams(self) -> list[tuple[StreamMetadata, int]]:
+        """In the order of the targets. Raises NoSuchStream."""
+        found: dict[tuple[str, str], tuple[StreamMetadata, int]] = {}
+
+        async def read(target: tuple[str, str]) -> None:
+            stream, version = await self._streams.read_stream(*target)
+            if stream.is_deleted:
+                raise NoSuchStream(
+                    f"stream {target[0]}/{target[1]} was deleted: batch {self._batch_id} of sink "
+                    f"{self._sink_id!r} cannot be committed"
+                )
+            found[target] = stream, version
+
+        await for_each(self._targets, read)
+        return [found[target] for target in self._targets]
+
+    async def _end_open_segments(self, streams: Sequence[tuple[StreamMetadata, int]]) -> None:
+        """From here on a writer of one of the streams waits for what becomes of its segment."""
+
+        async def end(one: tuple[tuple[str, str], tuple[StreamMetadata, int]]) -> None:
+            (namespace, name), seen = one
+            segment = seen[0].open_segment
+            if segment is None or segment.ledger_id in self._ended:
+                return
+            ledgers = StreamLedgers(self._client, self._streams, namespace, name)
+            try:
+                self._ended[segment.ledger_id] = await ledgers.recovered_end(
+                    segment.ledger_id, segment.first_sequence
+                )
+            except NoSuchLedger:
+                if await self._streams.read_stream(namespace, name) == seen:
+                    raise
+                raise MetadataConflict(f"stream {name!r} has moved on") from None
+
+        await for_each(zip(self._targets, streams, strict=True), end)
+
+    async def _check_ledgers(self) -> None:
+        """Raises InvalidArgument for a ledger that is not closed, or not as its task said."""
+
+        async def check(ledger: SinkLedger) -> None:
+            metadata = await self._client.ledger_metadata(ledger.ledger_id)
+            target = f"{ledger.namespace}/{ledger.stream}"
+            what = f"ledger {ledger.ledger_id} for {target}"
+            if not metadata.is_closed:
+                raise InvalidArgument(f"{what} is not closed: its task has not finished")
+            is_like = (metadata.last_entry_id, metadata.length)
+            if is_like != (ledger.end.last_entry, ledger.end.nbytes):
+                raise InvalidArgument(
+                    f"{what} has its last entry at {metadata.last_entry_id} and "
+                    f"{metadata.length} bytes; its task said {ledger.end.last_entry} and "
+                    f"{ledger.end.nbytes}"
+                )
+            tag = metadata.custom.get(STREAM_TAG)
+            if tag is not None and tag != target.encode():
+                # The janitor of that stream might delete it as an orphan.
+                raise InvalidArgument(f"{what} was made for {tag.decode(errors='replace')}")
+
+            self._checked.add(ledger.ledger_id)
+
+        unchecked = [one for one in self._full() if one.ledger_id not in self._checked]
+        await for_each(unchecked, check)
+
+    async def _check_there(self) -> None:
+        """Something a transaction needs is gone. Raises NoSuchLedger if it is a ledger; for all
+        else the next try tells."""
+        for ledger in self._full():
+            if not await self._client.ledgers.exists(ledger.ledger_id):
+                raise NoSuchLedger(
+                    f"ledger {ledger.ledger_id} for {ledger.namespace}/{ledger.stream} was deleted "
+                    f"before batch {self._batch_id} of sink {self._sink_id!r} was committed: no "
+                    f"stream named it for too long, or the batch was given up"
+                )
+
+
+def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkLedger]]:
+    """Streams that get something, each with its ledgers. Raises InvalidArgument."""
+    targets: dict[tuple[str, str], list[SinkLedger]] = {}
+    seen: set[int] = set()
+    for ledger in ledgers:
+        ledger.check()
+        if ledger.ledger_id in seen:
+            raise InvalidArgument(f"ledger {ledger.ledger_id} is named twice")
+        seen.add(ledger.ledger_id)
+        if ledger.end.records > 0:
+            targets.setdefault((ledger.namespace, ledger.stream), []).append(ledger)
+    return targets
+
+
+def _are_all_named(
+    streams: Sequence[tuple[StreamMetadata, int]],
+    targets: dict[tuple[str, str], list[SinkLedger]],
+) -> bool:
+    """Whether the streams have every one of these ledgers, of which there are some."""
+    named = [
+        ledger.ledger_id in stream.ledgers()
+        for (stream, _), ledgers in zip(streams, targets.values(), strict=True)
+        for ledger in ledgers
+    ]
+    return bool(named) and all(named)
+
+
+def _encoded(stream: StreamMetadata) -> bytes:
+    data = encode_stream(stream)
+    limit = DOCUMENT_BYTES_MAX - WRITER_ROOM_BYTES
+    if len(data) > limit:
+        raise InvalidArgument(
+            f"stream {stream.name!r} would have {len(stream.segments)} segments, whose metadata "
+            f"is {len(data)} bytes, limit {limit} for commits: truncate it, set a retention, or "
+            f"commit fewer and larger batches (fewer tasks, a longer trigger)"
+        )
+    return data
+
+
+def _check_size(changes: Sequence[Change], streams: int) -> None:
+    """Raises InvalidArgument for more than the metadata store takes at once."""
+    nbytes = sum(len(change.data) for change in changes if isinstance(change, Create | Put))
+    every = nbytes + sum(_CHANGE_BYTES + len(change.path.encode()) for change in changes)
+    if every > TRANSACTION_BYTES_MAX:
+        raise InvalidArgument(
+            f"the metadata of the {streams} streams of this batch is {nbytes} bytes, {every} with "
+            f"all {len(changes)} changes, and one transaction takes {TRANSACTION_BYTES_MAX}: "
+            f"truncate them, set a retention, or write to fewer streams, or with fewer tasks, at "
+            f"once"
+        )

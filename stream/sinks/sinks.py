@@ -1,0 +1,146 @@
+"""Sinks in the metadata store: puts whole batches of closed ledgers into streams, exactly once.
+
+One transaction changes the node of the sink and all streams of a batch, and checks that every
+ledger still exists. An outcome that is not known is looked up, never guessed: after any failure the
+same call, or `discard_ledgers`, may be made again. A writer that is at work on a stream goes on by
+itself behind the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.client import LedgerClient
+from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
+from ledger.metastore.base import Check, Delete
+from ledger.runtime.concurrency import for_each
+from stream.core.sinks import SinkLedger as SinkLedger
+from stream.core.sinks import SinkTag, check_batch
+from stream.errors import NoSuchStream
+from stream.sinks.commit import BatchCommit as BatchCommit
+from stream.sinks.commit import BatchCommitting, by_stream
+from stream.store.sinks import look_at_sink
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, stream_path
+from stream.takeover import APPLICATION_TAG, SINK_TAG, STREAM_TAG
+
+
+def ledger_tags(
+    namespace: str,
+    stream: str,
+    *,
+    sink_id: str | None = None,
+    batch_id: int | None = None,
+    attempt: str = "",
+) -> dict[str, bytes]:
+    """Custom metadata for a ledger that a task makes for a stream: janitors find by it what no
+    batch took. `attempt` says which task it is, for people."""
+    check_batch(sink_id, batch_id)
+    return {
+        APPLICATION_TAG: b"ledgerstream",
+        STREAM_TAG: f"{namespace}/{stream}".encode(),
+        SINK_TAG: SinkTag(sink_id, batch_id, attempt).encode(),
+    }
+
+
+async def commit_batch(
+    client: LedgerClient,
+    ledgers: Sequence[SinkLedger],
+    *,
+    sink_id: str | None = None,
+    batch_id: int | None = None,
+    origin: str = "",
+) -> BatchCommit:
+    """Makes closed ledgers segments of their streams, all of them or none, once.
+
+    The ledgers of a stream keep their order; those without records are passed over. The batch the
+    sink committed last is committed again without effect, whatever ledgers are named; without a
+    sink these same ledgers are. A writer at work on a stream goes on behind the batch. Batches
+    must be committed one after the other. `origin` says who numbers them, a query for instance.
+
+    Raises CommitOutOfOrder for a batch before the last one, or with its number but of another
+    origin; InvalidArgument for a ledger that is
+    open, is not as its task said, or is in the stream already, and if the metadata of a stream, or
+    of all together, is full; NoSuchStream, NoSuchLedger; MetadataUnavailable if the store does not
+    say what it did: try again, or ask `is_committed`.
+    """
+    check_batch(sink_id, batch_id)
+    return await BatchCommitting(client, ledgers, sink_id, batch_id, origin).run()
+
+
+async def is_committed(
+    client: LedgerClient,
+    ledgers: Sequence[SinkLedger],
+    *,
+    sink_id: str | None = None,
+    batch_id: int | None = None,
+) -> bool:
+    """Whether this batch is committed: of a sink this one or a later one, else these ledgers.
+
+    A commit whose outcome is not known may still come after the answer. Raises what leaves it in
+    doubt: MetadataUnavailable; NoSuchStream and MetadataConflict for ledgers of no sink whose
+    stream is gone, or of which it has only some.
+    """
+    check_batch(sink_id, batch_id)
+    if sink_id is not None and batch_id is not None:
+        sink, _ = await look_at_sink(client.store, sink_id)
+        return sink is not None and sink.is_committed(batch_id)
+    streams = StreamStore(client.store)
+    named: list[bool] = []
+    for (namespace, name), its in by_stream(ledgers).items():
+        stream = await streams.read_living_stream(namespace, name)
+        known = set(stream.ledgers())
+        named += [ledger.ledger_id in known for ledger in its]
+    if any(named) and not all(named):
+        raise MetadataConflict(
+            f"{sum(named)} of {len(named)} ledgers are in their streams: others were purged"
+        )
+    return bool(named) and all(named)
+
+
+async def discard_ledgers(
+    client: LedgerClient,
+    ledgers: Sequence[SinkLedger],
+    *,
+    sink_id: str | None = None,
+    batch_id: int | None = None,
+) -> int:
+    """Deletes those of these ledgers that no stream has; returns how many.
+
+    Safe after a commit that failed or whose outcome is not known: a ledger goes only while its
+    stream is as it was seen without it, and a commit that comes late then finds it gone. What
+    cannot be told now is left to the janitor. Raises MetadataUnavailable.
+    """
+    check_batch(sink_id, batch_id)
+    count = 0
+
+    async def discard(ledger: SinkLedger) -> None:
+        nonlocal count
+        count += await _discard(client, ledger)
+
+    await for_each(ledgers, discard)
+    return count
+
+
+async def _discard(client: LedgerClient, ledger: SinkLedger) -> bool:
+    streams = StreamStore(client.store)
+    path = await client.ledgers.path(ledger.ledger_id)
+    try:
+        metadata = await client.ledger_metadata(ledger.ledger_id)
+        for _ in range(UPDATE_TRIES_MAX):
+            stream, version = await streams.read_stream(ledger.namespace, ledger.stream)
+            if stream.is_deleted or ledger.ledger_id in stream.ledgers():
+                return False
+            # A stream of before may have it, in the trash or by another name; clocks may be apart.
+            trash = await streams.list_trash(ledger.namespace)
+            is_in_doubt = any(name == ledger.stream for name, _ in trash)
+            if is_in_doubt or metadata.created_ms < stream.created_ms:
+                return False
+            is_same = Check(stream_path(ledger.namespace, ledger.stream), version)
+            try:
+                await client.store.transaction([is_same, Delete(path)])
+            except MetadataConflict:
+                continue
+            return True
+    except (NoSuchLedger, NoSuchStream, NoSuchNode):
+        pass
+    return False

@@ -1,0 +1,153 @@
+"""Partitioned streams in the metadata store: their node, made and changed with the partitions.
+
+A node and the partitions it counts appear in one change, so nobody meets half a stream. Every
+change compares versions. The node lies where a plain stream's would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from ledger.errors import MetadataConflict, NodeExists, NoSuchNode
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, MetadataStore, Put
+from stream.core.metadata.format import encode_stream
+from stream.core.metadata.partitioned import (
+    PartitionedStream,
+    decode_partitioned,
+    encode_partitioned,
+)
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.names import partition_name
+from stream.core.trash import remade
+from stream.errors import IsPartitioned, NoSuchStream, StreamExists
+from stream.store.streams import (
+    UPDATE_TRIES_MAX,
+    StreamStore,
+    kept_changing,
+    namespace_path,
+    no_stream,
+    stream_path,
+)
+
+
+class PartitionStore:
+    """Stateless, as `StreamStore` is."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._streams = StreamStore(store)
+
+    async def read(self, namespace: str, name: str) -> tuple[PartitionedStream | None, int]:
+        """The node and its version; also of a stream that was deleted. None: a plain stream.
+
+        Raises NoSuchStream, MetadataCorrupt.
+        """
+        try:
+            node = await self._store.get(stream_path(namespace, name))
+        except NoSuchNode:
+            raise no_stream(namespace, name) from None
+        return decode_partitioned(name, node.data), node.version
+
+    async def create(self, namespace: str, stream: PartitionedStream) -> None:
+        """Makes the node and its partitions, or takes the place of a deleted stream whose ledgers
+        are in the trash or gone. Raises StreamExists, NoSuchNamespace.
+        """
+        for _ in range(UPDATE_TRIES_MAX):
+            changes = await self._blank_partitions(namespace, stream, 0)
+            path, data = stream_path(namespace, stream.name), encode_partitioned(stream)
+            dead = await self._tombstone(namespace, stream.name)
+            changes.append(Create(path, data) if dead is None else Put(path, data, dead[1]))
+            try:
+                await self._store.transaction(changes)
+            except (MetadataConflict, NodeExists, NoSuchNode):
+                continue  # somebody came between: look again
+            return
+        raise kept_changing(f"stream {stream.name!r}")
+
+    async def grow(self, namespace: str, name: str, partitions: int) -> PartitionedStream:
+        """Adds partitions until there are so many; returns what is stored.
+
+        Raises NoSuchStream, InvalidArgument for fewer than there are, and NotPartitioned's cause:
+        None is never stored, so a plain stream must have been told apart before.
+        """
+        for _ in range(UPDATE_TRIES_MAX):
+            present, version = await self.read(namespace, name)
+            if present is None or present.is_deleted:
+                raise no_stream(namespace, name)
+            wanted = present.grown(partitions)
+            if wanted is present:
+                return present
+            try:
+                changes = await self._blank_partitions(namespace, wanted, present.partitions)
+                path = stream_path(namespace, name)
+                changes.append(Put(path, encode_partitioned(wanted), version))
+                await self._store.transaction(changes)
+            except (MetadataConflict, NodeExists, NoSuchNode):
+                continue
+            return wanted
+        raise kept_changing(f"stream {name!r}")
+
+    async def put(self, namespace: str, stream: PartitionedStream, version: int) -> int:
+        """Replaces a node that has `version`. Raises MetadataConflict, NoSuchStream."""
+        assert version != ANY_VERSION, "metadata is never overwritten blindly"
+        path = stream_path(namespace, stream.name)
+        try:
+            return await self._store.put(path, encode_partitioned(stream), version)
+        except NoSuchNode:
+            raise no_stream(namespace, stream.name) from None
+
+    async def remove(self, namespace: str, name: str, version: int) -> None:
+        """Forgets a deleted stream whose partitions are gone. Raises MetadataConflict."""
+        try:
+            await self._store.delete(stream_path(namespace, name), version)
+        except NoSuchNode:
+            raise no_stream(namespace, name) from None
+
+    async def watch(
+        self, namespace: str, name: str
+    ) -> AsyncGenerator[PartitionedStream | None, None]:
+        """The node now and after each change; None when the stream is gone.
+
+        Close it: `async with aclosing(store.watch(n, s)) as versions`.
+        """
+        async with aclosing(self._store.watch(stream_path(namespace, name))) as nodes:
+            async for node in nodes:
+                stream = None if node is None else decode_partitioned(name, node.data)
+                yield None if stream is None or stream.is_deleted else stream
+
+    async def _blank_partitions(
+        self, namespace: str, stream: PartitionedStream, first: int
+    ) -> list[Change]:
+        """Changes that make the partitions from `first` on. Raises NoSuchNamespace."""
+        policy, _ = await self._streams.read_namespace(namespace)
+        await self._streams.check_room(policy, stream.partition_names[first:])
+        changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
+        folder = f"{namespace_path(namespace)}/streams"
+        there = set(await self._store.children(folder))  # tombstones too
+        for number in range(first, stream.partitions):
+            name = partition_name(stream.name, number)
+            path = stream_path(namespace, name)
+            blank = StreamMetadata(name=name, created_ms=stream.created_ms)
+            dead = await self._tombstone(namespace, name) if name in there else None
+            if dead is None:
+                changes.append(Create(path, encode_stream(blank)))
+            else:
+                changes.append(Put(path, encode_stream(remade(blank, dead[0])), dead[1]))
+        return changes
+
+    async def _tombstone(self, namespace: str, name: str) -> tuple[StreamMetadata, int] | None:
+        """The tombstone of this name and its version, None if there is nothing.
+
+        Raises StreamExists if the name is in use, or its ledgers were not put away yet.
+        """
+        try:
+            present, version = await self._streams.read_stream(namespace, name)
+            is_free = present.is_deleted and not present.ledgers()
+        except NoSuchStream:
+            return None
+        except IsPartitioned:
+            is_free = False
+        if not is_free:
+            raise StreamExists(f"stream {name!r} exists already in namespace {namespace!r}")
+        return present, version

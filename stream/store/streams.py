@@ -1,0 +1,397 @@
+"""Namespaces and streams in the metadata store: where they lie, and the only ways to change them.
+
+Every change compares versions. Watches yield decoded metadata. Paths:
+`/ledgerstream/namespaces/<namespace>` and `.../streams/<stream>`. A deleted stream leaves a
+tombstone there, so that versions never begin again under a change that is late; what it had is in
+the trash (trash.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
+
+from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchLedger, NoSuchNode
+from ledger.metastore.base import ANY_VERSION, Check, Create, Delete, MetadataStore, Put
+from stream.core.metadata.format import (
+    decode_namespace,
+    decode_stream,
+    encode_namespace,
+    encode_stream,
+)
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.names import check_name, parse_partition
+from stream.core.trash import remade
+from stream.errors import (
+    IsPartitioned,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchStream,
+    StreamExists,
+    TooManyStreams,
+)
+
+ROOT = "/ledgerstream/namespaces"
+UPDATE_TRIES_MAX = 100
+"""Each lost try means that somebody else changed the stream; more than a few are a bug."""
+
+
+def namespace_path(namespace: str) -> str:
+    return f"{ROOT}/{check_name(namespace, 'namespace')}"
+
+
+def stream_path(namespace: str, stream: str) -> str:
+    return f"{namespace_path(namespace)}/streams/{check_name(stream)}"
+
+
+def folder_path(namespace: str, folder: str) -> str:
+    """Of "streams", "trash", "cursors" or "groups"."""
+    return f"{namespace_path(namespace)}/{folder}"
+
+
+def trash_path(namespace: str, stream: str, deleted_ms: int) -> str:
+    return f"{folder_path(namespace, 'trash')}/{check_name(stream)}~{deleted_ms}"
+
+
+def parse_trash_name(node: str) -> tuple[str, int] | None:
+    """ "clicks~1700000000000" -> ("clicks", 1700000000000); None for any other name."""
+    stream, mark, number = node.rpartition("~")
+    if not (mark and stream and number.isascii() and number.isdigit()):
+        return None
+    return stream, int(number)
+
+
+class StreamStore:
+    """Stateless: any number may share one metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    # Namespaces
+
+    async def create_namespace(self, namespace: NamespaceMetadata) -> None:
+        """Raises NamespaceExists."""
+        try:
+            await self._store.create(namespace_path(namespace.name), encode_namespace(namespace))
+        except NodeExists:
+            raise NamespaceExists(f"namespace {namespace.name!r} exists already") from None
+
+    async def read_namespace(self, name: str) -> tuple[NamespaceMetadata, int]:
+        """Metadata and its version. Raises NoSuchNamespace, MetadataCorrupt."""
+        try:
+            node = await self._store.get(namespace_path(name))
+        except NoSuchNode:
+            raise _no_namespace(name) from None
+        return decode_namespace(name, node.data), node.version
+
+    async def put_namespace(self, namespace: NamespaceMetadata, version: int) -> int:
+        """Raises MetadataConflict if it has another version, NoSuchNamespace."""
+        try:
+            return await self._store.put(
+                namespace_path(namespace.name), encode_namespace(namespace), version
+            )
+        except NoSuchNode:
+            raise _no_namespace(namespace.name) from None
+
+    async def list_namespaces(self) -> list[str]:
+        """Names, sorted."""
+        return await self._store.children(ROOT)
+
+    async def delete_namespace(self, name: str) -> None:
+        """Raises NoSuchNamespace; NamespaceNotEmpty while it has streams, or some in the trash.
+
+        Cursors and groups of streams that are gone go with it, and so do tombstones.
+        """
+        path = namespace_path(name)
+        await self.read_namespace(name)
+        if streams := await self.list_streams(name):
+            raise NamespaceNotEmpty(
+                f"namespace {name!r} has {len(streams)} streams (like {streams[0]!r}); "
+                f"delete them first"
+            )
+        await self._forget_deleted(name)
+        try:
+            # A stream made meanwhile keeps the folder from going, and the namespace with it.
+            for folder in ("streams", "trash", "cursors", "groups", "successors"):
+                if folder in ("cursors", "groups", "successors"):
+                    await self._delete_tree(f"{path}/{folder}")
+                    continue
+                try:
+                    await self._store.delete(f"{path}/{folder}")
+                except NoSuchNode:
+                    pass
+            await self._store.delete(path)
+        except NoSuchNode:
+            raise _no_namespace(name) from None
+        except InvalidArgument:
+            raise NamespaceNotEmpty(f"namespace {name!r}: a stream was made meanwhile") from None
+
+    async def _forget_deleted(self, namespace: str) -> None:
+        """Removes what is left of deleted streams if it holds no data."""
+        left: list[Delete] = []
+        for stream, deleted_ms in await self.list_trash(namespace):
+            path = trash_path(namespace, stream, deleted_ms)
+            node = await self._store.get(path)
+            if decode_stream(stream, node.data).ledgers():
+                raise NamespaceNotEmpty(
+                    f"namespace {namespace!r}: stream {stream!r} is in the trash; purge it "
+                    f"(ledgerstream stream purge {namespace}/{stream}) or wait for its time"
+                )
+            left.append(Delete(path, node.version))
+        for stream in await self._store.children(folder_path(namespace, "streams")):
+            present, version = await self.read_stream(namespace, stream)
+            if not present.is_deleted or present.ledgers():
+                raise NamespaceNotEmpty(f"namespace {namespace!r}: stream {stream!r} is there")
+            left.append(Delete(stream_path(namespace, stream), version))
+        for delete in left:
+            await self._store.transaction([delete])
+
+    async def _delete_tree(self, path: str) -> None:
+        for child in await self._store.children(path):
+            await self._delete_tree(f"{path}/{child}")
+        try:
+            await self._store.delete(path)
+        except NoSuchNode:
+            pass
+
+    # Streams
+
+    async def create_stream(self, namespace: str, stream: StreamMetadata) -> StreamMetadata:
+        """Stores a new stream; returns it as stored. A deleted one of the name stays in the trash.
+
+        Raises StreamExists, NoSuchNamespace; TooManyStreams beyond `streams_max`, which two who
+        create at once may overstep.
+        """
+        policy, _ = await self.read_namespace(namespace)
+        await self.check_room(policy, [stream.name])
+        for _ in range(UPDATE_TRIES_MAX):
+            try:
+                await self._create(namespace, stream)
+            except NodeExists:
+                pass
+            else:
+                return stream
+            try:
+                present, version = await self.read_stream(namespace, stream.name)
+                if not present.is_deleted or present.ledgers():
+                    break
+                stored = remade(stream, present)
+                await self.put_stream(namespace, stored, version)
+            except (MetadataConflict, NoSuchStream):
+                continue
+            except IsPartitioned:
+                break
+            return stored
+        raise StreamExists(f"stream {stream.name!r} exists already in namespace {namespace!r}")
+
+    async def _create(self, namespace: str, stream: StreamMetadata) -> None:
+        try:
+            # One transaction: a namespace cannot go while a stream is being made in it.
+            await self._store.transaction(
+                [
+                    Check(namespace_path(namespace), ANY_VERSION),
+                    Create(stream_path(namespace, stream.name), encode_stream(stream)),
+                ]
+            )
+        except NoSuchNode:
+            raise _no_namespace(namespace) from None
+
+    async def check_room(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
+        """Raises TooManyStreams if the namespace may not have these streams too."""
+        if policy.streams_max is None:
+            return
+        streams = await self.list_streams(policy.name)
+        fresh = [name for name in wanted if name not in streams]
+        if fresh and len(streams) + len(fresh) > policy.streams_max:
+            raise TooManyStreams(
+                f"namespace {policy.name!r} has {len(streams)} streams, {len(fresh)} more are "
+                f"over streams_max of {policy.streams_max}; delete some, or raise it "
+                f"(ledgerstream namespace set {policy.name} --streams-max N)"
+            )
+
+    async def read_stream(self, namespace: str, name: str) -> tuple[StreamMetadata, int]:
+        """Metadata and its version; also of a stream that is being deleted.
+
+        Raises NoSuchStream, MetadataCorrupt.
+        """
+        try:
+            node = await self._store.get(stream_path(namespace, name))
+        except NoSuchNode:
+            raise no_stream(namespace, name) from None
+        return decode_stream(name, node.data), node.version
+
+    async def read_living_stream(self, namespace: str, name: str) -> StreamMetadata:
+        """Metadata of a stream that was not deleted. Raises NoSuchStream, MetadataCorrupt."""
+        stream, _ = await self.read_stream(namespace, name)
+        if stream.is_deleted:
+            raise was_deleted(namespace, name)
+        return stream
+
+    async def put_stream(
+        self,
+        namespace: str,
+        stream: StreamMetadata,
+        version: int,
+        *,
+        ledger_path: str | None = None,
+        only_if: Sequence[Check] = (),
+    ) -> int:
+        """Replaces metadata that has `version`; returns the new version.
+
+        With `ledger_path` only if that ledger's metadata exists, in one transaction: a ledger
+        deleted as an orphan can never become a segment. `only_if`: what must not have changed
+        either. Raises MetadataConflict if the stream or one of those has another version,
+        NoSuchStream, NoSuchLedger.
+        """
+        assert version != ANY_VERSION, "stream metadata is never overwritten blindly"
+        path, data = stream_path(namespace, stream.name), encode_stream(stream)
+        try:
+            if ledger_path is None and not only_if:
+                return await self._store.put(path, data, version)
+            made = () if ledger_path is None else (Check(ledger_path, ANY_VERSION),)
+            await self._store.transaction([Put(path, data, version), *made, *only_if])
+        except NoSuchNode:
+            await self.read_stream(namespace, stream.name)
+            if only_if:
+                raise MetadataConflict(
+                    f"stream {stream.name!r}: what the change depends on is gone"
+                ) from None
+            raise NoSuchLedger(
+                f"stream {stream.name!r}: the ledger at {ledger_path} was deleted meanwhile"
+            ) from None
+        return version + 1
+
+    async def delete_orphan(
+        self,
+        namespace: str,
+        stream: str,
+        version: int,
+        ledger_path: str,
+        *,
+        only_if: Sequence[Check] = (),
+    ) -> None:
+        """Deletes the metadata of a ledger that the stream at `version` does not name.
+
+        Raises MetadataConflict if the stream, or a node of `only_if`, has changed since: something
+        may name the ledger now.
+        """
+        try:
+            await self._store.transaction(
+                [Check(stream_path(namespace, stream), version), *only_if, Delete(ledger_path)]
+            )
+        except NoSuchNode:
+            pass  # the ledger is gone, or the stream is: both are looked at again later
+
+    async def delete_orphan_of_none(self, ledger_path: str, *, only_if: Sequence[Check]) -> None:
+        """Deletes the metadata of a ledger whose stream is gone. Raises MetadataConflict if a
+        node of `only_if` has changed."""
+        try:
+            await self._store.transaction([*only_if, Delete(ledger_path)])
+        except NoSuchNode:
+            pass
+
+    async def update_stream(
+        self,
+        namespace: str,
+        name: str,
+        transform: Callable[[StreamMetadata], StreamMetadata],
+    ) -> StreamMetadata:
+        """Reads, transforms and writes until nobody came between; returns what is now stored.
+
+        `transform` is pure and may be called several times; what it raises leaves here. A stream
+        that is being deleted is NoSuchStream.
+        """
+        for _ in range(UPDATE_TRIES_MAX):
+            present, version = await self.read_stream(namespace, name)
+            if present.is_deleted:
+                raise no_stream(namespace, name)
+            wanted = transform(present)
+            if wanted == present:
+                return present
+            try:
+                await self.put_stream(namespace, wanted, version)
+            except MetadataConflict:
+                continue
+            return wanted
+        raise kept_changing(f"stream {name!r}")
+
+    async def remove_stream(self, namespace: str, name: str, version: int) -> None:
+        """Forgets a tombstone. Raises MetadataConflict, NoSuchStream."""
+        try:
+            await self._store.delete(stream_path(namespace, name), version)
+        except NoSuchNode:
+            raise no_stream(namespace, name) from None
+
+    async def list_streams(self, namespace: str) -> list[str]:
+        """Names, sorted. Deleted ones are left out."""
+        names = await self._store.children(folder_path(namespace, "streams"))
+        # Every tombstone has something in the trash, so only those few names are looked at.
+        deleted = {stream for stream, _ in await self.list_trash(namespace)}
+        deleted |= {partition.stream for name in deleted if (partition := parse_partition(name))}
+        gone: list[str] = []
+        for name in names:
+            if name in deleted:
+                try:
+                    stream, _ = await self.read_stream(namespace, name)
+                except NoSuchStream:
+                    gone.append(name)
+                except IsPartitioned:
+                    continue
+                else:
+                    gone += [name] if stream.is_deleted else []
+        return [name for name in names if name not in gone] if gone else names
+
+    async def list_nodes(self, namespace: str) -> list[str]:
+        """Names of streams and tombstones, sorted."""
+        return await self._store.children(folder_path(namespace, "streams"))
+
+    async def list_trash(self, namespace: str) -> list[tuple[str, int]]:
+        """Deleted streams, also those of which only the name is left, and when they went."""
+        nodes = await self._store.children(folder_path(namespace, "trash"))
+        return [parsed for node in nodes if (parsed := parse_trash_name(node)) is not None]
+
+    async def watch_stream(
+        self, namespace: str, name: str
+    ) -> AsyncGenerator[StreamMetadata | None, None]:
+        """The metadata now and after each change; None when the stream is gone or going.
+
+        Close it: `async with aclosing(store.watch_stream(n, s)) as versions`.
+        """
+        async with aclosing(self._store.watch(stream_path(namespace, name))) as nodes:
+            async for node in nodes:
+                stream = None if node is None else decode_stream(name, node.data)
+                yield None if stream is None or stream.is_deleted else stream
+
+
+async def remove_leftover(store: MetadataStore, path: str, only_if: Check) -> None:
+    """Removes a node of what is gone, if it is there. Raises MetadataConflict if it is back."""
+    try:
+        await store.transaction([only_if, Delete(path)])
+    except (NoSuchNode, InvalidArgument):
+        pass  # it went before, or has children that came too late to be told
+
+
+def _no_namespace(name: str) -> NoSuchNamespace:
+    return NoSuchNamespace(
+        f"no namespace {name!r}; create it (ledgerstream namespace create {name})"
+    )
+
+
+def no_stream(namespace: str, name: str) -> NoSuchStream:
+    return NoSuchStream(
+        f"no stream {name!r} in namespace {namespace!r}, or it was deleted; create it "
+        f"(ledgerstream stream create {namespace}/{name})"
+    )
+
+
+def was_deleted(namespace: str, name: str) -> NoSuchStream:
+    return NoSuchStream(
+        f"stream {name!r} in namespace {namespace!r} was deleted; it can be brought back "
+        f"while it is in the trash (ledgerstream stream undelete {namespace}/{name})"
+    )
+
+
+def kept_changing(what: str) -> MetadataConflict:
+    return MetadataConflict(f"{what}: others changed the metadata first {UPDATE_TRIES_MAX} times")

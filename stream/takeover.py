@@ -1,0 +1,196 @@
+"""Makes, measures and ends the ledgers of a stream. Shell of `core.ownership`.
+
+Answers for carrying out a `Succession` against the metadata store and the ledger client. It
+decides nothing, and keeps nothing but its addresses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+import trio
+
+from ledger.client import LedgerClient
+from ledger.core.entry import DigestType, Entry
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
+from ledger.reading.reader import LedgerReader
+from ledger.runtime.drive import drive
+from ledger.writing.writer import LedgerWriter
+from stream.core.entry.format import read_header
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import SegmentEnd, StreamMetadata
+from stream.core.producers import SegmentTally
+from stream.core.takeover import (
+    Action,
+    EndLedger,
+    Event,
+    LedgerEnded,
+    LedgerGone,
+    LedgerMade,
+    MakeLedger,
+    ReadStream,
+    StoreConflicted,
+    Stored,
+    StoreStream,
+    StoreUnknown,
+    StreamRead,
+    Succession,
+)
+from stream.store.streams import StreamStore
+
+_log = logging.getLogger(__name__)
+
+_DISCARD_S = 1.0
+_OF_LEDGERS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement")
+
+APPLICATION_TAG = "application"
+STREAM_TAG = "ledgerstream.stream"
+"""Custom metadata of every ledger we make, so that one nobody refers to can be found."""
+SINK_TAG = "ledgerstream.sink"
+"""Of a ledger that a task makes for a batch of a sink: see core/sinks.py."""
+
+
+def makes_alike(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:
+    """Whether two policies make ledgers of the same kind."""
+    return all(getattr(one, name) == getattr(other, name) for name in _OF_LEDGERS)
+
+
+async def _tally(reader: LedgerReader, tally: SegmentTally) -> None:
+    """Reads the headers of all entries of a closed ledger."""
+    entries = cast(
+        "AsyncGenerator[list[Entry], None]", reader.entries(0, reader.last_add_confirmed)
+    )
+    async with aclosing(entries) as batches:
+        async for batch in batches:
+            for entry in batch:
+                tally.add(read_header(entry.payload))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLedgers:
+    """The ledgers of one stream."""
+
+    client: LedgerClient
+    store: StreamStore
+    namespace: str
+    stream: str
+
+    @property
+    def tag(self) -> bytes:
+        return f"{self.namespace}/{self.stream}".encode()
+
+    async def ledger_path(self, ledger_id: int) -> str:
+        """Where the ledger's metadata lies in the metadata store."""
+        return await self.client.ledgers.path(ledger_id)
+
+    async def make(self, policy: NamespaceMetadata) -> LedgerWriter:
+        """A new ledger as the policy wants it. Raises NotEnoughBookies, MetadataUnavailable."""
+        return await self.client.create_ledger(
+            ensemble_size=policy.ensemble_size,
+            write_quorum=policy.write_quorum,
+            ack_quorum=policy.ack_quorum,
+            digest_type=DigestType[policy.digest_type],
+            custom={APPLICATION_TAG: b"ledgerstream", STREAM_TAG: self.tag},
+            prefer=policy.preferred_bookies,
+        )
+
+    async def discard(self, ledger: LedgerWriter) -> None:
+        """Gives up a ledger that was not published. Never raises: a failure, or too long a wait,
+        leaves it to the janitor."""
+        ledger.on_confirmed = ledger.on_failed = None
+        ledger.abandon()
+        with trio.move_on_after(_DISCARD_S) as scope:
+            scope.shield = True
+            try:
+                # Publishing it may have happened without our knowing: look first.
+                stream, version = await self.store.read_stream(self.namespace, self.stream)
+                # With the stream as it then was it may lie in the trash: the janitor can tell.
+                trash = await self.store.list_trash(self.namespace)
+                is_in_doubt = any(name == self.stream for name, _ in trash)
+                if not is_in_doubt and ledger.ledger_id not in stream.ledgers():
+                    path = await self.ledger_path(ledger.ledger_id)
+                    await self.store.delete_orphan(self.namespace, self.stream, version, path)
+            except LedgerError as error:
+                _log.info("ledger=%d: not deleted now: %s", ledger.ledger_id, error)
+
+    async def recovered_end(self, ledger_id: int, first_sequence: int) -> SegmentEnd:
+        """Fences and closes a ledger if it is open, and reads where it ends.
+
+        `first_sequence` is that of its first record. Raises what `open_ledger` raises.
+        """
+        async with self.client.open_ledger(ledger_id, recover=True) as reader:
+            last_entry = reader.last_add_confirmed
+            if last_entry < 0:
+                return SegmentEnd(-1, 0, 0)
+            first = read_header((await reader.read(0, 0))[0].payload)
+            last = read_header((await reader.read(last_entry, last_entry))[0].payload)
+            begin = 0 if last.is_sequence_in_segment else first_sequence
+            records = last.first_sequence + last.count - begin
+            if records <= last_entry or first.first_sequence != begin:
+                raise InvalidArgument(
+                    f"ledger {ledger_id} is no segment from sequence {first_sequence}: its first "
+                    f"entry begins at {first.first_sequence}, its last ends {records} records on"
+                )
+            tally = SegmentTally()
+            if last.has_producers_before:
+                await _tally(reader, tally)
+            elif last.producer_id or last_entry == 0:
+                tally.add(last)
+            is_whole = last.has_producers_before or last_entry == 0
+            events = tally.event_range_ms if is_whole else (-1, -1)
+            return SegmentEnd(
+                last_entry, records, reader.length, first.append_time_ms, last.append_time_ms,
+                *events, tally.producers,
+            )  # fmt: skip
+
+    async def run(
+        self,
+        machine: Succession,
+        *,
+        end: Callable[[EndLedger], Awaitable[SegmentEnd]] | None = None,
+        make: Callable[[MakeLedger], Awaitable[int]] | None = None,
+    ) -> StreamMetadata:
+        """Carries the machine to its end. `end` and `make` default to recovery and nothing.
+
+        Raises TakenOver, NoSuchStream, and what ending and making ledgers raise.
+        """
+
+        async def perform(action: Action) -> Event:
+            match action:
+                case ReadStream():
+                    return StreamRead(*await self.store.read_stream(self.namespace, self.stream))
+                case StoreStream(stream, version):
+                    try:
+                        made = None
+                        if machine.made is not None:
+                            made = await self.ledger_path(machine.made)
+                        version = await self.store.put_stream(
+                            self.namespace, stream, version, ledger_path=made
+                        )
+                    except MetadataConflict:
+                        return StoreConflicted()
+                    except MetadataUnavailable:
+                        return StoreUnknown()
+                    return Stored(version)
+                case EndLedger(ledger_id, first_sequence):
+                    try:
+                        if end is not None:
+                            return LedgerEnded(await end(action))
+                        return LedgerEnded(await self.recovered_end(ledger_id, first_sequence))
+                    except NoSuchLedger as error:
+                        return LedgerGone(error)
+                case MakeLedger():
+                    assert make is not None, "a succession that begins a segment needs `make`"
+                    return LedgerMade(await make(action))
+
+        return await drive(machine, perform)

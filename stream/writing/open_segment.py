@@ -1,0 +1,80 @@
+"""What a stream writer knows of the segment it sends to, its bounds and its counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.errors import InvalidArgument
+from ledger.writing.writer import LedgerWriter
+from stream.core.entry.format import read_header
+from stream.core.metadata.streams import SegmentEnd
+from stream.core.producers import SegmentTally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """Bounds of one stream writer."""
+
+    pending_bytes_max: int = 32 << 20
+    """Bytes sealed and not yet confirmed; then appends wait (or raise trio.WouldBlock)."""
+
+    repair_timeout_s: float = 60.0
+    """How long a writer whose ledger failed tries to go on with another before it fails. Time in
+    which the metadata store is out of reach does not count: appends wait for it."""
+
+    receipt_wait_s: float = 0.2
+    """How long a receipt waits, once its record is durable, for the bookies that were not needed
+    for that. Without receipts nothing waits."""
+
+    def __post_init__(self) -> None:
+        if self.pending_bytes_max < 1:
+            raise InvalidArgument(
+                f"pending_bytes_max is {self.pending_bytes_max}: nothing would ever have room; at "
+                "least 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWriterStatistics:
+    epoch: int
+    segment: int
+    records: int
+    entries: int
+    bytes_pending: int
+    rolls: int
+    repairs: int
+
+
+class OpenSegment:
+    """A segment this writer sends to. `is_published`: the metadata says that it exists."""
+
+    __slots__ = (
+        "confirmed", "entries", "first_sequence", "first_time_ms", "is_published",
+        "last_time_ms", "ledger", "nbytes", "number", "records", "since_ms", "tally",
+    )  # fmt: skip
+
+    def __init__(self, number: int, ledger: LedgerWriter, sequence: int) -> None:
+        self.number = number
+        self.ledger = ledger
+        self.since_ms = 0  # when it got its first entry, by our clock: its age counts from then
+        self.first_sequence = sequence
+        self.is_published = False
+        self.confirmed = -1
+        self.entries = 0
+        self.records = 0
+        self.nbytes = 0
+        self.first_time_ms = -1
+        self.last_time_ms = -1
+        self.tally = SegmentTally()
+
+    def note(self, payload: bytes) -> None:
+        """What an entry that was sent says of its producer or of event times, if anything."""
+        self.tally.add(read_header(payload))
+
+    @property
+    def end(self) -> SegmentEnd:
+        """Where the segment ends, if nothing more is sent and all of it is confirmed."""
+        return SegmentEnd(
+            self.entries - 1, self.records, self.nbytes, self.first_time_ms, self.last_time_ms,
+            *self.tally.event_range_ms, self.tally.producers,
+        )  # fmt: skip

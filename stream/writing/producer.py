@@ -1,0 +1,175 @@
+"""Producer: appends numbered records so that a retry is never a duplicate, and never dropped.
+
+What it handed over before is known from the stream itself, whoever wrote it then; what is still on
+its way is waited for. What is new is decided by core/producers.py; whose batches they go to by
+outbox.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import trio
+
+from stream.core.entry.encoder import Headers
+from stream.core.entry.sizes import many_bytes, record_bytes
+from stream.core.metadata.streams import ProducerState
+from stream.core.position import Position
+from stream.core.producers import ProducerLog
+from stream.writing.accumulator import Outbox
+from stream.writing.batch import Batch, Ticket
+
+_STEP_RECORDS = 8192
+
+
+class Producer:
+    """Made by `StreamWriter.producer`; ends with its writer.
+
+    A producer numbers its records from 0 without gaps. Guarantees: a record is in the stream once,
+    however often it is appended, by whatever writers; records of a producer are in the order of
+    their numbers. After an error whose outcome is unknown, open a writer, get the producer again
+    and append from `last_sequence + 1` on, or whatever comes before it: that is passed over.
+    """
+
+    def __init__(self, stream: str, name: str, state: ProducerState, outbox: Outbox) -> None:
+        self.name = name
+        self._log = ProducerLog(stream, name, state.producer_id, state.last_sequence)
+        self._durable = state.last_sequence
+        self._outbox = outbox
+        self._batches: deque[Batch] = deque()
+        """With records of ours that were not known to be durable when we last looked."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record that is durable in the stream; -1 for none."""
+        self._settle()
+        return self._durable
+
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the record that comes next; those before it were taken."""
+        return self._log.next_sequence
+
+    def append_nowait(
+        self,
+        value: bytes,
+        sequence: int,
+        *,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> Ticket | None:
+        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+
+        Gives the ticket of the first try if that is still on its way, and None if the record is
+        durable since before. Raises ProducerGap, and what `StreamWriter.append_nowait` raises.
+        """
+        if self._log.known(sequence):
+            return self._earlier(sequence)
+        outbox, producer_id = self._outbox, self._log.producer_id
+        if not outbox.has_room:
+            raise outbox.refusal()
+        headers = None if headers is None else tuple(headers)
+        # Refused before the batch of another is sent for it.
+        record_bytes(value, key, event_time_ms, headers, outbox.record_bytes_max)
+        batch = outbox.open_for(producer_id, sequence)
+        # May raise WouldBlock still: what was sent to make place for this one took the room.
+        ticket = outbox.take(value, key, event_time_ms, headers, producer_id)
+        self._taken(batch, sequence, 1)
+        return ticket
+
+    async def append(
+        self,
+        value: bytes,
+        sequence: int,
+        *,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> Position | None:
+        """Appends the record with this number; returns when it is durable.
+
+        Gives its position, or None if it was there already and where is no longer known. Waits for
+        a try of the same record that is still on its way. Raises ProducerGap if a record before it
+        is missing (calls at the same time must come in order), and what `StreamWriter.append`
+        raises.
+        """
+        while True:
+            try:
+                ticket = self.append_nowait(
+                    value, sequence, key=key, event_time_ms=event_time_ms, headers=headers
+                )
+                break
+            except trio.WouldBlock:
+                await self._outbox.wait_room()
+        if ticket is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        return await ticket.wait()
+
+    async def append_many(
+        self,
+        values: Sequence[bytes],
+        first_sequence: int,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+    ) -> tuple[Position, Position] | None:
+        """Appends records numbered from `first_sequence` on; returns when all are durable.
+
+        Those at the front that were appended before are passed over. Gives the positions of the
+        first and the last of the others, None if there are none. Raises as `append`.
+        """
+        outbox, log = self._outbox, self._log
+        sizes = many_bytes(values, keys, event_times, outbox.record_bytes_max)
+        first: Ticket | None = None
+        last: Ticket | None = None
+        begin = 0
+        while begin < len(sizes):
+            # Asked again at each turn: another task may have appended the same meanwhile.
+            if known := log.known(first_sequence + begin, len(sizes) - begin):
+                begin += known
+                last = self._earlier(first_sequence + begin - 1)
+                continue
+            if not outbox.has_room:
+                await outbox.wait_room()
+                continue
+            stop = begin + _STEP_RECORDS
+            batch = outbox.open_for(log.producer_id, first_sequence + begin)
+            count, ticket, last = outbox.take_many(
+                values[begin:stop],
+                None if keys is None else keys[begin:stop],
+                None if event_times is None else event_times[begin:stop],
+                sizes[begin:stop],
+                log.producer_id,
+            )
+            self._taken(batch, first_sequence + begin, count)
+            first = first or ticket
+            begin += count
+        if last is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        end = await last.wait()
+        return None if first is None else (await first.wait(), end)
+
+    def _taken(self, batch: Batch, sequence: int, count: int) -> None:
+        self._log.taken(sequence, count)
+        if not self._batches or self._batches[-1] is not batch:
+            self._settle()
+            self._batches.append(batch)
+
+    def _settle(self) -> None:
+        """Lets go of batches that are durable. They become so in their order."""
+        batches = self._batches
+        while batches and batches[0].is_confirmed:
+            batch = batches.popleft()
+            self._durable = batch.producer_sequence + batch.count - 1
+
+    def _earlier(self, sequence: int) -> Ticket | None:
+        """The ticket of a record that was taken before, None if it is durable."""
+        self._settle()
+        for batch in reversed(self._batches):
+            if batch.producer_sequence <= sequence:
+                return Ticket(batch, sequence - batch.producer_sequence)
+        return None

@@ -1,0 +1,330 @@
+"""The segments a writer owns: takes them over, begins and publishes them, repairs them.
+
+Must never confirm anything in a segment that is not published, nor go on at an epoch that is not
+ours. When what is due is decided by segment_changes.py; the decisions on metadata are
+core/ownership.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+
+import trio
+
+from ledger.errors import (
+    LedgerError,
+    LedgerFenced,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    RetryableError,
+)
+from ledger.writing.writer import LedgerWriter
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import ProducerState, SegmentEnd, StreamMetadata
+from stream.core.takeover import EndLedger, MakeLedger, Succession
+from stream.errors import CompressionUnavailable, NoSuchStream, TakenOver
+from stream.retention.reclaim import reclaim_stream
+from stream.takeover import StreamLedgers, makes_alike
+from stream.writing.accumulator import Outbox
+from stream.writing.open_segment import OpenSegment, WriterOptions
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.05
+_PAUSE_S_MAX = 1.0
+_COMMIT_WAIT_S = 0.5
+_COMMIT_WAITS_MAX = 16
+"""By so much longer a writer waits, in the end, for a commit that has fenced it again and again
+and was not done in time: one to many streams, or on a machine that is busy."""
+_REPAIRS_IN_VAIN_MAX = 5
+"""So many ledgers in a row on which nothing was confirmed: something that does not pass."""
+
+
+class OwnSegments:
+    """The segments under an outbox, one change at a time."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        ledgers: StreamLedgers,
+        policy: NamespaceMetadata,
+        options: WriterOptions,
+    ) -> None:
+        self.epoch = -1
+        self.repairs = 0
+        self._outbox = outbox
+        self._ledgers = ledgers
+        self._policy = policy
+        self._policy_version = -1
+        self._made_for = policy
+        """The policy by which the newest ledger was made."""
+        self._options = options
+        self._now_ms = ledgers.client.now_ms
+        self._stream: StreamMetadata | None = None
+        self._prepared: LedgerWriter | None = None
+        self._prepared_for = policy
+        self._is_prepare_tried = False
+        self._segments: list[OpenSegment] = []
+        """Segments with batches that may be unconfirmed: one, or two while rolling."""
+        self._ends: dict[int, int] = {}
+        """Ledgers of `_segments` that somebody ended, and their last entries."""
+        self._error: LedgerError | None = None
+        self._repairs_in_vain = 0
+        self._confirmed_at_repair = -1
+        self._commit_waits = 1
+
+    # Takeover
+
+    async def take_over(self, if_epoch: int | None = None) -> None:
+        """Makes this writer the one of the stream; with `if_epoch` only if it is at that epoch.
+
+        Raises NoSuchStream, EpochMismatch and what ledgers raise.
+        """
+        machine = Succession(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
+        ledger = await self._succeed(machine)
+        stream = self._stream
+        assert stream is not None, machine.story()
+        self.epoch = stream.epoch
+        self._outbox.begin_at(stream.next_sequence, stream.last_time_ms)
+        self._use(ledger)
+        _log.info(
+            "stream=%s epoch=%d segment=%d ledger=%d: took over",
+            stream.name, stream.epoch, self._segments[0].number,
+            self._segments[0].ledger.ledger_id,
+        )  # fmt: skip
+
+    async def _succeed(
+        self,
+        machine: Succession,
+        *,
+        closing: OpenSegment | None = None,
+        made: LedgerWriter | None = None,
+    ) -> LedgerWriter | None:
+        """Runs the machine; returns the ledger of the new segment, if there is one.
+
+        `closing`: our own segment to be closed rather than recovered; `made`: the ledger to use.
+        A ledger made here that was not published is deleted again.
+        """
+        fresh: list[LedgerWriter] = [] if made is None else [made]
+
+        async def make(action: MakeLedger) -> int:
+            if fresh and fresh[0].ledger_id == action.spent:
+                fresh.pop().abandon()
+            if not fresh:
+                fresh.append(await self._make())
+            return fresh[0].ledger_id
+
+        async def end(action: EndLedger) -> SegmentEnd:
+            if closing is None:
+                return await self._ledgers.recovered_end(action.ledger_id, action.first_sequence)
+            assert closing.ledger.ledger_id == action.ledger_id, machine.story()
+            await closing.ledger.flush()
+            closing.ledger.on_confirmed = closing.ledger.on_failed = None
+            await closing.ledger.close()
+            return closing.end
+
+        try:
+            self._stream = await self._ledgers.run(machine, end=end, make=make)
+        except BaseException:
+            if made is None and fresh:
+                await self._ledgers.discard(fresh[0])
+            raise
+        finally:
+            self._ends |= machine.ends
+        return fresh[0] if fresh else None
+
+    async def _make(self) -> LedgerWriter:
+        """A ledger as the policy wants it. A writer that works gets one as before if there are
+        too few bookies for that: a policy that cannot be followed must not end it."""
+        policy = self._policy
+        try:
+            ledger = await self._ledgers.make(policy)
+        except NotEnoughBookies:
+            if not self._segments or makes_alike(policy, self._made_for):
+                raise
+            return await self._ledgers.make(self._made_for)
+        self._made_for = policy
+        return ledger
+
+    def _use(self, ledger: LedgerWriter | None) -> None:
+        """Sends to the open segment of the metadata from now on."""
+        assert self._stream is not None, "a segment is used after it was stored"
+        assert ledger is not None, "a new segment has a ledger"
+        begun = self._stream.open_segment
+        assert begun is not None, "no open segment was stored"
+        assert begun.ledger_id == ledger.ledger_id, f"{begun} is not on ledger {ledger.ledger_id}"
+        segment = OpenSegment(begun.number, ledger, begun.first_sequence)
+        segment.is_published = True
+        self._segments, self._ends = [segment], {}
+        self._outbox.go_on_at(begun.first_sequence, self._stream.last_time_ms)
+        self._outbox.use_segment(segment)
+        self._outbox.is_paused = False
+        self._outbox.settle()
+
+    def _use_policy(self, policy: NamespaceMetadata, version: int) -> None:
+        """Follows a policy, unless a newer one was seen: reads and watches race."""
+        is_same_node = policy.created_ms == self._policy.created_ms
+        if is_same_node and version < self._policy_version:
+            return
+        self._policy_version = version
+        if policy == self._policy:
+            return
+        self._policy = policy
+        try:
+            self._outbox.use_policy(policy)
+        except CompressionUnavailable as error:
+            # A setting that this process cannot follow must not end a writer that works.
+            _log.warning("stream=%s: compression stays: %s", self._ledgers.stream, error)
+
+    async def _fresh_policy(self) -> NamespaceMetadata:
+        try:
+            self._use_policy(*await self._ledgers.store.read_namespace(self._ledgers.namespace))
+        except MetadataCorrupt as error:
+            _log.warning("stream=%s: the policy stays: %s", self._ledgers.stream, error)
+        return self._policy
+
+    async def producer_state(self, name: str) -> ProducerState:
+        """What the stream has of a producer, which is remembered from now on.
+
+        Only what this writer itself took since is not in it. Raises TooManyProducers, TakenOver,
+        NoSuchStream, MetadataUnavailable.
+        """
+        epoch, ledgers = self.epoch, self._ledgers
+        try:
+            stream = await ledgers.store.update_stream(
+                ledgers.namespace, ledgers.stream, lambda s: self._own(s).with_producer(epoch, name)
+            )
+        except MetadataConflict:
+            await self._check_epoch()
+            raise
+        return stream.producers[name]
+
+    # Publishing and repair
+
+    async def _check_epoch(self) -> tuple[StreamMetadata, int]:
+        """The stream as stored. Raises TakenOver, NoSuchStream."""
+        ledgers = self._ledgers
+        stream, version = await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
+        return self._own(stream), version
+
+    def _own(self, stream: StreamMetadata) -> StreamMetadata:
+        """This stream, if it is still ours. Raises TakenOver, NoSuchStream."""
+        assert self._stream is not None, "nothing is ours before the takeover"
+        # Long after a stream was deleted epochs of its name begin again.
+        if stream.is_deleted or stream.created_ms != self._stream.created_ms:
+            raise NoSuchStream(f"stream {stream.name!r} was deleted")
+        if stream.epoch != self.epoch:
+            raise TakenOver(stream.name, self.epoch, stream.epoch)
+        return stream
+
+    def _publish(self, segment: OpenSegment) -> None:
+        assert self._stream is not None, "published without metadata"
+        begun = self._stream.open_segment
+        assert begun is not None, "published without an open segment"
+        assert (begun.number, begun.first_sequence) == (segment.number, segment.first_sequence), (
+            f"{begun} is not what was sent to: {segment.number} from {segment.first_sequence}"
+        )
+        self._segments = [segment]
+        segment.is_published = True
+        self._outbox.settle()
+
+    async def _repair(self) -> None:
+        """After a ledger failed: recovers the open segment, begins another, sends again what the
+        old one does not hold. Raises TakenOver, or the last error when the time is up."""
+        failed_at = trio.current_time()
+        cause, self._error = self._error, None
+        assert cause is not None, "nothing to repair"
+        confirmed = self._outbox.records_confirmed
+        self._repairs_in_vain = (
+            self._repairs_in_vain + 1 if confirmed == self._confirmed_at_repair else 0
+        )
+        self._confirmed_at_repair = confirmed
+        if self._repairs_in_vain >= _REPAIRS_IN_VAIN_MAX:
+            raise cause
+        _log.info("stream=%s: ledger failed, repairing: %s", self._ledgers.stream, cause)
+        self._outbox.is_paused = True
+        for segment in self._segments:
+            segment.ledger.on_confirmed = segment.ledger.on_failed = None
+            segment.ledger.abandon()
+        if isinstance(cause, LedgerFenced):
+            await self._hear_of_commit()
+            failed_at = trio.current_time()  # only now it begins to try
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                await self._replace_segment()
+                break
+            except RetryableError as error:
+                if isinstance(error, MetadataUnavailable):
+                    failed_at = trio.current_time()  # without it nothing can be tried
+                elif trio.current_time() - failed_at + pause_s > self._options.repair_timeout_s:
+                    raise
+                _log.info("stream=%s: repair goes on: %s", self._ledgers.stream, error)
+            await trio.sleep(pause_s * (0.5 + self._ledgers.client.rng.random()))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        self.repairs += 1
+
+    async def _hear_of_commit(self) -> None:
+        """Who commits a batch fences first, and says so in the metadata right after. If this
+        writer were faster, the other would have to fence it again."""
+        ledgers = self._ledgers
+        own = [segment.ledger.ledger_id for segment in self._segments]
+        with trio.move_on_after(_COMMIT_WAIT_S * self._commit_waits):
+            try:
+                versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
+                async with aclosing(versions):
+                    async for stream in versions:
+                        begun = None if stream is None else stream.open_segment
+                        is_ours = stream is not None and stream.epoch == self.epoch
+                        if not is_ours or begun is None or begun.ledger_id not in own:
+                            # Whoever does this to us gets on, and so shall we.
+                            self._commit_waits, self._repairs_in_vain = 1, 0
+                            return
+            except LedgerError as error:
+                _log.info("stream=%s: nobody says who fenced: %s", ledgers.stream, error)
+        self._commit_waits = min(2 * self._commit_waits, _COMMIT_WAITS_MAX)
+
+    async def _replace_segment(self) -> None:
+        stream, version = await self._check_epoch()
+        stale = list(self._segments)
+        machine = Succession(
+            stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version
+        )
+        ledger = await self._succeed(machine)
+        assert self._stream is not None, machine.story()
+        assert self._stream.next_sequence >= self._outbox.confirmed_sequence, (
+            f"stream {stream.name!r}: recovery ended at sequence {self._stream.next_sequence}, "
+            f"{self._outbox.confirmed_sequence} records were confirmed\n{machine.story()}"
+        )
+        # Publishing the last one may have been given up for unknown, and have happened.
+        ends, held = self._ends, dict[OpenSegment, int]()
+        for segment in stale:
+            ledger_id = segment.ledger.ledger_id
+            segment.is_published |= ledger_id in ends
+            if segment.is_published:
+                # One of which nobody says where it ended was closed by us, with all it got.
+                held[segment] = ends.get(ledger_id, segment.entries - 1)
+        self._outbox.take_back(held)
+        prepared, self._prepared, self._is_prepare_tried = self._prepared, None, False
+        self._use(ledger)
+        if prepared is not None:
+            await self._ledgers.discard(prepared)
+        for segment in stale:
+            if not segment.is_published:
+                await self._ledgers.discard(segment.ledger)
+        await self._reclaim()
+
+    async def _reclaim(self) -> None:
+        """Deletes ledgers the metadata calls garbage. The janitor does what is left undone."""
+        if self._stream is None or not self._stream.garbage:
+            return
+        try:
+            await reclaim_stream(
+                self._ledgers.client, self._ledgers.store, self._ledgers.namespace,
+                self._ledgers.stream,
+            )  # fmt: skip
+        except LedgerError as error:
+            _log.info("stream=%s: garbage stays for now: %s", self._ledgers.stream, error)

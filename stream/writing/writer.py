@@ -1,0 +1,299 @@
+"""StreamWriter: appends records to a stream; its only writer at its epoch.
+
+The public face of two others: outbox.py gathers, sends and confirms; segment_changes.py takes
+over, rolls, repairs and seals. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, overload
+
+import trio
+
+from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
+from ledger.runtime.background import open_background
+from stream import conditional
+from stream.core.entry.encoder import Headers
+from stream.core.entry.sizes import many_bytes
+from stream.core.names import check_name
+from stream.core.position import Position
+from stream.core.receipt import Receipt
+from stream.errors import HandedOver
+from stream.takeover import StreamLedgers
+from stream.writing.accumulator import Outbox
+from stream.writing.batch import CONDITIONAL, Ticket
+from stream.writing.handover import hand_over
+from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
+from stream.writing.policy_watch import PolicyWatch
+from stream.writing.producer import Producer
+from stream.writing.receipt import ReceiptTicket
+from stream.writing.segment_lifecycle import SegmentChanges
+
+_STEP_RECORDS = 8192
+"""Records of one `append_many` looked at together."""
+
+
+class StreamWriter:
+    """Made by `Namespace.writer`; an `async with` block closes it.
+
+    Guarantees: records are confirmed in the order they were appended; a confirmed record is
+    durable on its ack quorum and never changes its position. After an error the writer stays
+    failed; records not confirmed by then are *unknown*.
+    """
+
+    def __init__(
+        self, ledgers: StreamLedgers, outbox: Outbox, changes: SegmentChanges, receipt_wait_s: float
+    ) -> None:
+        self.stream = ledgers.stream
+        self._ledgers = ledgers
+        self._receipt_wait_s = receipt_wait_s
+        self._outbox = outbox
+        self._changes = changes
+        self._producers: dict[str, Producer] = {}
+
+    @property
+    def epoch(self) -> int:
+        """How many writers the stream has had, this one included."""
+        return self._changes.epoch
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
+        another asked for the stream and got it."""
+        return self._outbox.error
+
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the record that will be taken next: what `expected_sequence` must be."""
+        return self._outbox.next_sequence
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `append_nowait` would take a record now."""
+        return self._outbox.has_room
+
+    def append_nowait(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+    ) -> Ticket:
+        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+
+        `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
+        if it gets this sequence number (what has it instead may not be durable yet). Raises
+        trio.WouldBlock when too much is unconfirmed or the quota is used up (then
+        `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
+        or `record_bytes_max` of the namespace), and the writer's error if it failed.
+        """
+        if expected_sequence is None:
+            return self._outbox.take(value, key, event_time_ms, headers)
+        self._outbox.check_sequence(expected_sequence)
+        self._outbox.open_conditional()
+        return self._outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
+
+    def receipt_of(self, ticket: Ticket) -> ReceiptTicket:
+        """Asks for a receipt of a record that was just taken; `await .receipt()` gives it.
+
+        Costs nothing for the entries of other records. Raises InvalidArgument if the record is
+        confirmed already and nobody asked before.
+        """
+        return ReceiptTicket(ticket, self._ledgers, self._receipt_wait_s)
+
+    @overload
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+        receipt: Literal[False] = False,
+    ) -> Position: ...
+    @overload
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+        receipt: Literal[True],
+    ) -> Receipt: ...
+    async def append(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        event_time_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        expected_sequence: int | None = None,
+        receipt: bool = False,
+    ) -> Position | Receipt:
+        """Appends a record; returns its position once it is durable, or a receipt that says which
+        bookies fsynced it.
+
+        Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
+        be in the stream all the same; trying again with the same `expected_sequence` tells:
+        SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
+        SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
+        """
+        outbox = self._outbox
+        while not outbox.has_room:
+            await outbox.wait_room()
+        if expected_sequence is None:
+            ticket = outbox.take(value, key, event_time_ms, headers)
+        else:
+            await conditional.open_for(outbox, expected_sequence)
+            ticket = outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
+        if receipt:
+            return await self.receipt_of(ticket).receipt()
+        return await ticket.wait()
+
+    async def append_many(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+        *,
+        expected_sequence: int | None = None,
+    ) -> tuple[Position, Position]:
+        """Appends records in order; returns the first and the last position when all are durable.
+
+        Records of other callers may come between, unless `expected_sequence` says which sequence
+        number the first one gets: then they follow each other, and may be no more than fit
+        `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
+        per value. Raises as `append`; InvalidArgument before anything is taken.
+        """
+        outbox = self._outbox
+        sizes = many_bytes(values, keys, event_times, outbox.record_bytes_max)
+        if not sizes:
+            raise InvalidArgument("append_many needs at least one record")
+        if expected_sequence is not None:
+            if sum(sizes) > outbox.pending_bytes_max:
+                raise InvalidArgument(
+                    f"{sum(sizes)} bytes are too many for one conditional append; at most "
+                    f"{outbox.pending_bytes_max} fit (pending_bytes_max of the writer's options)"
+                )
+            await conditional.open_for(outbox, expected_sequence)
+        first: Ticket | None = None
+        begin = 0
+        while begin < len(sizes):
+            # Conditional ones are taken together: nothing is awaited between the check and here.
+            while expected_sequence is None and not outbox.has_room:
+                await outbox.wait_room()
+            stop = begin + _STEP_RECORDS
+            count, ticket, last = outbox.take_many(
+                values[begin:stop],
+                None if keys is None else keys[begin:stop],
+                None if event_times is None else event_times[begin:stop],
+                sizes[begin:stop],
+                0 if expected_sequence is None else CONDITIONAL,
+            )
+            first = first or ticket
+            begin += count
+        assert first is not None, "at least one record was taken"
+        end = await last.wait()
+        return await first.wait(), end
+
+    async def producer(self, name: str) -> Producer:
+        """The idempotent producer of this name, which the stream remembers from now on.
+
+        Its `last_sequence` says where to go on. Each call gives the same object. Raises
+        TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
+        """
+        known = self._producers.get(check_name(name, "producer"))
+        if known is not None:
+            await trio.lowlevel.checkpoint()
+            return known
+        if self.error is not None:
+            raise copy.copy(self.error)
+        state = await self._changes.producer_state(name)
+        # Of two tasks that asked at once both get the producer of the first.
+        fresh = Producer(self.stream, name, state, self._outbox)
+        return self._producers.setdefault(name, fresh)
+
+    async def wait_room(self) -> None:
+        """Returns when `append_nowait` may take a record; raises the writer's error."""
+        await self._outbox.wait_room()
+
+    async def flush(self) -> None:
+        """Sends what has gathered; returns when all records taken so far are durable.
+
+        Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
+        conditional record, and nobody waited for that.
+        """
+        await self._outbox.flush()
+
+    async def close(self) -> None:
+        """Waits until all records taken are durable, then seals the segment. Idempotent.
+
+        Does nothing if the stream was handed over. Raises the writer's error if it failed, and
+        SequenceMismatch as `flush`. Called by the end of the `async with` block.
+        """
+        if isinstance(self.error, (LedgerClosed, HandedOver)):
+            return
+        if self.error is not None:
+            raise copy.copy(self.error)
+        await self._changes.close()
+
+    def statistics(self) -> StreamWriterStatistics:
+        """Counters since the writer was opened."""
+        outbox = self._outbox
+        return StreamWriterStatistics(
+            epoch=self.epoch,
+            segment=-1 if outbox.segment is None else outbox.segment.number,
+            records=outbox.records_confirmed,
+            entries=outbox.entries_confirmed,
+            bytes_pending=outbox.pending_bytes,
+            rolls=self._changes.rolls,
+            repairs=self._changes.repairs,
+        )
+
+
+@asynccontextmanager
+async def open_writer(
+    ledgers: StreamLedgers,
+    options: WriterOptions,
+    watch: PolicyWatch,
+    *,
+    if_epoch: int | None = None,
+    hand_over_s: float | None = None,
+) -> AsyncIterator[StreamWriter]:
+    """Takes the stream over and gives its writer, which is closed at the end of the block.
+
+    After an exception in the block the segment is left open for the next writer to recover.
+    """
+    policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
+    outbox = Outbox(ledgers.stream, policy, options, ledgers.client.now_ms)
+    changes = SegmentChanges(outbox, ledgers, policy, options)
+    writer = StreamWriter(ledgers, outbox, changes, options.receipt_wait_s)
+    async with open_background() as nursery:
+        outbox.nursery = nursery
+        # Before the takeover: from then on nothing that is asked of it may be missed.
+        watch.join(changes)
+        try:
+            if hand_over_s is None:
+                await changes.take_over(if_epoch)
+            else:
+                async with hand_over(ledgers, hand_over_s):
+                    await changes.take_over(if_epoch)
+            nursery.start_soon(outbox.run_linger)
+            nursery.start_soon(changes.run)
+            try:
+                yield writer
+                await writer.close()
+            except BaseException:
+                # Also if closing was cancelled: whoever waits elsewhere must not wait for ever.
+                outbox.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
+                raise
+        finally:
+            watch.leave(changes)
