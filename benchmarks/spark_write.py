@@ -105,8 +105,8 @@ def _register_floor(spark: SparkSession) -> None:
 
     class Encoding(DataSourceArrowWriter):
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            from connectors.spark.arrow_input import input_rows
-            from connectors.spark.arrow_write import RowSizes, encode_rows
+            from connectors.spark.sink.arrow_input import input_rows
+            from connectors.spark.sink.arrow_write import RowSizes, encode_rows
 
             for batch in iterator:
                 rows = input_rows(batch)

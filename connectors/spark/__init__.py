@@ -12,16 +12,16 @@ from connectors.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from connectors.spark.datasource import LedgerstreamDataSource as LedgerstreamDataSource
-    from connectors.spark.lag import LagListener as LagListener
-    from connectors.spark.lag import lag_of as lag_of
-    from connectors.spark.progress import watching as watching
+    from connectors.spark.monitoring.lag import LagListener as LagListener
+    from connectors.spark.monitoring.lag import lag_of as lag_of
+    from connectors.spark.monitoring.progress import watching as watching
     from connectors.spark.registration import register as register
 
 _HOME = {
     "LedgerstreamDataSource": "connectors.spark.datasource",
-    "LagListener": "connectors.spark.lag",
-    "lag_of": "connectors.spark.lag",
-    "watching": "connectors.spark.progress",
+    "LagListener": "connectors.spark.monitoring.lag",
+    "lag_of": "connectors.spark.monitoring.lag",
+    "watching": "connectors.spark.monitoring.progress",
     "register": "connectors.spark.registration",
 }
 

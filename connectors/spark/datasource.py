@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from connectors.spark.options import ReadOptions, Selection, WriteOptions
-from connectors.spark.plain_errors import plain_errors
+from connectors.spark.error_messages import plain_errors
+from connectors.spark.options.options import ReadOptions, Selection, WriteOptions
 from connectors.spark.schema import read_schema
 from connectors.spark.version import check_pyarrow, check_pyspark
 from ledger.errors import InvalidArgument, LedgerError
 
 if TYPE_CHECKING:
-    from connectors.spark.batch_reader import LedgerstreamReader
-    from connectors.spark.sink import LedgerstreamStreamWriter, LedgerstreamWriter
+    from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter
+    from connectors.spark.source.batch_reader import LedgerstreamReader
 
 _found: set[tuple[str, str]] = set()
 """Targets of streaming writes this process has seen: Spark asks anew for every micro-batch."""
@@ -48,7 +48,7 @@ class LedgerstreamDataSource(DataSource):
 
     def reader(self, schema: StructType) -> LedgerstreamReader:
         _check_here()
-        from connectors.spark.batch_reader import reader_for
+        from connectors.spark.source.batch_reader import reader_for
 
         options = ReadOptions.parse(self.options, os.environ, is_streaming=False)
         wanted = read_schema(schema)
@@ -58,7 +58,7 @@ class LedgerstreamDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             _check_here()
-            from connectors.spark.stream_reader import LedgerstreamStreamReader
+            from connectors.spark.source.stream_reader import LedgerstreamStreamReader
 
             options = ReadOptions.parse(self.options, os.environ, is_streaming=True)
             return LedgerstreamStreamReader(options, read_schema(schema))
@@ -67,7 +67,7 @@ class LedgerstreamDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> LedgerstreamWriter:
         _check_here()
-        from connectors.spark.sink import LedgerstreamWriter
+        from connectors.spark.sink.sink import LedgerstreamWriter
 
         if overwrite:
             raise InvalidArgument(
@@ -80,7 +80,7 @@ class LedgerstreamDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LedgerstreamStreamWriter:
         _check_here()
-        from connectors.spark.sink import LedgerstreamStreamWriter
+        from connectors.spark.sink.sink import LedgerstreamStreamWriter
 
         if overwrite:
             raise InvalidArgument(

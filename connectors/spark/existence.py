@@ -13,8 +13,8 @@ from pathlib import Path
 
 import trio
 
-from connectors.spark.kept_client import kept
-from connectors.spark.options import Selection
+from connectors.spark.client.client_cache import kept
+from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore import sqlite_path

@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.spark.options import CLUSTER_VARIABLE, TASKS_VARIABLE, TERMINAL_VARIABLE
+from connectors.spark.options.options import CLUSTER_VARIABLE, TASKS_VARIABLE, TERMINAL_VARIABLE
 from connectors.spark.version import check_pyarrow, check_pyspark, check_version, is_remote
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.spark import kept_client
+from connectors.spark.client import client_cache
 from tests.spark.streams import Streams, connected
 from tests.system.cluster import StandaloneCluster
 
@@ -28,5 +28,5 @@ def _nothing_is_kept() -> Iterator[None]:
     """What is kept for the life of a process would keep the background loop going under the tests
     of other folders."""
     yield
-    for cluster in list(kept_client._kept.values()):
+    for cluster in list(client_cache._kept.values()):
         cluster.disconnect()

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import trio
 
-from connectors.spark.backlog import discover
 from connectors.spark.core.admission import NO_LIMITS, Limits
 from connectors.spark.core.offsets import Offsets
 from connectors.spark.core.planner import SegmentRange
-from connectors.spark.followers import FOLLOWED_MAX, Followers
-from connectors.spark.losses import LossLog
-from connectors.spark.micro_batches import MicroBatches
-from connectors.spark.options import ReadOptions
+from connectors.spark.options.options import ReadOptions
+from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.discovery import discover
+from connectors.spark.source.end_tracker import FOLLOWED_MAX, Followers
+from connectors.spark.source.micro_batches import MicroBatches
 from ledger.client import LedgerClient
 from tests.connectors.range_reading import read_ranges
 

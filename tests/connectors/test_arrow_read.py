@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.spark import arrow_read
-from connectors.spark.arrow_read import ArrowBuilder, timestamps
 from connectors.spark.schema import COLUMNS, arrow_schema, spark_schema
+from connectors.spark.source import arrow_read
+from connectors.spark.source.arrow_read import ArrowBuilder, timestamps
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import HEADER_BYTES

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.spark.arrow_input import input_rows
-from connectors.spark.arrow_write import RowSizes, encode_frame, encode_rows
+from connectors.spark.sink.arrow_input import input_rows
+from connectors.spark.sink.arrow_write import RowSizes, encode_frame, encode_rows
 from ledger.errors import InvalidArgument
 from ledger.payload import FRAME_ROOM_BYTES
 from stream.core.entry.compression import Compression

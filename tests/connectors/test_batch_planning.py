@@ -6,12 +6,12 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster
-from connectors.spark.batch_reader import _plan
 from connectors.spark.core.filters import NO_BOUNDS
-from connectors.spark.losses import LossLog
-from connectors.spark.micro_batches import MicroBatches
-from connectors.spark.options import ReadOptions
-from connectors.spark.stream_reader import _begin, _pieces
+from connectors.spark.options.options import ReadOptions
+from connectors.spark.source.batch_reader import _plan
+from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.micro_batches import MicroBatches
+from connectors.spark.source.stream_reader import _begin, _pieces
 from stream import Namespace, Position
 from stream.retention.janitor import Janitor
 from tests.connectors.small_worlds import a_world, append, told

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from connectors.spark.client.client_cache import kept
 from connectors.spark.existence import check_exist
-from connectors.spark.kept_client import kept
-from connectors.spark.options import Selection
+from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataUnavailable
 from stream.errors import NoSuchNamespace, NoSuchStream

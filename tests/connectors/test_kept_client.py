@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from connectors.spark import kept_client
-from connectors.spark.kept_client import KeptCluster, kept
-from connectors.spark.lazy_store import LazyStore
+from connectors.spark.client import client_cache
+from connectors.spark.client.client_cache import KeptCluster, kept
+from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, NoSuchLedger
 from ledger.metastore.base import MetadataStore
@@ -170,7 +170,7 @@ def test_a_forked_process_has_a_connection_of_its_own(cluster: KeptCluster) -> N
 
 
 def test_so_many_clusters_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_client, "CONNECTED_MAX", 2)
+    monkeypatch.setattr(client_cache, "CONNECTED_MAX", 2)
     clusters = [kept(f"sqlite://{tmp_path}/{number}.db") for number in range(3)]
     for each in clusters:
         assert each.run(_sum, 1) == 1

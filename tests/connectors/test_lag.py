@@ -7,7 +7,7 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
-from connectors.spark.lag import Lag, LagListener, lag_of
+from connectors.spark.monitoring.lag import Lag, LagListener, lag_of
 
 
 def offset(sequence: int, begin: int = 0) -> dict[str, int]:

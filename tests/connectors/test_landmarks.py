@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.core.landmarks import LANDMARKS_MAX, By, Landmark, Landmarks, Place
+from connectors.spark.core.entry_index import LANDMARKS_MAX, By, Landmark, Landmarks, Place
 from ledger.errors import MetadataCorrupt
 
 FIRST = 1000

@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.spark.merge_batch import overlapping, range_of
-from connectors.spark.sort_order import BOUND_BYTES_MAX, SortOrder
-from connectors.spark.task_ledgers import TaskLedger
+from connectors.spark.sink.sort_merge import overlapping, range_of
+from connectors.spark.sink.sort_order import BOUND_BYTES_MAX, SortOrder
+from connectors.spark.sink.task_ledgers import TaskLedger
 
 
 def _batch(**columns: list[bytes]) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ import trio
 
 from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
-from connectors.spark.losses import DataLoss
+from connectors.spark.source.data_loss import DataLoss
 from stream import Janitor, NoSuchStream, Position
 from stream.retention.trash import delete
 from tests.connectors.query_world import Query, by_stream

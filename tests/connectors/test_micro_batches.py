@@ -9,7 +9,7 @@ import trio
 
 from bookie.testing import SimCluster
 from connectors.spark.core.admission import Limits
-from connectors.spark.lag import lag_of
+from connectors.spark.monitoring.lag import lag_of
 from ledger.metastore.base import Node
 from stream.core.position import Position
 from tests.connectors.query_world import Query, Seen, by_stream

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.option_table import READ_OPTIONS, WRITE_OPTIONS, Where
-from connectors.spark.options import (
+from connectors.spark.options.options import (
     CLUSTER_VARIABLE,
     TASKS_VARIABLE,
     Positions,
@@ -19,6 +18,7 @@ from connectors.spark.options import (
     Selection,
     WriteOptions,
 )
+from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, Where
 from ledger.errors import InvalidArgument
 from stream.core.position import (
     EARLIEST,

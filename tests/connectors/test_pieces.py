@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.spark.batch_reader import _plan
+from connectors.spark.client.client_cache import KeptCluster, kept
+from connectors.spark.client.lazy_store import LazyStore
 from connectors.spark.core.filters import NO_BOUNDS, Bounds, Span
-from connectors.spark.kept_client import KeptCluster, kept
-from connectors.spark.lazy_store import LazyStore
-from connectors.spark.options import ReadOptions
-from connectors.spark.pieces import Piece, PieceRange, read_piece
+from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import arrow_schema, spark_schema
+from connectors.spark.source.batch_reader import _plan
+from connectors.spark.source.input_partitions import Piece, PieceRange, read_piece
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
 from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger

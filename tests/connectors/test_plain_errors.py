@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from connectors.spark.plain_errors import HIDE_VARIABLE, plain_errors
+from connectors.spark.error_messages import HIDE_VARIABLE, plain_errors
 from ledger.errors import InvalidArgument
 
 

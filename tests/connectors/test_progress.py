@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from connectors.spark.core.planner import SegmentRange, plan
-from connectors.spark.options import TERMINAL_VARIABLE, ReadOptions
-from connectors.spark.plan_line import plan_text, tell_plan
-from connectors.spark.progress import Earlier, Watch, watching
+from connectors.spark.monitoring.plan_summary import plan_text, tell_plan
+from connectors.spark.monitoring.progress import Earlier, Watch, watching
+from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
 from stream.core.metadata.streams import Segment, SegmentState
 
 

@@ -12,10 +12,10 @@ from contextlib import closing
 import pytest
 from pyspark.sql.types import StructType
 
-from connectors.spark.batch_reader import LedgerstreamReader
-from connectors.spark.options import ReadOptions
-from connectors.spark.prompt_acks import acknowledge_at_once
-from connectors.spark.stream_reader import LedgerstreamStreamReader
+from connectors.spark.client.quickack import acknowledge_at_once
+from connectors.spark.options.options import ReadOptions
+from connectors.spark.source.batch_reader import LedgerstreamReader
+from connectors.spark.source.stream_reader import LedgerstreamStreamReader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from connectors.spark.kept_client import kept
-from connectors.spark.options import WriteOptions
-from connectors.spark.sink import LedgerstreamStreamWriter, LedgerstreamWriter, TaskCommit
+from connectors.spark.client.client_cache import kept
+from connectors.spark.options.options import WriteOptions
+from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter, TaskCommit
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from stream.errors import CommitOutOfOrder

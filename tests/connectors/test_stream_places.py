@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.backlog import Discovered, discover, open_streams, place_of
-from connectors.spark.batch_reader import batch_ranges
 from connectors.spark.core.planner import ranges_between
-from connectors.spark.losses import DataLoss, Loss, LossLog
-from connectors.spark.options import ReadOptions, Selection
-from connectors.spark.stream_places import StreamPlaces
+from connectors.spark.options.options import ReadOptions, Selection
+from connectors.spark.source.batch_reader import batch_ranges
+from connectors.spark.source.data_loss import DataLoss, Loss, LossLog
+from connectors.spark.source.discovery import Discovered, discover, open_streams, place_of
+from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.errors import InvalidArgument
 from stream import FromEnd, Namespace, NoSuchNamespace, NoSuchStream, Position, Record
 from tests.connectors.range_reading import read_ranges

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from connectors.spark.options import ReadOptions
+from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import read_schema
-from connectors.spark.stream_reader import LedgerstreamStreamReader
+from connectors.spark.source.stream_reader import LedgerstreamStreamReader
 from stream.errors import NoSuchStream
 from tests.spark.streams import Streams
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectors.spark import merge_batch, task_writer
-from connectors.spark.batch_commit import commit_task_ledgers, discard_task_ledgers
-from connectors.spark.kept_client import KeptCluster, kept
-from connectors.spark.options import WriteOptions
-from connectors.spark.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
-from connectors.spark.task_writer import TaskWriter
-from connectors.spark.write_routes import Target, look_up
+from connectors.spark.client.client_cache import KeptCluster, kept
+from connectors.spark.options.options import WriteOptions
+from connectors.spark.sink import sort_merge, task_writer
+from connectors.spark.sink.batch_commit import commit_task_ledgers, discard_task_ledgers
+from connectors.spark.sink.routing import Target, look_up
+from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
+from connectors.spark.sink.task_writer import TaskWriter
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, NoSuchLedger
 from stream.core.entry.encoder import encode
@@ -157,7 +157,7 @@ def test_a_batch_is_sorted_over_all_tasks(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, tasks: list[list[Any]], columns: str
 ) -> None:
     monkeypatch.setattr(task_writer, "GATHERED_BYTES_MAX", 400)  # so that tasks have several runs
-    monkeypatch.setattr(merge_batch, "MERGED_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(sort_merge, "MERGED_AT_ONCE_MAX", 2)
     name = streams.create()
     before = set(kept(streams.cluster).run(_ledgers))
     _write(

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from connectors.spark.client.lazy_store import LazyStore
 from connectors.spark.datasource import LedgerstreamDataSource
-from connectors.spark.lazy_store import LazyStore
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import Change
 from tests.spark.orders import OrderedFailure, Orders

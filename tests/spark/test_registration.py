@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connectors.spark import register, watching
-from connectors.spark.options import TASKS_VARIABLE
+from connectors.spark.options.options import TASKS_VARIABLE
 from tests.spark.session import spark_environment
 from tests.spark.streams import Streams
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connectors.spark.kept_client import kept
+from connectors.spark.client.client_cache import kept
 from ledger.client import LedgerClient
 from stream.core.routing import partition_of
 from stream.takeover import STREAM_TAG

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from connectors.spark.option_table import READ_OPTIONS, WRITE_OPTIONS, Option, Where
+from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, Option, Where
 from tests.tidy.checkout import ROOT
 
 DOCUMENT = ROOT / "docs" / "spark.md"

@@ -9,8 +9,8 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from connectors.spark.option_values import START_FORMS, STREAM_FORM
-from connectors.spark.option_values import nearest as nearest
+from connectors.spark.options.values import START_FORMS, STREAM_FORM
+from connectors.spark.options.values import nearest as nearest
 from ledger.errors import InvalidArgument
 
 

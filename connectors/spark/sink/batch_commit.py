@@ -10,18 +10,18 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from connectors.spark.merge_batch import in_total_order
-from connectors.spark.sort_order import SortOrder
-from connectors.spark.task_ledgers import SinkBatch, TaskLedger
-from connectors.spark.write_routes import look_up, parse_target
+from connectors.spark.sink.routing import look_up, parse_target
+from connectors.spark.sink.sort_merge import in_total_order
+from connectors.spark.sink.sort_order import SortOrder
+from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream.namespace import Namespace
 from stream.sinks.sinks import BatchCommit, commit_batch, discard_ledgers, is_committed
 
 if TYPE_CHECKING:
-    from connectors.spark.kept_client import KeptCluster
-    from connectors.spark.options import WriteOptions
+    from connectors.spark.client.client_cache import KeptCluster
+    from connectors.spark.options.options import WriteOptions
 
 _log = logging.getLogger(__name__)
 

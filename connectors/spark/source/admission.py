@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
 from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.stream_places import StreamPlaces
+from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.runtime.concurrency import for_each
 
 

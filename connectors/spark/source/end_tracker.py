@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from connectors.spark.backlog import discover, is_meant, read_metadata
-from connectors.spark.options import Selection
-from connectors.spark.stream_places import StreamPlaces
+from connectors.spark.options.options import Selection
+from connectors.spark.source.discovery import discover, is_meant, read_metadata
+from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node

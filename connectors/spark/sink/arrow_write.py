@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.spark.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
+from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
 from ledger.errors import InvalidArgument
 from ledger.payload import FRAME_ROOM_BYTES
 from stream.core.entry.compression import Compression

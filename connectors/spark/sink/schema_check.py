@@ -13,7 +13,7 @@ from ledger.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-    from connectors.spark.options import WriteOptions
+    from connectors.spark.options.options import WriteOptions
 
 
 def check_sink_schema(schema: StructType, options: WriteOptions) -> None:

@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 
 import pyarrow as pa
 
-from connectors.spark.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
-from connectors.spark.arrow_write import RowSizes, encode_rows
-from connectors.spark.sort_order import Key, SortOrder
-from connectors.spark.task_ledgers import LedgerFacts, SinkBatch, TaskLedger, make_ledger
-from connectors.spark.write_routes import Target
+from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
+from connectors.spark.sink.arrow_write import RowSizes, encode_rows
+from connectors.spark.sink.routing import Target
+from connectors.spark.sink.sort_order import Key, SortOrder
+from connectors.spark.sink.task_ledgers import LedgerFacts, SinkBatch, TaskLedger, make_ledger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader

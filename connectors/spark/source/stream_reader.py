@@ -22,19 +22,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from connectors.spark.backlog import discover
+from connectors.spark.client.client_cache import Running, kept
+from connectors.spark.client.quickack import acknowledge_at_once
 from connectors.spark.core.admission import NO_LIMITS, Limits
 from connectors.spark.core.offsets import Offsets
 from connectors.spark.core.planner import plan
-from connectors.spark.followers import Followers
-from connectors.spark.kept_client import Running, kept
-from connectors.spark.losses import LossLog
-from connectors.spark.micro_batches import MicroBatches
-from connectors.spark.options import ReadOptions, Selection
-from connectors.spark.pieces import Piece, make_pieces, read_piece
-from connectors.spark.plain_errors import plain_errors
-from connectors.spark.prompt_acks import acknowledge_at_once
+from connectors.spark.error_messages import plain_errors
+from connectors.spark.options.options import ReadOptions, Selection
 from connectors.spark.schema import arrow_schema
+from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.discovery import discover
+from connectors.spark.source.end_tracker import Followers
+from connectors.spark.source.input_partitions import Piece, make_pieces, read_piece
+from connectors.spark.source.micro_batches import MicroBatches
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed
 

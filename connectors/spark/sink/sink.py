@@ -20,20 +20,24 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from connectors.spark.batch_commit import commit_task_ledgers, discard_task_ledgers, make_target
-from connectors.spark.kept_client import kept
-from connectors.spark.plain_errors import plain_errors
-from connectors.spark.prompt_acks import acknowledge_at_once
-from connectors.spark.sink_schema import check_sink_schema
-from connectors.spark.task_ledgers import SinkBatch, TaskLedger
-from connectors.spark.task_writer import TaskWriter
+from connectors.spark.client.client_cache import kept
+from connectors.spark.client.quickack import acknowledge_at_once
+from connectors.spark.error_messages import plain_errors
+from connectors.spark.sink.batch_commit import (
+    commit_task_ledgers,
+    discard_task_ledgers,
+    make_target,
+)
+from connectors.spark.sink.schema_check import check_sink_schema
+from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger
+from connectors.spark.sink.task_writer import TaskWriter
 from ledger.errors import InvalidArgument, LedgerError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from connectors.spark.options import WriteOptions
+    from connectors.spark.options.options import WriteOptions
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 import trio
 
-from connectors.spark.lazy_store import LazyStore
+from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.metastore import ledgers_root

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from connectors.spark.sort_order import Key
-from connectors.spark.write_routes import Target
+from connectors.spark.sink.routing import Target
+from connectors.spark.sink.sort_order import Key
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.errors import LedgerError
@@ -32,7 +32,7 @@ from stream.core.sinks import SinkLedger
 from stream.sinks.sinks import ledger_tags
 
 if TYPE_CHECKING:
-    from connectors.spark.kept_client import KeptCluster, Running
+    from connectors.spark.client.client_cache import KeptCluster, Running
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.stream_places import StreamPlaces
+from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import FinalError, LedgerError
 from stream.core.metadata.namespaces import NamespaceMetadata

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from connectors.spark.core.planner import Task
-from connectors.spark.options import TERMINAL_VARIABLE, ReadOptions
+from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
 from stream.core.units import size_text
 
 

@@ -10,9 +10,9 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.losses import Loss, LossLog, why_truncated
-from connectors.spark.options import Positions, Selection
-from connectors.spark.stream_places import StreamPlaces
+from connectors.spark.options.options import Positions, Selection
+from connectors.spark.source.data_loss import Loss, LossLog, why_truncated
+from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from ledger.runtime.concurrency import for_each

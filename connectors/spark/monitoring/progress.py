@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from connectors.spark.lag import Lag as Lag
-from connectors.spark.lag import LagListener as LagListener
-from connectors.spark.lag import lag_of as lag_of
-from connectors.spark.plan_line import count_text
+from connectors.spark.monitoring.lag import Lag as Lag
+from connectors.spark.monitoring.lag import LagListener as LagListener
+from connectors.spark.monitoring.lag import lag_of as lag_of
+from connectors.spark.monitoring.plan_summary import count_text
 from connectors.spark.version import is_remote
 
 if TYPE_CHECKING:

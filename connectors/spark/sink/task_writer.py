@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from connectors.spark.arrow_input import input_rows
-from connectors.spark.arrow_write import RowSizes, encode_frame, encode_rows
-from connectors.spark.sort_order import Key, SortOrder
-from connectors.spark.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
-from connectors.spark.write_routes import Router, Target, TargetStream, look_up, parse_target
+from connectors.spark.sink.arrow_input import input_rows
+from connectors.spark.sink.arrow_write import RowSizes, encode_frame, encode_rows
+from connectors.spark.sink.routing import Router, Target, TargetStream, look_up, parse_target
+from connectors.spark.sink.sort_order import Key, SortOrder
+from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
 from ledger.client import wall_ms
 from ledger.errors import InvalidArgument
 from stream.core.entry.compression import Compression, require
@@ -26,8 +26,8 @@ from stream.core.sinks import SinkLedger
 from stream.core.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from connectors.spark.kept_client import KeptCluster
-    from connectors.spark.options import WriteOptions
+    from connectors.spark.client.client_cache import KeptCluster
+    from connectors.spark.options.options import WriteOptions
 
 GATHERED_BYTES_MAX = 64 << 20
 """Rows a task holds back, over all targets, to make larger entries or longer sorted runs."""

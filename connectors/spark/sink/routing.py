@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.spark.arrow_input import KEY, PARTITION, RECORD_COLUMNS, STREAM
+from connectors.spark.sink.arrow_input import KEY, PARTITION, RECORD_COLUMNS, STREAM
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, NoSuchNode
 from stream.core.metadata.format import decode_stream

@@ -15,15 +15,15 @@ from typing import TypeVar
 
 import trio
 
-from connectors.spark.backlog import is_meant, read_metadata, starting_offset
 from connectors.spark.core.admission import Limits
 from connectors.spark.core.offsets import Offsets, StreamOffset, advances, is_one_reading
 from connectors.spark.core.planner import SegmentRange, ranges_between
-from connectors.spark.followers import Followers
-from connectors.spark.losses import Loss, LossLog, of_truncated, of_vanished
-from connectors.spark.options import Positions, Selection
-from connectors.spark.shares import Span, admitted
-from connectors.spark.stream_places import StreamPlaces
+from connectors.spark.options.options import Positions, Selection
+from connectors.spark.source.admission import Span, admitted
+from connectors.spark.source.data_loss import Loss, LossLog, of_truncated, of_vanished
+from connectors.spark.source.discovery import is_meant, read_metadata, starting_offset
+from connectors.spark.source.end_tracker import Followers
+from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.runtime.concurrency import for_each
 

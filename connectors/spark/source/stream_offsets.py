@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from connectors.spark.core.landmarks import By, Landmark, Landmarks, Place
+from connectors.spark.core.entry_index import By, Landmark, Landmarks, Place
 from connectors.spark.core.offsets import StreamOffset
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry

@@ -15,24 +15,24 @@ from pyspark.sql import datasource as spark_filters
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from connectors.spark.backlog import (
+from connectors.spark.client.client_cache import kept
+from connectors.spark.client.quickack import acknowledge_at_once
+from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded
+from connectors.spark.core.offsets import StreamOffset
+from connectors.spark.core.planner import SegmentRange, plan, ranges_between
+from connectors.spark.error_messages import plain_errors
+from connectors.spark.monitoring.plan_summary import tell_plan
+from connectors.spark.options.options import ReadOptions
+from connectors.spark.schema import arrow_schema
+from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.discovery import (
     ending_offset,
     open_streams,
     place_of,
     starting_offset,
 )
-from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded
-from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.core.planner import SegmentRange, plan, ranges_between
-from connectors.spark.kept_client import kept
-from connectors.spark.losses import LossLog
-from connectors.spark.options import ReadOptions
-from connectors.spark.pieces import Piece, make_pieces, read_piece
-from connectors.spark.plain_errors import plain_errors
-from connectors.spark.plan_line import tell_plan
-from connectors.spark.prompt_acks import acknowledge_at_once
-from connectors.spark.schema import arrow_schema
-from connectors.spark.stream_places import StreamPlaces
+from connectors.spark.source.input_partitions import Piece, make_pieces, read_piece
+from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchEntry, NoSuchLedger
 from ledger.runtime.concurrency import for_each

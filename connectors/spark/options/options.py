@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from connectors.spark import option_values
-from connectors.spark.option_table import (
+from connectors.spark.options import values
+from connectors.spark.options.table import (
     OF_SPARK,
     READ_OPTIONS,
     WRITE_OPTIONS,
@@ -112,8 +112,8 @@ class ReadOptions:
         """
         given = _Given(options, READ_OPTIONS, "read", is_streaming=is_streaming)
         default_start: Start = LATEST if is_streaming else EARLIEST
-        minimum = given.get("minRecordsPerTrigger", option_values.count)
-        maximum = given.get("maxRecordsPerTrigger", option_values.count)
+        minimum = given.get("minRecordsPerTrigger", values.count)
+        maximum = given.get("maxRecordsPerTrigger", values.count)
         if minimum is not None and maximum is not None and minimum > maximum:
             raise InvalidArgument(
                 f"option minRecordsPerTrigger={minimum} is over maxRecordsPerTrigger={maximum}: "
@@ -128,19 +128,17 @@ class ReadOptions:
             starting=given.positions("startingPosition", default_start),
             ending=given.positions("endingPosition", LATEST),
             columns=given.get("columns", _columns),
-            max_bytes_per_task=given.value("maxBytesPerTask", option_values.size_bytes, 128 << 20),
-            min_tasks=given.get("minTasks", option_values.count),
+            max_bytes_per_task=given.value("maxBytesPerTask", values.size_bytes, 128 << 20),
+            min_tasks=given.get("minTasks", values.count),
             default_tasks=int(tasks) if tasks.isdigit() else 1,
             max_records_per_trigger=maximum,
-            max_bytes_per_trigger=given.get("maxBytesPerTrigger", option_values.size_bytes),
+            max_bytes_per_trigger=given.get("maxBytesPerTrigger", values.size_bytes),
             min_records_per_trigger=minimum,
-            max_trigger_delay_ms=given.value(
-                "maxTriggerDelay", option_values.duration_ms, 15 * 60_000
-            ),
-            fail_on_data_loss=given.value("failOnDataLoss", option_values.flag, True),
-            rows_per_batch=given.value("rowsPerBatch", option_values.count, 262_144),
+            max_trigger_delay_ms=given.value("maxTriggerDelay", values.duration_ms, 15 * 60_000),
+            fail_on_data_loss=given.value("failOnDataLoss", values.flag, True),
+            rows_per_batch=given.value("rowsPerBatch", values.count, 262_144),
             progress=given.value("progress", _progress, "auto"),
-            push_filters=given.value("pushFilters", option_values.flag, False),
+            push_filters=given.value("pushFilters", values.flag, False),
         )
         _check_places(options_read, is_batch=is_streaming is False)
         return options_read
@@ -170,7 +168,7 @@ class WriteOptions:
         """The same as for reading: `is_streaming` is `df.writeStream` rather than `df.write`."""
         given = _Given(options, WRITE_OPTIONS, "write", is_streaming=is_streaming)
         txn_app_id = given.get("txnAppId", _sink_name)
-        txn_version = given.get("txnVersion", option_values.version)
+        txn_version = given.get("txnVersion", values.version)
         if (txn_app_id is None) != (txn_version is None):
             present, missing = "txnAppId", "txnVersion"
             if txn_app_id is None:
@@ -188,9 +186,9 @@ class WriteOptions:
             txn_app_id=txn_app_id,
             txn_version=txn_version,
             sort_within_batch=given.value("sortWithinBatch", _sort_columns, ()),
-            create_streams=given.value("createStreams", option_values.flag, False),
+            create_streams=given.value("createStreams", values.flag, False),
             entry_bytes=given.value("entryBytes", _entry_bytes, 1 << 20),
-            max_ledgers_per_task=given.value("maxLedgersPerTask", option_values.count, 256),
+            max_ledgers_per_task=given.value("maxLedgersPerTask", values.count, 256),
         )
 
 
@@ -262,12 +260,12 @@ class _Given:
                 f"option stream={self.text('stream')!r} and the path {self.text('path')!r} both "
                 f"name a stream: give one of them"
             )
-        found = self.get("stream", option_values.stream_name)
-        return self.get("path", option_values.stream_name) if found is None else found
+        found = self.get("stream", values.stream_name)
+        return self.get("path", values.stream_name) if found is None else found
 
     def positions(self, name: str, default: Start) -> Positions:
         nothing: tuple[Start | None, dict[str, Start]] = (None, {})
-        everywhere, named = self.value(name, option_values.starts, nothing)
+        everywhere, named = self.value(name, values.starts, nothing)
         return Positions(default if everywhere is None else everywhere, named)
 
 
@@ -313,11 +311,11 @@ def _selection(given: _Given) -> Selection:
 
 
 def _stream_names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(option_values.stream_name(word) for word in _words(text)))
+    return tuple(dict.fromkeys(values.stream_name(word) for word in _words(text)))
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return option_values.words(text)
+    return values.words(text)
 
 
 def _patterns(text: str) -> tuple[str, ...]:
@@ -335,15 +333,15 @@ def _patterns(text: str) -> tuple[str, ...]:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    return option_values.known(text, COLUMNS)
+    return values.known(text, COLUMNS)
 
 
 def _sort_columns(text: str) -> tuple[str, ...]:
-    return option_values.known(text, SORT_COLUMNS)
+    return values.known(text, SORT_COLUMNS)
 
 
 def _progress(text: str) -> str:
-    return option_values.one_of(text, ("auto", "true", "false"))
+    return values.one_of(text, ("auto", "true", "false"))
 
 
 def _namespace(text: str) -> str:
@@ -355,7 +353,7 @@ def _sink_name(text: str) -> str:
 
 
 def _entry_bytes(text: str) -> int:
-    size = option_values.size_bytes(text)
+    size = values.size_bytes(text)
     if size > BODY_BYTES_MAX:
         raise InvalidArgument(f"is over {BODY_BYTES_MAX} bytes, the most an entry may have")
     return size
@@ -379,7 +377,7 @@ def _check_places(options: ReadOptions, *, is_batch: bool) -> None:
     if is_batch:
         for name in ("", *options.starting.named, *options.ending.named):
             start, end = options.starting.of(name), options.ending.of(name)
-            if option_values.is_behind(start, end):
+            if values.is_behind(start, end):
                 raise InvalidArgument(
                     f"option startingPosition{f' of {name}' if name else ''} is behind "
                     f"endingPosition ({start} and {end}): a batch would read nothing"
