@@ -12,7 +12,7 @@ What is compared, and why so:
   the page cache, and its own cache reads nothing ahead (`read_ahead_entries_max = 1`): else a
   thousand reads of 256 KiB would bring all there is of a thousand ledgers, and the rest of the
   sample would compare memory with the disk. What lies around a small read is in the page cache
-  afterwards (`bookie/storage/small_read.py`), on both sides alike.
+  afterwards (`bookie/storage/disk/reads.py`), on both sides alike.
 - `read_memory`: the same entries once more. All are in the read cache, on both sides.
 - `read_ahead`: entries anywhere with the default settings, while the adds before are written to
   entry logs. With a thousand ledgers most of these reads find what an earlier one brought; what

@@ -2,6 +2,8 @@
 
 There is one way to start, and it is after a crash: the journal is always replayed. Stopping
 is leaving the registry and then being cancelled; nothing is flushed on the way out.
+
+The journals of a bookie, as its settings say.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from bookie.config import BookieConfig
+from bookie.config_sections import garbage_options
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import DiskState
+from bookie.core.journal import CommitPolicy, FlushPolicy
 from bookie.data_integrity import LimboRepair, settle_doubts
 from bookie.disk_monitor import Disks
-from bookie.garbage_config import garbage_options
 from bookie.server.backpressure import PressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
@@ -30,22 +33,50 @@ from bookie.startup.cookies import check_cookie, check_has_no_cluster
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.startup.preflight import listen, take_directories
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.collected import Collected
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.journal_settings import journals_of
+from bookie.storage.journal.journal import Journal
+from bookie.storage.metrics import Collected
 from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.metastore.base import MetadataStore
-from ledger.metastore.bookies import BookieInfo, BookieRegistry
+from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
 from ledger.metastore.layout import layout_of_uri
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
-from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.runtime.network import Listener, Network
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
+
+
+def journals_of(config: BookieConfig, disk: Disk, rng: random.Random) -> list[Journal]:
+    """One for each journal directory, not replayed yet. `rng` gives the salts of their files."""
+    policy = CommitPolicy(
+        group_wait_ms=config.journal_group_wait_ms,
+        group_bytes_max=config.journal_group_bytes_max,
+        group_entries_max=config.journal_group_entries_max,
+        flush_when_queue_empty=config.journal_flush_when_queue_empty,
+    )
+    flush = FlushPolicy(
+        flush_interval_ms=config.journal_page_cache_flush_interval_ms,
+        flush_bytes=config.journal_page_cache_flush_bytes,
+    )
+    return [
+        Journal(
+            disk,
+            directory,
+            rng=rng,
+            policy=policy,
+            file_bytes_max=config.journal_file_bytes_max,
+            files_recycled=config.journal_files_recycled,
+            backups_max=config.journal_backups_max,
+            drops_cache=config.journal_drops_page_cache,
+            flush=None if config.journal_sync_data else flush,
+        )
+        for directory in config.journal_directories
+    ]
+
 
 _log = logging.getLogger(__name__)
 

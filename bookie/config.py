@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bookie import config_sections, garbage_config, pressure_config, read_config
+from bookie import config_sections
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
 from ledger.runtime.config import load_settings, setting
@@ -201,7 +201,7 @@ class BookieConfig:
         reason="Entries not yet in entry logs, both halves together, of all ledger directories; a"
         " full half is flushed.",
     )
-    write_cache_wait_ms_max: int = pressure_config.WRITE_CACHE_WAIT_MS_MAX
+    write_cache_wait_ms_max: int = config_sections.WRITE_CACHE_WAIT_MS_MAX
     checkpoint_interval_ms: int = setting(
         10_000,
         unit="ms",
@@ -227,18 +227,18 @@ class BookieConfig:
         apache="gcWaitTime",
         reason="How often deleted ledgers are looked for; small clusters want space back soon.",
     )
-    garbage_asks_per_s_max: float = garbage_config.ASKS_PER_S_MAX
-    minor_compaction_ratio_max: float = garbage_config.MINOR_RATIO_MAX
-    minor_compaction_interval_ms: int = garbage_config.MINOR_INTERVAL_MS
-    minor_compaction_ms_max: int = garbage_config.MINOR_MS_MAX
-    major_compaction_ratio_max: float = garbage_config.MAJOR_RATIO_MAX
-    major_compaction_interval_ms: int = garbage_config.MAJOR_INTERVAL_MS
-    major_compaction_ms_max: int = garbage_config.MAJOR_MS_MAX
-    compaction_bytes_per_s_max: float = garbage_config.BYTES_PER_S_MAX
-    compaction_entries_per_s_max: float = garbage_config.ENTRIES_PER_S_MAX
-    compaction_free_bytes_min: int = garbage_config.FREE_BYTES_MIN
-    compaction_joins_small_logs: bool = garbage_config.JOINS_SMALL_LOGS
-    scrub_bytes_per_s: float = garbage_config.SCRUB_BYTES_PER_S
+    garbage_asks_per_s_max: float = config_sections.ASKS_PER_S_MAX
+    minor_compaction_ratio_max: float = config_sections.MINOR_RATIO_MAX
+    minor_compaction_interval_ms: int = config_sections.MINOR_INTERVAL_MS
+    minor_compaction_ms_max: int = config_sections.MINOR_MS_MAX
+    major_compaction_ratio_max: float = config_sections.MAJOR_RATIO_MAX
+    major_compaction_interval_ms: int = config_sections.MAJOR_INTERVAL_MS
+    major_compaction_ms_max: int = config_sections.MAJOR_MS_MAX
+    compaction_bytes_per_s_max: float = config_sections.BYTES_PER_S_MAX
+    compaction_entries_per_s_max: float = config_sections.ENTRIES_PER_S_MAX
+    compaction_free_bytes_min: int = config_sections.FREE_BYTES_MIN
+    compaction_joins_small_logs: bool = config_sections.JOINS_SMALL_LOGS
+    scrub_bytes_per_s: float = config_sections.SCRUB_BYTES_PER_S
 
     # What it does when disks fill up.
     disk_usage_warn_threshold: float = config_sections.USAGE_WARN_THRESHOLD
@@ -249,14 +249,14 @@ class BookieConfig:
     force_read_only: bool = config_sections.FORCE_READ_ONLY
 
     # How it reads and serves.
-    read_cache_bytes: int = read_config.READ_CACHE_BYTES
-    read_ahead_bytes: int = read_config.READ_AHEAD_BYTES
-    read_ahead_entries_max: int = read_config.READ_AHEAD_ENTRIES_MAX
-    index_cache_bytes: int = read_config.INDEX_CACHE_BYTES
-    reads_waiting_max: int = pressure_config.READS_WAITING_MAX
-    reads_waiting_per_directory_max: int = pressure_config.READS_WAITING_PER_DIRECTORY_MAX
-    replies_bytes_max: int = pressure_config.REPLIES_BYTES_MAX
-    reply_wait_ms_max: int = pressure_config.REPLY_WAIT_MS_MAX
+    read_cache_bytes: int = config_sections.READ_CACHE_BYTES
+    read_ahead_bytes: int = config_sections.READ_AHEAD_BYTES
+    read_ahead_entries_max: int = config_sections.READ_AHEAD_ENTRIES_MAX
+    index_cache_bytes: int = config_sections.INDEX_CACHE_BYTES
+    reads_waiting_max: int = config_sections.READS_WAITING_MAX
+    reads_waiting_per_directory_max: int = config_sections.READS_WAITING_PER_DIRECTORY_MAX
+    replies_bytes_max: int = config_sections.REPLIES_BYTES_MAX
+    reply_wait_ms_max: int = config_sections.REPLY_WAIT_MS_MAX
     frame_bytes_max: int = setting(
         5 * MIB,
         unit="bytes",
@@ -282,7 +282,7 @@ class BookieConfig:
             least = 0 if field.name in _MAY_BE_ZERO else 1
             if isinstance(value, int | float) and not value >= least:
                 raise InvalidArgument(f"{field.name} is {value}, must be at least {least}")
-        garbage_config.garbage_options(self)  # checks them
+        config_sections.garbage_options(self)  # checks them
         config_sections.check_disk_settings(self)
         self._check_directories()
         for name in ("port", "http_port"):
@@ -358,7 +358,6 @@ _MAY_BE_ZERO = (
     "long_polls_max",
     "read_ahead_bytes",
     "index_cache_bytes",
-    *garbage_config.MAY_BE_ZERO,
     *config_sections.MAY_BE_ZERO,
 )
 

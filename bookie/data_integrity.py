@@ -1,9 +1,9 @@
 """Limbo: what a bookie may have forgotten is "unknown" until it was compared with the metadata.
 
-At a start with a doubt (`bookie.core.integrity_state`) nothing is served before each ledger that has this
-bookie in its metadata has its state here, in limbo and fenced: an entry that is not here is then
-"unknown", which no reader and no recovery takes for proof that it never was. A ledger that is
-closed and whole here is not put in limbo.
+At a start with a doubt (`bookie.core.integrity_state`) nothing is served before each ledger that
+has this bookie in its metadata has its state here, in limbo and fenced: an entry that is not here
+is then "unknown", which no reader and no recovery takes for proof that it never was. A ledger that
+is closed and whole here is not put in limbo.
 
 Afterwards, beside everything else, `LimboRepair` ends it: when a ledger is closed, the entries
 that should be here are fetched from the other bookies. Ledgers that nobody closes stay in limbo:
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from bookie.core.expected_entries import Range, expected_ranges, fixed_part
+from bookie.core.availability import Range, expected_ranges, fixed_part
 from bookie.core.integrity_state import DoubtStage
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage

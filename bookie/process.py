@@ -1,12 +1,17 @@
 """One bookie as a process: real drivers, log, signals, exit code.
 
-A composition root, also of the supervisor's children (`bookie.standalone.supervisor`), which it starts as
-`python -m bookie.process CONFIG`. Prints "ready BOOKIE-ID" once the bookie is registered. A child
-ends at once when the pipe on its stdin does: then its supervisor is dead.
+A composition root, also of the supervisor's children (`bookie.standalone.supervisor`), which it
+starts as `python -m bookie.process CONFIG`. Prints "ready BOOKIE-ID" once the bookie is registered.
+A child ends at once when the pipe on its stdin does: then its supervisor is dead.
+
+How a bookie has the C library's allocator keep memory, and when it gives some back.
+
+Does nothing where the C library is not glibc: its neighbours have no such controls, or need none.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
@@ -14,24 +19,65 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import trio
 
-from bookie.allocator import give_memory_back_regularly, tune_allocator
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
-from bookie.machine import boot_id
 from bookie.monitoring.http import http_address, open_http, serve_http
 from bookie.monitoring.snapshot import Observer
+from bookie.startup.power_loss import boot_id
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import index_opener
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore import MetadataStore, open_store
 from ledger.runtime.network import TcpNetwork
+
+# glibc's names for: give memory back late, ask for much at once; map by themselves what is about as
+# large as one piece of reading ahead, because such pieces live long, and holes of their size fill
+# with smaller ones; and one arena for all threads, as each arena keeps what its largest user ever
+# took, and work goes to another thread each time.
+_OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 200 << 10), (-8, 1))
+_INTERVAL_S = 60.0
+
+
+def tune_allocator() -> None:
+    """For buffers that come and go at a high rate: they are reused rather than given back."""
+    mallopt = _of_glibc("mallopt")
+    if mallopt is not None:
+        for option, value in _OPTIONS:
+            mallopt(option, value)
+
+
+def give_memory_back() -> None:
+    """Gives the system what is free in the middle of the heap too, in whole pages.
+
+    A busy bookie takes it again at its next checkpoint; one that has become idle does not keep
+    what its busiest minute took. About a millisecond, in which other threads that allocate wait.
+    """
+    malloc_trim = _of_glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+async def give_memory_back_regularly() -> None:
+    """Never returns. Seldom enough that fetching the pages again costs next to nothing."""
+    while True:
+        await trio.sleep(_INTERVAL_S)
+        await trio.to_thread.run_sync(give_memory_back)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    try:
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):
+        return None
+    return function
+
 
 _log = logging.getLogger(__name__)
 

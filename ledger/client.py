@@ -12,10 +12,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
-from ledger.bookie_space import BookieSpace, ask_space
 from ledger.connection.addresses import BookieAddresses
 from ledger.connection.authentication import AuthProvider
-from ledger.connection.pool import BookiePool
+from ledger.connection.pool import BookiePool, BookieSpace, ask_space
 from ledger.core import placement
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState

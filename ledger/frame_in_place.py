@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledger.payload import FRAME_ROOM_BYTES
+from ledger.writing.frames import FRAME_ROOM_BYTES
 
 if TYPE_CHECKING:
     from ledger.writing.writer import LedgerWriter

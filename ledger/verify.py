@@ -20,7 +20,8 @@ from ledger.core.entry import HEADER, Digest, DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import holds
 from ledger.errors import InvalidArgument, NotEnoughBookies
-from ledger.reading.opener import check_password, digest_of
+from ledger.reading.opener import check_password
+from ledger.recovery import digest_of
 
 SPAN_ENTRIES_MAX = 4096
 _SPAN_ENTRIES_FIRST = 256

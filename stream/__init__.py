@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from stream.core.metadata.cursors import CursorMetadata
     from stream.core.metadata.namespaces import NamespaceMetadata
     from stream.core.metadata.partitioned import PartitionedStream
-    from stream.core.metadata.streams import ProducerState, Segment, SegmentState, StreamMetadata
+    from stream.core.metadata.streams import (
+        ProducerState,
+        Segment,
+        SegmentState,
+        StreamInfo,
+        StreamMetadata,
+    )
     from stream.core.position import (
         EARLIEST,
         LATEST,
@@ -67,13 +73,7 @@ if TYPE_CHECKING:
         TooManyStreams,
         Truncated,
     )
-    from stream.namespace import (
-        Namespace,
-        StreamInfo,
-        create_namespace,
-        delete_namespace,
-        list_namespaces,
-    )
+    from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
     from stream.partitions.partitions import PartitionedInfo
     from stream.partitions.writer import (
         PartitionedWriter,

@@ -1,64 +1,68 @@
-"""Namespace: the door to streams. Creates, lists, deletes them; gives writers and readers.
+"""Namespace: the facade of streams. Creates, lists and deletes them; opens writers and readers.
 
-Keeps no state but its addresses: any number of processes may use the same namespace.
+It keeps no state but its addresses: any number of processes may use the same namespace. Each method
+only names what does the work. It never fences a writer unless it opens one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Unpack, overload
 
 from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
+from stream.consuming import groups
+from stream.consuming.consumer import Consumer
+from stream.consuming.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
+from stream.consuming.groups import HAND_OVER_S, GroupInfo
+from stream.core.entry.records import Record
+from stream.core.metadata.cursors import CursorMetadata
+from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.partitioned import PartitionedStream
-from stream.core.metadata.streams import StreamMetadata
-from stream.core.names import check_name, check_new_name
-from stream.core.position import Position
+from stream.core.metadata.streams import StreamInfo, StreamMetadata
+from stream.core.names import check_name, check_new_name, parse_partition
+from stream.core.position import EARLIEST, FromTime, Position, Start
+from stream.core.receipt import Receipt
+from stream.core.retention import RetentionPlan
 from stream.core.sinks import SinkLedger
 from stream.core.takeover import Succession
 from stream.errors import NamespaceExists, StreamExists
-from stream.namespace_consuming import NamespaceConsuming
-from stream.namespace_keeping import NamespaceKeeping
-from stream.namespace_partitions import NamespacePartitions
 from stream.partitions import partitions as partitioning
-from stream.reading.seek import measure, sequence_at
+from stream.partitions.partitions import PartitionedInfo
+from stream.partitions.writer import PartitionedWriter, open_partitioned_writer
+from stream.reading.backward import BackwardBatches, read_last
+from stream.reading.lag import CursorLag
+from stream.reading.merge_options import MergeOptions, OrderBy
+from stream.reading.merged_reader import MergedReader, open_merged_reader
+from stream.reading.reader import OnTruncated, StreamReader
+from stream.reading.seek import find, measure, sequence_at
 from stream.reading.shared_tail import SharedTails
-from stream.retention import reclaim
+from stream.retention import policies, reclaim
+from stream.retention.partitioned_trash import undelete_partitioned
 from stream.retention.policies import NamespaceSettings as NamespaceSettings
 from stream.retention.policies import create_namespace as create_namespace
 from stream.retention.policies import delete_namespace as delete_namespace
 from stream.retention.policies import list_namespaces as list_namespaces
+from stream.retention.reclaim import plan_retention, truncate_stream
+from stream.retention.trash import Trash, TrashEntry
+from stream.retention.trash_listing import list_trash
 from stream.sinks.sinks import commit_batch, is_committed
+from stream.store.cursors import CursorStore
+from stream.store.partitions import partition_names_of
 from stream.store.streams import StreamStore
 from stream.takeover import StreamLedgers
+from stream.verify import OnProgress, StreamReport, verify_stream
 from stream.writing.open_segment import WriterOptions
 from stream.writing.policy_watch import PolicyWatch
 from stream.writing.writer import StreamWriter, open_writer
 
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """A stream as it is now. Records first_sequence..next_sequence-1 can be read."""
-
-    name: str
-    epoch: int
-    created_ms: int
-    segments: int
-    sealed_bytes: int
-    has_open_segment: bool
-    first_position: Position
-    end_position: Position
-    first_sequence: int
-    next_sequence: int
-
-    @property
-    def records(self) -> int:
-        return self.next_sequence - self.first_sequence
+_TOMBSTONE_MS = 3_600_000
+"""After so long no commit that was on its way when its cursor was deleted can still arrive."""
 
 
-class Namespace(NamespaceConsuming, NamespacePartitions, NamespaceKeeping):
+class Namespace:
     """The streams of one namespace, over a client that the caller keeps open.
 
     Args:
@@ -242,3 +246,369 @@ class Namespace(NamespaceConsuming, NamespacePartitions, NamespaceKeeping):
 
     def _ledgers(self, stream: str) -> StreamLedgers:
         return StreamLedgers(self.client, self.store, self.name, check_name(stream))
+
+    # Reading
+
+    def reader(
+        self, stream: str, *, start: Start = EARLIEST, on_truncated: OnTruncated = "error"
+    ) -> AbstractAsyncContextManager[StreamReader]:
+        """Reads a stream, or one partition ("clicks#2").
+
+        Args:
+            start: EARLIEST, LATEST, a Position, FromSequence, FromTime (when appended),
+                FromEventTime, FromCursor or FromEnd.
+            on_truncated: what to do when the wanted record was truncated, at the start or later:
+                "error" raises Truncated, "earliest" goes on at the first record there is,
+                "latest" at the end. The records in between are not read then; a warning is logged.
+
+        Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
+        """
+        check_name(stream)
+        return StreamReader(
+            self.client, self.store, self.name, stream, start, on_truncated, self.tails
+        )
+
+    async def read_last(self, stream: str, records: int) -> list[Record]:
+        """The last so many records, in the order of the stream; all, if it has fewer.
+
+        Costs memory for these records, and reads little else. Raises NoSuchStream,
+        IsPartitioned, InvalidArgument for a negative number, what reading ledgers raises.
+        """
+        return await read_last(self.backward_batches(stream), records)
+
+    def backward_batches(self, stream: str, *, before: Position | None = None) -> BackwardBatches:
+        """Batches of records from the end, or from before a position that was read, back to where
+        the stream begins. An async iterator; use it in `async with` or close it.
+
+        Within a batch records are in the order of the stream. Its calls raise NoSuchStream,
+        IsPartitioned, what reading ledgers raises.
+        """
+        check_name(stream)
+        return BackwardBatches(self.client, self.store, self.name, stream, before)
+
+    def merged_reader(
+        self,
+        streams: str | Sequence[str],
+        *,
+        start: Start | Mapping[str, Start] = EARLIEST,
+        order_by: OrderBy = "event_time",
+        lateness_ms: int = 0,
+        idle_timeout_ms: int | None = 5000,
+        on_truncated: OnTruncated = "error",
+        follow: bool = True,
+        buffer_bytes: int = 64 << 20,
+    ) -> AbstractAsyncContextManager[MergedReader]:
+        """Reads several streams as one, in the order of time.
+
+        Args:
+            streams: names and patterns ("clicks", "clicks-*"); a partitioned stream stands for its
+                partitions. Streams that are made later and match a pattern, and new partitions,
+                join; they are read from their begin.
+            start: as for `reader`, for each stream; or a mapping of streams to starts, such as
+                `MergedReader.positions()` returned (those not in it begin at EARLIEST).
+            order_by: "event_time" (a record without one has its append time) or "append_time".
+            lateness_ms: how far a record may be behind the newest of its stream and still be put
+                in order. Later ones are not dropped: they come with `is_late`.
+            idle_timeout_ms: a stream that is at its end and had nothing for so long is not waited
+                for; None: always waited for.
+            on_truncated: as for `reader`.
+            follow: wait for more at the end; else iteration ends where the streams do now.
+            buffer_bytes: what may wait for its turn, over all streams. If order within
+                `lateness_ms` needs more, records go out before, and what comes behind them is late.
+
+        Entering raises NoSuchStream for a name that is not there (a pattern may match nothing),
+        InvalidArgument; at most 1000 streams.
+        """
+        options = MergeOptions(
+            start=start, order_by=order_by, lateness_ms=lateness_ms,
+            idle_timeout_ms=idle_timeout_ms, on_truncated=on_truncated, follow=follow,
+            buffer_bytes=buffer_bytes,
+        )  # fmt: skip
+        return open_merged_reader(MergedReader(self, streams, options))
+
+    # Partitioned streams
+
+    async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
+        """Gives a partitioned stream more partitions; its writers notice within a second or so.
+
+        Of all keys the share of new partitions moves, to new partitions only. Raises
+        NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
+        """
+        return await partitioning.grow(self, stream, partitions)
+
+    async def partitions(self, stream: str) -> list[str]:
+        """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
+        number; else the stream itself. Raises NoSuchStream."""
+        return await partition_names_of(self, stream)
+
+    async def partitioned_info(self, stream: str) -> PartitionedInfo:
+        """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
+        return await partitioning.measure(self, stream)
+
+    async def truncate_partitions(
+        self, stream: str, to: FromTime | Mapping[int, Position]
+    ) -> dict[int, Position]:
+        """Drops what was appended before a time, or what is before positions in partitions.
+
+        Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
+        InvalidArgument (no such partition: nothing was done), PartitionsFailed.
+        """
+        return await partitioning.truncate(self, stream, to)
+
+    @asynccontextmanager
+    async def partitioned_writer(
+        self,
+        stream: str,
+        *,
+        own: Sequence[int] | None = None,
+        create: int | None = None,
+        options: WriterOptions | None = None,
+    ) -> AsyncIterator[PartitionedWriter]:
+        """Writes to the partitions of a stream, routed by key or by turns.
+
+        Each partition is taken over with its first record; with `own`, these partitions are
+        taken over at once and others never. With `create` the stream is made with so many
+        partitions if it does not exist. `options` are of all partitions together: what they may
+        have unconfirmed is shared out, 256 KiB each at least. The end of the block seals the
+        partitions. Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
+        """
+        if create is not None:
+            await self.ensure_stream(stream, partitions=create)
+        options = options or self.writer_options
+        async with open_partitioned_writer(self, stream, options, own) as writer:
+            yield writer
+
+    # Cursors and consumer groups
+
+    def cursor(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: Start = EARLIEST,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+    ) -> AbstractAsyncContextManager[Cursor]:
+        """The durable position `name` in a stream or partition, made at `start` if there is none.
+
+        What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
+        block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
+        leaving CursorMoved if somebody else moved it, MetadataUnavailable.
+        """
+        return open_cursor(
+            self.client, self.store, self.name, stream, name,
+            start=start, commit_interval_ms=commit_interval_ms,
+        )  # fmt: skip
+
+    async def cursors(self, stream: str) -> list[CursorMetadata]:
+        """The cursors of a stream, sorted by name; also those of consumer groups.
+
+        Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
+        """
+        present = await self.store.read_living_stream(self.name, stream)
+        return await CursorStore(self.client.store).list(self.name, present)
+
+    async def cursor_lag(self, stream: str, name: str) -> CursorLag:
+        """How far the stored position of a cursor is behind the end of its stream.
+
+        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
+        """
+        present = await self.store.read_living_stream(self.name, stream)
+        cursor, _ = await CursorStore(self.client.store).read(self.name, present, name)
+        return await lag_of(self.client, self.name, present, cursor.position)
+
+    async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
+        """Moves a cursor forward or back, and makes it if there is none.
+
+        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
+        there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
+        MetadataUnavailable (it may have moved).
+        """
+        present = await self.store.read_living_stream(self.name, stream)
+        position = await find(self.client, present, to, self.name)
+        cursors, now_ms = CursorStore(self.client.store), self.client.now_ms()
+        moved = await cursors.move(self.name, present, name, position, now_ms)
+        await groups.note_reset(self.client, self.name, stream, name)
+        return moved
+
+    async def delete_cursor(self, stream: str, name: str) -> None:
+        """Forgets a position; whoever uses it gets CursorMoved.
+
+        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
+        """
+        present = await self.store.read_living_stream(self.name, stream)
+        cursors, now_ms = CursorStore(self.client.store), self.client.now_ms()
+        await cursors.delete(self.name, present, name, now_ms)
+        await cursors.forget_deleted(self.name, present, now_ms - _TOMBSTONE_MS)
+
+    def consumer(
+        self,
+        stream: str,
+        group: str,
+        *,
+        member: str | None = None,
+        start: Start = EARLIEST,
+        auto_advance: bool = True,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+        hand_over_s: float = HAND_OVER_S,
+        on_truncated: OnTruncated = "error",
+    ) -> AbstractAsyncContextManager[Consumer]:
+        """A member of a consumer group: the partitions of a stream are shared among its members.
+
+        The group's position in each partition is the cursor of the group's name there.
+
+        Args:
+            stream: a partitioned stream, or a plain one, which counts as one partition.
+            group: its name; a group begins with its first member.
+            member: name of this process. With a name that lasts over restarts partitions come
+                back to it; None draws one.
+            start: where the group begins in a partition when it is new; partitions that are added
+                later are read from their begin.
+            auto_advance: to ask for the next records says that those before are handled; False:
+                call `Consumer.advance`.
+            commit_interval_ms: how often each partition is committed, at most.
+            hand_over_s: how long a partition that moves to another member waits for records that
+                were handed out; then it goes, and they are handled again there. The same for all
+                members of a group.
+            on_truncated: as for `reader`.
+
+        Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
+        MemberExists if another living process has this member name.
+        """
+
+        def open_reader(
+            partition: str, position: Position
+        ) -> AbstractAsyncContextManager[StreamReader]:
+            return self.reader(partition, start=position, on_truncated=on_truncated)
+
+        return groups.open_consumer(
+            self.client, self.name, stream, group,
+            member=member, start=start, auto_advance=auto_advance,
+            commit_interval_ms=commit_interval_ms, hand_over_s=hand_over_s,
+            open_reader=open_reader,
+        )  # fmt: skip
+
+    async def groups(self, stream: str) -> list[str]:
+        """Consumer groups of a stream, sorted. Raises NoSuchStream."""
+        return await groups.group_names(self.client, self.name, stream)
+
+    async def group(self, stream: str, group: str) -> GroupInfo:
+        """Who handles which partition, and how far behind. Raises NoSuchStream, NoSuchGroup."""
+        return await groups.describe_group(self.client, self.name, stream, group)
+
+    async def delete_group(self, stream: str, group: str) -> None:
+        """Forgets a group without members, with its positions.
+
+        Raises NoSuchStream, NoSuchGroup, GroupBusy.
+        """
+        await groups.delete_group(self.client, self.name, stream, group)
+
+    # Copies, policy, truncation and trash
+
+    async def verify(
+        self,
+        stream: str,
+        *,
+        receipt: Receipt | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> StreamReport:
+        """Reads every copy of every confirmed entry at every bookie and compares them; with a
+        receipt, those of its entry, against what the receipt says. Changes nothing.
+
+        What is missing, wrong or in doubt is in the report, which tells these apart; `on_progress`
+        is called now and then. Segments in the trash are not looked at. Raises NoSuchStream,
+        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
+        stream.
+        """
+        return await verify_stream(self, stream, receipt=receipt, on_progress=on_progress)
+
+    # Policy
+
+    async def policy(self) -> NamespaceMetadata:
+        """How streams are written and kept. Raises NoSuchNamespace."""
+        namespace, _ = await self.store.read_namespace(self.name)
+        return namespace
+
+    async def set_policy(
+        self,
+        *,
+        dry_run: bool = False,
+        allow_drop: bool = True,
+        **settings: Unpack[NamespaceSettings],
+    ) -> NamespaceMetadata:
+        """Changes some settings; returns the policy as it then is. Running writers follow it.
+
+        With `dry_run` nothing is stored. Without `allow_drop` a policy by which the next sweep of
+        a janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
+        nothing is changed. Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
+        """
+        return await policies.set_policy(
+            self.client, self.name, settings, dry_run=dry_run, allow_drop=allow_drop
+        )
+
+    async def what_if(self, **settings: Unpack[NamespaceSettings]) -> list[RetentionPlan]:
+        """What the next sweep would do to each stream, and to those in the trash, with these
+        settings changed; without any, by the present policy. Changes nothing.
+
+        Raises NoSuchNamespace, InvalidArgument.
+        """
+        policy = policies.with_settings(await self.policy(), settings)
+        return await policies.plans(self.client, policy)
+
+    async def explain_retention(self, stream: str) -> RetentionPlan:
+        """What is kept, dropped and purged of a stream, when and why. Changes nothing.
+
+        Raises NoSuchStream; IsPartitioned: ask for a partition, like `clicks#0`.
+        """
+        metadata = await self.stream_metadata(check_name(stream))
+        plan, _ = await plan_retention(self.client, await self.policy(), metadata)
+        return plan
+
+    async def stream_metadata(self, stream: str) -> StreamMetadata:
+        """Segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
+        return await self.store.read_living_stream(self.name, check_name(stream))
+
+    # Truncation and trash
+
+    async def truncate(self, stream: str, position: Position) -> StreamMetadata:
+        """Records before `position` are gone for readers; whole segments go to the trash.
+
+        Moves forward only, see `untruncate`. Raises InvalidArgument for a position behind the end
+        of the stream, NoSuchStream.
+        """
+        return await truncate_stream(self.client, self.store, self.name, stream, position)
+
+    async def untruncate(self, stream: str, position: Position | None = None) -> StreamMetadata:
+        """Brings back truncated records from `position` on, or as many as there still are (None).
+
+        What the policy would drop is dropped again at the next sweep, into a trash that begins
+        its time anew: change the policy first. Raises NoSuchStream, IsPartitioned;
+        InvalidArgument for a position that was purged.
+        """
+        return await Trash(self.client, self.name).untruncate(check_name(stream), position)
+
+    async def undelete_stream(self, stream: str, as_name: str | None = None) -> None:
+        """Brings back the stream of this name that was deleted last, with its cursors.
+
+        With `as_name` under another name, without its cursors. Raises NotInTrash (it was purged,
+        or never deleted), StreamExists if the name is in use, InvalidArgument for a partitioned
+        stream that should change its name.
+        """
+        new = None if as_name is None else check_new_name(as_name)
+        if new is None and (partition := parse_partition(stream)) is not None:
+            raise InvalidArgument(
+                f"{stream!r} is a partition: bring back all of {partition.stream!r}, or this one "
+                f"as a stream of its own (as_name)"
+            )
+        if not await undelete_partitioned(self.client, self.name, check_name(stream), new):
+            await Trash(self.client, self.name).undelete(stream, as_name=new)
+
+    async def trash(self) -> list[TrashEntry]:
+        """Everything that can be brought back, by name and time. Raises NoSuchNamespace."""
+        return await list_trash(self.client, self.name)
+
+    async def purge(self, stream: str) -> int:
+        """Empties the trash of a stream now: truncated segments, and what was deleted under its
+        name (a partitioned stream: of all its partitions). It cannot come back. Returns how many
+        ledgers were deleted. Raises NotInTrash.
+        """
+        return await Trash(self.client, self.name).purge_all_of(check_name(stream))

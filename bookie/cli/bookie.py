@@ -115,8 +115,8 @@ async def list_bookies(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the bookies of the cluster: state and disk space."""
-    from ledger.bookie_space import BookieSpace
     from ledger.client import LedgerClient
+    from ledger.connection.pool import BookieSpace
 
     async with LedgerClient.connect(cluster.existing_uri) as client:
         writable, readable = await client.bookies.available(), await client.bookies.read_only()

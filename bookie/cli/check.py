@@ -21,13 +21,13 @@ from bookie.cli.inspect import (
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.core.integrity import CheckReport
 from bookie.core.journal import file_id_of
-from bookie.machine import boot_id
 from bookie.startup.offline import check_cookies, check_unsynced, refuse_foreign, stopped_bookie
+from bookie.startup.power_loss import boot_id
 from bookie.storage.check.bookie import check_bookie
 from bookie.storage.check.index_rebuild import IndexRebuild
 from bookie.storage.disk.read_only_disk import ReadOnlyDisk
 from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.index_stores import RocksStores
+from bookie.storage.index.rocksdb import RocksStores
 from ledger.cli.output import EXIT_ERROR, OutputOption, print_json, remark
 from ledger.errors import InvalidArgument
 

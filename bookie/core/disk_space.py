@@ -1,7 +1,7 @@
 """How full disks are, and what a bookie may therefore still take.
 
-Pure twin of `bookie.disk_monitor`. A bookie stops taking entries while there is still room for all that
-it took: a checkpoint of its caches, the next journal file, one compaction. On large disks the
+Pure twin of `bookie.disk_monitor`. A bookie stops taking entries while there is still room for all
+that it took: a checkpoint of its caches, the next journal file, one compaction. On large disks the
 ratios rule, as Apache's do; on small ones what is needed does.
 """
 

@@ -1,7 +1,7 @@
 """Layout of entry logs, and the order in which a write-cache half goes into them.
 
-Pure twin of `bookie.storage.entry_log.entry_logs`; the bytes are described in docs/formats.md. An entry
-log is a file header and then run records; a run is consecutive entries of one ledger, so one
+Pure twin of `bookie.storage.entry_log.entry_logs`; the bytes are described in docs/formats.md. An
+entry log is a file header and then run records; a run is consecutive entries of one ledger, so one
 index key serves up to a thousand entries. A record says enough to rebuild the index.
 """
 

@@ -1,7 +1,8 @@
 """The metrics of a bookie and its journals; `directory_metrics` has those of its directories.
 
-`bookie.monitoring.prometheus` exports the tables, docs/metrics.md is written from them. Each number comes from
-plain statistics when somebody looks; nothing is pushed, and nothing here is on a hot path.
+`bookie.monitoring.prometheus` exports the tables, docs/metrics.md is written from them. Each number
+comes from plain statistics when somebody looks; nothing is pushed, and nothing here is on a hot
+path.
 """
 
 from __future__ import annotations

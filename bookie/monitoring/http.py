@@ -1,4 +1,5 @@
-"""The HTTP server of a bookie: Hypercorn serves `bookie.monitoring.http_app`, this bounds what it may cost.
+"""The HTTP server of a bookie: Hypercorn serves `bookie.monitoring.http_app`, this bounds what it
+may cost.
 
 A few connections at once, one request on each, 20 s for all of it; what goes wrong in one
 is logged and harms nothing else. The libraries are loaded when the first connection comes: who

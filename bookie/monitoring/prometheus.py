@@ -1,7 +1,7 @@
 """A bookie's metrics on prometheus-client, in a registry that is passed in.
 
-Collected when they are asked for, from `bookie.monitoring.bookie_metrics` and one snapshot: the bookie does
-nothing for metrics that nobody reads.
+Collected when they are asked for, from `bookie.monitoring.bookie_metrics` and one snapshot: the
+bookie does nothing for metrics that nobody reads.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from bookie.core.histogram import Distribution
-from bookie.core.metrics import Kind, Metric, Number, S
+from bookie.core.metrics import Distribution, Kind, Metric, Number, S
 from bookie.monitoring.bookie_metrics import BOOKIE, JOURNAL, PREFIX
 from bookie.monitoring.directory_metrics import DIRECTORY
 from bookie.monitoring.snapshot import Observer, Snapshot
-from ledger.metastore.software import OUR_SOFTWARE
+from ledger.metastore.bookies import OUR_SOFTWARE
 
 _FAMILY = {
     Kind.COUNTER: CounterMetricFamily,

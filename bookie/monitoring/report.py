@@ -9,7 +9,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from bookie.config import BookieConfig
-from bookie.core.histogram import Distribution
+from bookie.core.metrics import Distribution
 from bookie.monitoring.snapshot import JournalDirectory, LedgerDirectory, ServerStatus, Snapshot
 
 _STATES = {

@@ -3,6 +3,8 @@
 Adds go straight from the buffer they were received in to the caches (`core/adds.py`); their
 replies come in one piece per journal commit. Nothing here is done per entry, but for what the hot
 loop leaves.
+
+The replies to adds that one journal commit made durable, in one piece.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bookie.add_acks import encode_acks
 from bookie.core.adds import FRAME_BYTES_MIN, Run, frames_ahead, take_adds
 from bookie.core.caches import SharedSegment
 from bookie.server.request_metrics import RequestCounts
@@ -20,6 +21,39 @@ from bookie.storage.journal.journal import CommitGroup
 from bookie.storage.ledger_storage import LedgerStorage
 from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
+
+_ACK = v2.ADD_REPLY.pack
+_RANGE_ACK = v2.RANGE_ACK.pack
+
+
+def encode_acks(runs: list[Run], as_ranges: bool) -> bytes:
+    """One ack for each entry of `runs`, or for each range of entries. `runs` is not empty."""
+    if as_ranges:
+        return _encode_range_acks(runs)
+    header = v2.ADD_HEADER
+    return b"".join(
+        [
+            _ACK(24, header, 0, state.ledger_id, entry_id)
+            for state, first, last in runs
+            for entry_id in range(first, last + 1)
+        ]
+    )
+
+
+def _encode_range_acks(runs: list[Run]) -> bytes:
+    """Neighbouring runs of one ledger become one range ack (docs/wire.md)."""
+    header = v2.RANGE_ACK_HEADER
+    out: list[bytes] = []
+    state, first, last = runs[0]
+    for next_state, next_first, next_last in runs[1:]:
+        if next_state is state and next_first == last + 1:
+            last = next_last
+            continue
+        out.append(_RANGE_ACK(32, header, 0, state.ledger_id, first, last))
+        state, first, last = next_state, next_first, next_last
+    out.append(_RANGE_ACK(32, header, 0, state.ledger_id, first, last))
+    return b"".join(out)
+
 
 _LAC = struct.Struct(">q").unpack_from
 _LEDGER_ID = struct.Struct(">28xq").unpack_from

@@ -4,21 +4,76 @@ Ledgers of one lane share a journal and a ledger directory, and are one group: a
 cache or journal is full holds only its own adds, and only those wait who ask it for more. Recovery
 adds may use a reserve above the bounds that ordinary ones keep to, so that a full bookie can be
 recovered from.
+
+What a request makes a bookie keep in memory until a journal or a checkpoint has got so far.
+
+Adds are not asked about, but for the ledgers that they make known: frames of adds have bounds of
+their own (`bookie.server.backpressure`).
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
 
 from bookie.config import BookieConfig
-from bookie.needs import Need, need_of
 from bookie.server.request_metrics import Wait
 from bookie.storage.bookie_storage import BookieStorage, Lane
+from ledger.errors import BookieIoError
 from ledger.wire.connection import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
-from ledger.wire.messages import AuthRequest, GetBookieInfoRequest, RequestBody, StartTlsRequest
+from ledger.wire.messages import (
+    AddRequest,
+    AuthRequest,
+    BatchReadRequest,
+    ForceLedgerRequest,
+    GetBookieInfoRequest,
+    ReadRequest,
+    RequestBody,
+    StartTlsRequest,
+    WriteLacRequest,
+)
+
+
+class Need(enum.Flag):
+    NOTHING = 0
+    ANSWER = enum.auto()
+    """One that waits for the journal."""
+    FRAME = enum.auto()
+    """In the journal, and there may be ever more of them."""
+    STATE = enum.auto()
+    """A new or changed ledger, which only a checkpoint stores."""
+    URGENT = enum.auto()
+    """Fencing: it may have what others may not."""
+
+
+def need_of(storage: BookieStorage, body: RequestBody) -> Need:
+    """Costs a look at the ledger: ask only when room is short."""
+    if isinstance(body, WriteLacRequest):
+        return Need.FRAME | Need.STATE | Need.ANSWER
+    if isinstance(body, ForceLedgerRequest):
+        return Need.ANSWER
+    if not isinstance(body, AddRequest | ReadRequest | BatchReadRequest) or body.ledger_id < 0:
+        return Need.NOTHING
+    try:
+        state = storage.state(body.ledger_id)
+    except BookieIoError:
+        return Need.NOTHING  # which is what it is answered with
+    if isinstance(body, AddRequest):
+        is_taken = not storage.gate.refuses(is_urgent=body.is_urgent)
+        return Need.STATE if state is None and is_taken else Need.NOTHING
+    if body.is_fencing:
+        if state is None or not state.is_fenced:
+            return Need.ANSWER | Need.STATE | Need.URGENT
+        return Need.NOTHING if state.is_fence_durable else Need.ANSWER | Need.URGENT
+    if isinstance(body, ReadRequest) and body.previous_lac is not None:
+        return Need.NOTHING  # polls have a bound of their own
+    if state is None or 0 <= body.entry_id <= state.lac:
+        return Need.NOTHING
+    return Need.ANSWER
+
 
 _ASK_STATES_S: Final = 0.1
 QUEUED_CALLBACKS_MAX = 100_000

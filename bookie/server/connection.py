@@ -1,10 +1,10 @@
 """Shell of one connection of a bookie: chunk of bytes in, requests, one piece of replies out.
 
 One task per connection and none per request. Adds go from the receive buffer to cache and journal
-(`bookie.server.add_intake`). Other requests are answered inside the receive loop when memory can answer,
-and in turns with all connections when a disk must be asked (`bookie.server.read_scheduler`). While there is no
-room for adds, a few are held, and everything else goes on. A peer that breaks the protocol loses
-its connection and harms nobody else.
+(`bookie.server.add_intake`). Other requests are answered inside the receive loop when memory can
+answer, and in turns with all connections when a disk must be asked
+(`bookie.server.read_scheduler`). While there is no room for adds, a few are held, and everything
+else goes on. A peer that breaks the protocol loses its connection and harms nobody else.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
-from ledger.wire.messages import AddRequest, Request, Response, ResponseBody
-from ledger.wire.refusal import RequestRefused
+from ledger.wire.messages import AddRequest, Request, RequestRefused, Response, ResponseBody
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import trio
 
 from bookie.core.ledger_state import LedgerState
 from bookie.core.long_polls import LongPoll, LongPolls
-from bookie.read_status import status_of, status_of_absent
 from bookie.server.deferred_replies import Asker, LateAnswers
+from bookie.server.error_replies import status_of, status_of_absent
 from bookie.server.read_scheduler import Job
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import BookieIoError, Status

@@ -15,7 +15,7 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.core.fair_queue import Turns
-from bookie.core.histogram import SECONDS, Histogram
+from bookie.core.metrics import SECONDS, Histogram
 from bookie.server.internal_errors import MISTAKES, log_mistake
 from ledger.wire.messages import BatchReadRequest, ReadRequest, RequestBody
 

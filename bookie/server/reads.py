@@ -13,8 +13,8 @@ from functools import partial
 import trio
 
 from bookie.core.ledger_state import LedgerState
-from bookie.read_status import status_of, status_of_absent
 from bookie.server.deferred_replies import Asker, LateAnswers
+from bookie.server.error_replies import status_of, status_of_absent
 from bookie.server.long_polls import Polls
 from bookie.server.read_scheduler import DiskReads, ReadLimits
 from bookie.storage.bookie_storage import BookieStorage

@@ -1,25 +1,31 @@
 """What each request means to a bookie: checks, storage calls, status of the answer.
 
-Semantics of Apache BookKeeper (facts 2.4, 4) except where it is less strict than we are.
-Reading is `bookie.server.reads`. No add is acknowledged before it is durable, and none is taken that
-the ledger's state refuses.
+Semantics of Apache BookKeeper (facts 2.4, 4) except where it is less strict than we are. Reading is
+`bookie.server.reads`. No add is acknowledged before it is durable, and none is taken that the
+ledger's state refuses.
+
+When a journal is synced for explicit LACs alone.
+
+Their answers wait until they are durable. Nobody waits for those answers, and most often an add
+comes soon: so a LAC goes with the next group that is synced anyway, and has a group to itself
+only where none came for a while. All LACs of that while share it.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
 from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
-from bookie.lac_linger import LacLinger
-from bookie.read_status import status_of
 from bookie.server.deferred_replies import Asker, IsGone, Reply
-from bookie.server.error_replies import refusal
+from bookie.server.error_replies import refusal, status_of
 from bookie.server.read_scheduler import Job, Owner, ReadLimits, Unbounded, is_urgent
 from bookie.server.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
 from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.journal.journal import CommitGroup, Journal
 from ledger.errors import BookieIoError, Status
 from ledger.wire import v2
 from ledger.wire.messages import (
@@ -43,6 +49,36 @@ from ledger.wire.messages import (
     WriteLacRequest,
     WriteLacResponse,
 )
+
+LINGER_S: Final = 0.05
+"""A stream with more than twenty entries in a second never has a sync for its LAC alone."""
+
+
+class LacLinger:
+    """`run` lives as long as the bookie."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Journal, CommitGroup] = {}
+        """The last group of each journal that a LAC was put in."""
+        self._wanted = trio.Event()
+
+    def soon(self, journal: Journal) -> None:
+        """Its open group holds a LAC. Cheap; may be said often."""
+        if not journal.open_group.is_kicked:
+            self._groups[journal] = journal.open_group
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            await trio.sleep(LINGER_S)
+            groups, self._groups = self._groups, {}
+            for journal, group in groups.items():
+                if journal.open_group is group:
+                    journal.kick()
+
 
 _ADD_HEAD = struct.Struct(">iI20s").pack
 _LAC = struct.Struct(">q").unpack_from

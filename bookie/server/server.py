@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
-from bookie.core.histogram import Distribution
+from bookie.core.metrics import Distribution
 from bookie.server.backpressure import Pressure, PressureLimits
 from bookie.server.connection import Connection
 from bookie.server.request_metrics import RequestCounts, RequestStatistics

@@ -1,8 +1,8 @@
 """A cluster on one machine: one process per bookie, watched over by a small supervisor.
 
-Answers for the directory's layout and for which processes there are, a ZooKeeper server of its
-own among them if wanted; `bookie.standalone.supervisor` starts, restarts and stops them. It never touches
-their data, and imports nothing heavy, so that a cluster is ready soon.
+Answers for the directory's layout and for which processes there are, a ZooKeeper server of its own
+among them if wanted; `bookie.standalone.supervisor` starts, restarts and stops them. It never
+touches their data, and imports nothing heavy, so that a cluster is ready soon.
 """
 
 from __future__ import annotations

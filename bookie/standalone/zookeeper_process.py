@@ -1,4 +1,5 @@
-"""The ZooKeeper server as a supervisor's child: `python -m bookie.standalone.zookeeper_process DIR PORT`.
+"""The ZooKeeper server as a supervisor's child: `python -m bookie.standalone.zookeeper_process DIR
+PORT`.
 
 This process turns into the Java server, so that its id, signals and exit code are the server's
 own. Before that it leaves a small guard behind, which prints "ready ..." once the server answers

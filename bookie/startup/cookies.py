@@ -39,10 +39,10 @@ async def check_cookie(
 ) -> None:
     """The disks must be those this bookie was registered with. Raises CookieMismatch.
 
-    A bookie that begins with empty directories may owe what it acknowledged: if it is let start
-    so although it is known, or if its cookie was deleted from the cluster. Its journals say so
-    (`bookie.startup.power_loss`) before anything else is written, and the metadata of the ledgers tells
-    what it owes; of a bookie that is really new, nothing.
+    A bookie that begins with empty directories may owe what it acknowledged: if it is let start so
+    although it is known, or if its cookie was deleted from the cluster. Its journals say so
+    (`bookie.startup.power_loss`) before anything else is written, and the metadata of the ledgers
+    tells what it owes; of a bookie that is really new, nothing.
     """
     expected = Cookie(
         bookie_id=bookie_id,

@@ -8,6 +8,8 @@ machine cost nothing (docs/adr/0024).
 
 A sync that failed is as bad: the system takes its pages for written, keeps them as long as it
 likes, and no later sync writes them. So the file then says that, and the next start doubts, too.
+
+What only the machine can tell, for the roots of processes and commands.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
 
 import trio
 
@@ -120,3 +124,11 @@ async def _note_failure(directory: str, disk: Disk) -> None:
             SYNC_FAILED.decode(),
             UNSYNCED_FILE,
         )
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine; where nobody tells, after each call."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return str(uuid4())

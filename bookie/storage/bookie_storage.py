@@ -17,12 +17,11 @@ import trio
 from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
 from bookie.core.compaction import CompactionKind
-from bookie.core.directories import DirectoryMap
 from bookie.core.disk_space import WriteGate
 from bookie.core.integrity_state import Doubt, DoubtStage
 from bookie.core.journal import JournalFailed, Mark, file_name
 from bookie.core.ledger_state import LedgerState
-from bookie.storage.collected import Collected
+from bookie.core.marks import DirectoryMap
 from bookie.storage.disk.disk import Buffer, Disk
 from bookie.storage.entry_log.startup_scan import count_journal_frames
 from bookie.storage.index.key_value import KeyValue
@@ -30,6 +29,7 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.replay import replay_journal
 from bookie.storage.journal.trimmer import JournalRelease
 from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.metrics import Collected
 from bookie.storage.options import StorageFailed, StorageOptions, StorageStatistics
 from ledger.errors import FinalError
 

@@ -24,7 +24,7 @@ from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.journal.trimmer import JournalRelease
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.metrics import FlushMeters, timed
-from bookie.storage.turns import give_way
+from bookie.storage.yielding import give_way
 from ledger.errors import BookieIoError
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from bookie.core.expected_entries import Range, missing_ranges
+from bookie.core.availability import Range, missing_ranges
 from bookie.core.integrity_state import Doubt, decode_doubt, encode_doubt
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.metrics import LimboStatistics
-from bookie.storage.turns import give_way
+from bookie.storage.yielding import give_way
 
 _KEY = b"X"
 _STEP = 200

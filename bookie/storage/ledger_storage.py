@@ -23,10 +23,9 @@ from bookie.core.ledger_state import LedgerState
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.checkpoint_scheduler import CheckpointTask
 from bookie.storage.disk.disk import Buffer, Disk
-from bookie.storage.entry_listing import list_entries
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.entry_log.startup_scan import FoundLogs
-from bookie.storage.entry_reader import EntryReader
+from bookie.storage.entry_reader import EntryReader, list_entries
 from bookie.storage.garbage.collector import GarbageCollector
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges

@@ -22,7 +22,7 @@ from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import IndexUnreadable, KeyValue
 from bookie.storage.metrics import ScrubStatistics
-from bookie.storage.turns import give_way
+from bookie.storage.yielding import give_way
 from ledger.errors import BookieIoError
 
 _log = logging.getLogger(__name__)

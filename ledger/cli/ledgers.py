@@ -26,8 +26,8 @@ from ledger.client import LedgerClient
 from ledger.core.entry import DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import NoSuchLedger
-from ledger.payload import ENTRY_PAYLOAD_BYTES_MAX
 from ledger.reading.reader import LedgerReader
+from ledger.writing.frames import ENTRY_PAYLOAD_BYTES_MAX
 
 app = App(name="ledger", help="The layer below streams.")
 

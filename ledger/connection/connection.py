@@ -1,8 +1,8 @@
 """One connection to one bookie: its beginning and end, outbox and inbox.
 
 Sends whatever has gathered in one piece; takes a whole chunk of answers at a time
-(`ledger.connection.responses`). Adds go through `send_adds` and come back to an `AckSink` as runs of
-entries; everything else is a `call`: one request, one answer. Nothing is sent before the bookie
+(`ledger.connection.responses`). Adds go through `send_adds` and come back to an `AckSink` as runs
+of entries; everything else is a `call`: one request, one answer. Nothing is sent before the bookie
 knows who we are, if it asks. Nothing is retried here: whoever asked decides.
 """
 

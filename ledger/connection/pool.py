@@ -5,12 +5,14 @@ or cannot keep apart (fencing, recovery) over v3; or all over v3, if set so. A b
 failed is not tried again for a short, growing pause, so that nobody spins on it. Whether a
 bookie knows batch reads is found out on a connection of its own: one that does not closes it,
 and nothing else may die with it (docs/adr/0014).
+
+How much room bookies have, as they say themselves. All are asked at once.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import trio
@@ -23,14 +25,18 @@ from ledger.errors import (
     LedgerClosed,
     LedgerError,
     OperationTimeout,
+    RemoteProtocolError,
     Status,
     Unauthorized,
+    error_of_status,
 )
 from ledger.options import ClientOptions
 from ledger.runtime.network import Network
 from ledger.wire.messages import (
     AddRequest,
     BatchReadRequest,
+    GetBookieInfoRequest,
+    GetBookieInfoResponse,
     ReadRequest,
     RequestBody,
     ResponseBody,
@@ -289,3 +295,44 @@ def _lost(connection: BookieConnection) -> LedgerError:
     if connection.error is not None:
         return lost(connection.error)
     return BookieUnavailable(f"too many requests to bookie {connection.bookie} wait for answers")
+
+
+_TOTAL, _FREE = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSpace:
+    """Bytes over all directories for entries of one bookie."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+async def ask_space(
+    pool: BookiePool, bookies: Iterable[str], *, timeout_s: float
+) -> dict[str, BookieSpace | LedgerError]:
+    """What each bookie says, in the order of `bookies`; of one that fails, why."""
+    found: dict[str, BookieSpace | LedgerError] = {}
+
+    async def ask(bookie: str) -> None:
+        try:
+            found[bookie] = await _ask_one(pool, bookie, timeout_s)
+        except LedgerError as error:
+            found[bookie] = error
+
+    order = list(dict.fromkeys(bookies))
+    async with trio.open_nursery() as nursery:
+        for bookie in order:
+            nursery.start_soon(ask, bookie)
+    return {bookie: found[bookie] for bookie in order}
+
+
+async def _ask_one(pool: BookiePool, bookie: str, timeout_s: float) -> BookieSpace:
+    answer = await pool.call(bookie, GetBookieInfoRequest(_TOTAL | _FREE), timeout_s=timeout_s)
+    if answer.status is not Status.OK:
+        raise error_of_status(answer.status, f"bookie info of {bookie}")
+    if not isinstance(answer, GetBookieInfoResponse):
+        raise RemoteProtocolError(f"{bookie} answered with {type(answer).__name__}")
+    if answer.total_bytes is None or answer.free_bytes is None:
+        raise RemoteProtocolError(f"{bookie} left out what it was asked: {answer}")
+    return BookieSpace(answer.total_bytes, answer.free_bytes)

@@ -1,4 +1,5 @@
-"""Who must acknowledge what, and how far a ledger is confirmed. The shell is `ledger.writing.writer`.
+"""Who must acknowledge what, and how far a ledger is confirmed. The shell is
+`ledger.writing.writer`.
 
 Hot core: methods and plain ints, nothing per entry. Instead of counting acks per entry it
 keeps, for each bookie, the entry up to which *all* of its entries are acknowledged; the last

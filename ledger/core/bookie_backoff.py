@@ -1,9 +1,9 @@
 """When a writer may use a bookie again that failed under it.
 
-Pure twin of `ledger.writing.ensemble_change`. The first failure costs a bookie nothing: it was restarted,
-and is taken back when it returns. One that fails again and again, because its disk stays slow, is
-taken back later each time: each change of an ensemble stays in the ledger's metadata for ever, and
-resends all that is unconfirmed.
+Pure twin of `ledger.writing.ensemble_change`. The first failure costs a bookie nothing: it was
+restarted, and is taken back when it returns. One that fails again and again, because its disk stays
+slow, is taken back later each time: each change of an ensemble stays in the ledger's metadata for
+ever, and resends all that is unconfirmed.
 """
 
 from __future__ import annotations

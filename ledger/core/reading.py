@@ -1,4 +1,5 @@
-"""Which replica to ask, when to ask a second one, what the answers prove. Shell: `ledger.reading.reader`.
+"""Which replica to ask, when to ask a second one, what the answers prove. Shell:
+`ledger.reading.reader`.
 
 Cold core, used once per request of up to a megabyte, never once per entry. It must never call
 an entry absent unless *every* replica said so explicitly: an error, a timeout, a bad digest or

@@ -1,4 +1,5 @@
-"""Finding the end of a ledger whose writer is gone, and closing it there. Shell: `ledger.reading.opener`.
+"""Finding the end of a ledger whose writer is gone, and closing it there. Shell:
+`ledger.reading.opener`.
 
 Cold core: actions out, answers in. It must never close a ledger before an entry that was
 acknowledged, nor take silence for "no": whatever is not an explicit, truthful "I do not hold

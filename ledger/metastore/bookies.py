@@ -2,6 +2,11 @@
 
 Nodes and bytes are Apache BookKeeper's: `available/<id>` (ephemeral), `available/readonly/<id>`
 (ephemeral), `cookies/<id>`, `INSTANCEID`, `LAYOUT`. Known bookies are those with a cookie.
+
+Which software a registered bookie is: one property of its registration.
+
+Apache's bookies have properties too, but not this one. It may only be set by bookies that serve
+an entry after the last add confirmed once it is durable, and not before: readers count on it.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -304,3 +310,7 @@ def _random_uuid(rng: random.Random) -> str:
     bits = rng.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (4 << 76) | (2 << 62)
     text = f"{bits:032x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+SOFTWARE_PROPERTY: Final = "software"
+OUR_SOFTWARE: Final = "ledgerstream"

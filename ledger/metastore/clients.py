@@ -1,8 +1,8 @@
 """Says that a client is alive, for as long as it is: one ephemeral node per client.
 
-Ledgers name the client that writes them in their custom metadata. Readers that find no such
-client may look for the last entries of its ledgers (`ledger.reading.quorum_lac`). So a name that was
-lost is lost for good: its writers may change no ensemble any more (`ledger.writing.ensemble_change`),
+Ledgers name the client that writes them in their custom metadata. Readers that find no such client
+may look for the last entries of its ledgers (`ledger.reading.quorum_lac`). So a name that was lost
+is lost for good: its writers may change no ensemble any more (`ledger.writing.ensemble_change`),
 and the next ledger gets a new name. Ledgers of other programs name no client.
 """
 

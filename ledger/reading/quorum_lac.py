@@ -20,8 +20,7 @@ from ledger.core.entry import Digest
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
 from ledger.errors import LedgerError, MetadataUnavailable, Status
-from ledger.metastore.bookies import BookieRegistry
-from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
+from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieRegistry
 from ledger.options import ClientOptions
 from ledger.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse
 

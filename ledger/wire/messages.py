@@ -3,6 +3,8 @@
 The codecs `v2` and `v3` translate these to bytes and back. The add path does not use
 these objects per entry (see `bookie.core.adds`, `ledger.writing.writer`); everything else does.
 Source of the fields: Apache BookKeeper's `BookieProtocol` and `BookkeeperProtocol.proto`.
+
+A request that cannot be served but can be answered: the codecs raise it, servers send it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from ledger.errors import Status
+from ledger.errors import RemoteProtocolError, Status
 
 Buffer = bytes | bytearray | memoryview
 
@@ -253,3 +255,15 @@ class Response:
     version: int
     txn_id: int
     body: ResponseBody
+
+
+class RequestRefused(RemoteProtocolError):
+    """The frame names its operation well enough for the peer to get an answer.
+
+    A server encodes `response` with the codec that raised this, sends it and goes on; after
+    any other RemoteProtocolError it closes the connection.
+    """
+
+    def __init__(self, cause: str, response: Response) -> None:
+        super().__init__(cause)
+        self.response = response

@@ -16,8 +16,7 @@ from google.protobuf.message import DecodeError
 from ledger.errors import LocalProtocolError, RemoteProtocolError, Status
 from ledger.proto.bookkeeper_protocol_pb2 import AuthMessage
 from ledger.wire import messages as m
-from ledger.wire.messages import Buffer, Request, Response, ResponseBody
-from ledger.wire.refusal import RequestRefused
+from ledger.wire.messages import Buffer, Request, RequestRefused, Response, ResponseBody
 from ledger.wire.v2_status import code_of_status as code_of_status
 from ledger.wire.v2_status import status_of_code as status_of_code
 

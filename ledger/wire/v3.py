@@ -17,8 +17,14 @@ from google.protobuf.message import DecodeError, Message
 from ledger.errors import LocalProtocolError, RemoteProtocolError, Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb
 from ledger.wire import messages as m
-from ledger.wire.messages import Buffer, Request, RequestBody, Response, ResponseBody
-from ledger.wire.refusal import RequestRefused
+from ledger.wire.messages import (
+    Buffer,
+    Request,
+    RequestBody,
+    RequestRefused,
+    Response,
+    ResponseBody,
+)
 from ledger.wire.v3_forms import (
     REQUEST_OF_OPERATION,
     REQUEST_OF_TYPE,

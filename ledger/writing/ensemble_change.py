@@ -20,8 +20,7 @@ from ledger.connection.connection import BookieConnection
 from ledger.core import placement
 from ledger.core.append import AppendCore
 from ledger.core.bookie_backoff import SecondChances
-from ledger.core.metadata import LedgerMetadata
-from ledger.core.own_fragment import with_next_ensemble
+from ledger.core.metadata import LedgerMetadata, with_next_ensemble
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,

@@ -1,6 +1,10 @@
 """Adds of a writer as whole frames: v2's made into v3's, and one frame taken out of many.
 
 Only for what is not hot: writers make v2 frames in place (`ledger.writing.writer`).
+
+What comes before the entry in the frames of a ledger's adds: the same for all of a size.
+
+What may be the payload of an entry.
 """
 
 from __future__ import annotations
@@ -9,9 +13,37 @@ import struct
 from collections.abc import Sequence
 
 from ledger.connection.pending_calls import WRITER_TXN_ID
-from ledger.core.entry import HEADER_BYTES
-from ledger.wire import v3
-from ledger.wire.messages import AddRequest, Buffer, Request
+from ledger.core.entry import DIGEST_BYTES, HEADER_BYTES
+from ledger.core.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
+from ledger.errors import InvalidArgument
+from ledger.wire import v2, v3
+from ledger.wire.messages import FRAME_BYTES_MAX, AddRequest, Buffer, Request
+
+ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
+"""Largest payload of one entry: a frame less its headers (facts section 1)."""
+
+ADD_START_BYTES = 28 + ENTRY_HEADER_BYTES
+"""Of an add's frame before its digest: length, packet header and key, and the entry's header."""
+FRAME_ROOM_BYTES = ADD_START_BYTES + max(DIGEST_BYTES.values())
+"""What a frame needs before its payload, whatever the digest (`LedgerWriter.append_frame_nowait`).
+"""
+
+
+def as_bytes(payload: Buffer) -> memoryview:
+    """Anything else than bytes, counted in bytes. Raises InvalidArgument."""
+    try:
+        return memoryview(payload).cast("B")
+    except TypeError as error:
+        raise InvalidArgument(
+            f"a payload must be bytes or a contiguous buffer, not {type(payload).__name__}: {error}"
+        ) from error
+
+
+def check_size(size: int) -> None:
+    """Raises InvalidArgument for more bytes than an entry can hold."""
+    if size > ENTRY_PAYLOAD_BYTES_MAX:
+        raise InvalidArgument(f"an entry of {size} bytes; the largest is {ENTRY_PAYLOAD_BYTES_MAX}")
+
 
 _LENGTH = struct.Struct(">i").unpack_from
 _IDS = struct.Struct(">qq").unpack_from
@@ -61,3 +93,29 @@ def digest_in(frame: Buffer, digest_bytes: int, wire_version: int) -> bytes:
         assert isinstance(request, AddRequest), f"{type(request).__name__} is no add"
         frame, start = request.body, HEADER_BYTES
     return bytes(frame[start : start + digest_bytes])
+
+
+_ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS).to_bytes(4, "big")
+_SIZES_MAX = 4096
+_FIXED_BYTES = 4 + 20 + 32
+"""Packet header, master key, header of the entry; the digest and the payload follow."""
+
+
+class FrameHeads(dict[int, bytes]):
+    """By size of the payload, in bytes; made when asked for. Raises InvalidArgument for more than
+    an entry may have."""
+
+    __slots__ = ("_digest_bytes", "_key")
+
+    def __init__(self, digest_bytes: int, key: bytes) -> None:
+        super().__init__()
+        self._digest_bytes = digest_bytes
+        self._key = key
+
+    def __missing__(self, size: int) -> bytes:
+        check_size(size)
+        if len(self) >= _SIZES_MAX:
+            self.clear()
+        length = _FIXED_BYTES + self._digest_bytes + size
+        head = self[size] = length.to_bytes(4, "big") + _ADD_HEADER + self._key
+        return head

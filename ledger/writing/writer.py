@@ -14,15 +14,13 @@ from types import TracebackType
 
 import trio
 
-from ledger.core.metadata import LedgerMetadata
-from ledger.core.own_fragment import closed_by_writer
+from ledger.core.metadata import LedgerMetadata, closed_by_writer
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, LedgerFenced
-from ledger.frame_heads import FrameHeads
 from ledger.frame_in_place import append_in_place
-from ledger.payload import ADD_START_BYTES, as_bytes
 from ledger.wire.messages import Buffer
 from ledger.writing.ensemble_sender import EnsembleSender
 from ledger.writing.force import force
+from ledger.writing.frames import ADD_START_BYTES, FrameHeads, as_bytes
 from ledger.writing.send_loop import WriteLoop
 from ledger.writing.waiters import EntryWaiters, RoomWaiters
 

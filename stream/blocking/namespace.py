@@ -27,12 +27,11 @@ from stream.core.entry.records import Record
 from stream.core.metadata.cursors import CursorMetadata
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.partitioned import PartitionedStream
-from stream.core.metadata.streams import StreamMetadata
+from stream.core.metadata.streams import StreamInfo, StreamMetadata
 from stream.core.position import EARLIEST, FromTime, Position, Start
 from stream.core.receipt import Receipt
 from stream.core.retention import RetentionPlan
 from stream.namespace import Namespace as TrioNamespace
-from stream.namespace import StreamInfo
 from stream.partitions.partitions import PartitionedInfo
 from stream.reading.lag import CursorLag
 from stream.reading.merge_options import OrderBy
@@ -209,124 +208,6 @@ class Namespace:
         return self._crossing.call(lambda: self._inner.seal_stream(stream))
 
     @contextmanager
-    def cursor(
-        self,
-        stream: str,
-        name: str,
-        *,
-        start: Start = EARLIEST,
-        commit_interval_ms: int = COMMIT_INTERVAL_MS,
-    ) -> Iterator[Cursor]:
-        """The durable position `name` in a stream or partition, made at `start` if there is none.
-
-        What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
-        block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
-        leaving CursorMoved if somebody else moved it, MetadataUnavailable.
-        """
-        crossing = self._crossing
-        with crossing.hold(
-            lambda: self._inner.cursor(
-                stream, name, start=start, commit_interval_ms=commit_interval_ms
-            )
-        ) as inner:
-            yield Cursor._of(crossing, inner)
-
-    def cursors(self, stream: str) -> list[CursorMetadata]:
-        """The cursors of a stream, sorted by name; also those of consumer groups.
-
-        Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
-        """
-        return self._crossing.call(lambda: self._inner.cursors(stream))
-
-    def cursor_lag(self, stream: str, name: str) -> CursorLag:
-        """How far the stored position of a cursor is behind the end of its stream.
-
-        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
-        """
-        return self._crossing.call(lambda: self._inner.cursor_lag(stream, name))
-
-    def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
-        """Moves a cursor forward or back, and makes it if there is none.
-
-        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
-        there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
-        MetadataUnavailable (it may have moved).
-        """
-        return self._crossing.call(lambda: self._inner.set_cursor(stream, name, to))
-
-    def delete_cursor(self, stream: str, name: str) -> None:
-        """Forgets a position; whoever uses it gets CursorMoved.
-
-        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
-        """
-        self._crossing.call(lambda: self._inner.delete_cursor(stream, name))
-
-    @contextmanager
-    def consumer(
-        self,
-        stream: str,
-        group: str,
-        *,
-        member: str | None = None,
-        start: Start = EARLIEST,
-        auto_advance: bool = True,
-        commit_interval_ms: int = COMMIT_INTERVAL_MS,
-        hand_over_s: float = HAND_OVER_S,
-        on_truncated: OnTruncated = "error",
-    ) -> Iterator[Consumer]:
-        """A member of a consumer group: the partitions of a stream are shared among its members.
-
-        The group's position in each partition is the cursor of the group's name there.
-
-        Args:
-            stream: a partitioned stream, or a plain one, which counts as one partition.
-            group: its name; a group begins with its first member.
-            member: name of this process. With a name that lasts over restarts partitions come
-                back to it; None draws one.
-            start: where the group begins in a partition when it is new; partitions that are added
-                later are read from their begin.
-            auto_advance: to ask for the next records says that those before are handled; False:
-                call `Consumer.advance`.
-            commit_interval_ms: how often each partition is committed, at most.
-            hand_over_s: how long a partition that moves to another member waits for records that
-                were handed out; then it goes, and they are handled again there. The same for all
-                members of a group.
-            on_truncated: as for `reader`.
-
-        Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
-        MemberExists if another living process has this member name.
-        """
-        crossing = self._crossing
-        with crossing.hold(
-            lambda: self._inner.consumer(
-                stream,
-                group,
-                member=member,
-                start=start,
-                auto_advance=auto_advance,
-                commit_interval_ms=commit_interval_ms,
-                hand_over_s=hand_over_s,
-                on_truncated=on_truncated,
-            )
-        ) as inner:
-            yield Consumer._of(crossing, inner)
-
-    def groups(self, stream: str) -> list[str]:
-        """Consumer groups of a stream, sorted. Raises NoSuchStream."""
-        return self._crossing.call(lambda: self._inner.groups(stream))
-
-    def group(self, stream: str, group: str) -> GroupInfo:
-        """Who handles which partition, and how far behind. Raises NoSuchStream, NoSuchGroup."""
-        return self._crossing.call(lambda: self._inner.group(stream, group))
-
-    def delete_group(self, stream: str, group: str) -> None:
-        """Forgets a group without members, with its positions.
-
-        Raises NoSuchStream, NoSuchGroup, GroupBusy.
-        """
-        self._crossing.call(lambda: self._inner.delete_group(stream, group))
-
-    @contextmanager
     def reader(
         self, stream: str, *, start: Start = EARLIEST, on_truncated: OnTruncated = "error"
     ) -> Iterator[StreamReader]:
@@ -477,6 +358,124 @@ class Namespace:
             )
         ) as inner:
             yield PartitionedWriter._of(crossing, inner)
+
+    @contextmanager
+    def cursor(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: Start = EARLIEST,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+    ) -> Iterator[Cursor]:
+        """The durable position `name` in a stream or partition, made at `start` if there is none.
+
+        What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
+        block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
+        leaving CursorMoved if somebody else moved it, MetadataUnavailable.
+        """
+        crossing = self._crossing
+        with crossing.hold(
+            lambda: self._inner.cursor(
+                stream, name, start=start, commit_interval_ms=commit_interval_ms
+            )
+        ) as inner:
+            yield Cursor._of(crossing, inner)
+
+    def cursors(self, stream: str) -> list[CursorMetadata]:
+        """The cursors of a stream, sorted by name; also those of consumer groups.
+
+        Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
+        """
+        return self._crossing.call(lambda: self._inner.cursors(stream))
+
+    def cursor_lag(self, stream: str, name: str) -> CursorLag:
+        """How far the stored position of a cursor is behind the end of its stream.
+
+        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
+        """
+        return self._crossing.call(lambda: self._inner.cursor_lag(stream, name))
+
+    def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
+        """Moves a cursor forward or back, and makes it if there is none.
+
+        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
+        there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
+        MetadataUnavailable (it may have moved).
+        """
+        return self._crossing.call(lambda: self._inner.set_cursor(stream, name, to))
+
+    def delete_cursor(self, stream: str, name: str) -> None:
+        """Forgets a position; whoever uses it gets CursorMoved.
+
+        Raises NoSuchStream, IsPartitioned, NoSuchCursor.
+        """
+        self._crossing.call(lambda: self._inner.delete_cursor(stream, name))
+
+    @contextmanager
+    def consumer(
+        self,
+        stream: str,
+        group: str,
+        *,
+        member: str | None = None,
+        start: Start = EARLIEST,
+        auto_advance: bool = True,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+        hand_over_s: float = HAND_OVER_S,
+        on_truncated: OnTruncated = "error",
+    ) -> Iterator[Consumer]:
+        """A member of a consumer group: the partitions of a stream are shared among its members.
+
+        The group's position in each partition is the cursor of the group's name there.
+
+        Args:
+            stream: a partitioned stream, or a plain one, which counts as one partition.
+            group: its name; a group begins with its first member.
+            member: name of this process. With a name that lasts over restarts partitions come
+                back to it; None draws one.
+            start: where the group begins in a partition when it is new; partitions that are added
+                later are read from their begin.
+            auto_advance: to ask for the next records says that those before are handled; False:
+                call `Consumer.advance`.
+            commit_interval_ms: how often each partition is committed, at most.
+            hand_over_s: how long a partition that moves to another member waits for records that
+                were handed out; then it goes, and they are handled again there. The same for all
+                members of a group.
+            on_truncated: as for `reader`.
+
+        Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
+        MemberExists if another living process has this member name.
+        """
+        crossing = self._crossing
+        with crossing.hold(
+            lambda: self._inner.consumer(
+                stream,
+                group,
+                member=member,
+                start=start,
+                auto_advance=auto_advance,
+                commit_interval_ms=commit_interval_ms,
+                hand_over_s=hand_over_s,
+                on_truncated=on_truncated,
+            )
+        ) as inner:
+            yield Consumer._of(crossing, inner)
+
+    def groups(self, stream: str) -> list[str]:
+        """Consumer groups of a stream, sorted. Raises NoSuchStream."""
+        return self._crossing.call(lambda: self._inner.groups(stream))
+
+    def group(self, stream: str, group: str) -> GroupInfo:
+        """Who handles which partition, and how far behind. Raises NoSuchStream, NoSuchGroup."""
+        return self._crossing.call(lambda: self._inner.group(stream, group))
+
+    def delete_group(self, stream: str, group: str) -> None:
+        """Forgets a group without members, with its positions.
+
+        Raises NoSuchStream, NoSuchGroup, GroupBusy.
+        """
+        self._crossing.call(lambda: self._inner.delete_group(stream, group))
 
     def verify(
         self, stream: str, *, receipt: Receipt | None = None, on_progress: OnProgress | None = None

@@ -17,12 +17,13 @@ from ledger.cli.output import (
 )
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_from, parse_stream
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
 from stream.core.position import FromTime, Position
 from stream.core.units import duration_text
 from stream.errors import IsPartitioned, NoSuchStream
-from stream.namespace import Namespace, StreamInfo, list_namespaces
-from stream.partitions.partitions import AT_ONCE_MAX, PartitionedInfo
+from stream.namespace import Namespace, list_namespaces
+from stream.partitions.partitions import PartitionedInfo
+from stream.store.partitions import AT_ONCE_MAX
 
 app = App(name="stream", help="Create, grow, list, show, truncate, delete.")
 

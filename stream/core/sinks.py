@@ -185,7 +185,7 @@ def committed(
     """
     if stream.open_segment is not None:
         raise StreamBusy(
-            f"stream {stream.name!r}: segment {stream.writing.open_segment.number} is open; end it "
+            f"stream {stream.name!r}: segment {stream.open_segment.number} is open; end it "
             f"before committing ledgers"
         )
     segments, number, sequence = list(stream.segments), stream.next_segment, stream.next_sequence

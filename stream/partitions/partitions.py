@@ -6,42 +6,29 @@ true of all of them together. Every step can be stopped and repeated. Keeps no s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import trio
-
-from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, MetadataCorrupt
-from ledger.metastore.base import Check
+from ledger.errors import InvalidArgument, MetadataConflict
 from stream.core.metadata.partitioned import PartitionedStream
 from stream.core.names import (
-    PARTITIONS_MAX,
-    check_name,
     check_new_name,
     parse_partition,
-    partition_name,
 )
 from stream.core.position import FromTime, Position
-from stream.errors import NoSuchStream, NotPartitioned, PartitionsFailed, StreamExists
-from stream.retention.reclaim import delete_stream
-from stream.store.partitions import PartitionStore
+from stream.errors import StreamExists
+from stream.retention.orphans import delete_uncounted
+from stream.store.partitions import PartitionStore, for_each_partition, read_partitioned
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
-    StreamStore,
     kept_changing,
     no_stream,
-    stream_path,
 )
 
 if TYPE_CHECKING:
-    from stream.namespace import Namespace, StreamInfo
-
-T = TypeVar("T")
-
-AT_ONCE_MAX = 16
-"""Partitions that one call works on at the same time."""
+    from stream.core.metadata.streams import StreamInfo
+    from stream.namespace import Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,35 +80,9 @@ async def grow(namespace: Namespace, stream: str, partitions: int) -> Partitione
 
     Raises NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
     """
-    await read(namespace, stream)
+    await read_partitioned(namespace, stream)
     store = PartitionStore(namespace.client.store)
     return await store.grow(namespace.name, stream, partitions)
-
-
-async def read(namespace: Namespace, stream: str) -> PartitionedStream:
-    """The partitioned stream. Raises NoSuchStream, NotPartitioned."""
-    store = PartitionStore(namespace.client.store)
-    present, _ = await store.read(namespace.name, check_name(stream))
-    if present is None:
-        raise NotPartitioned(
-            f"stream {stream!r} is not partitioned, and cannot be: make another one with "
-            f"partitions (ledgerstream stream create {namespace.name}/NAME --partitions N)"
-        )
-    if present.is_deleted:
-        raise no_stream(namespace.name, stream)
-    return present
-
-
-async def names(namespace: Namespace, stream: str) -> list[str]:
-    """The streams that hold the records: its partitions by number, or the stream itself.
-
-    Raises NoSuchStream.
-    """
-    try:
-        return (await read(namespace, stream)).partition_names
-    except NotPartitioned:
-        await namespace.stream_metadata(stream)
-        return [stream]
 
 
 def without_partitions(names: Sequence[str]) -> list[str]:
@@ -131,8 +92,8 @@ def without_partitions(names: Sequence[str]) -> list[str]:
 
 async def measure(namespace: Namespace, stream: str) -> PartitionedInfo:
     """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-    present = await read(namespace, stream)
-    facts = await for_each(present, lambda number, name: namespace.info(name))
+    present = await read_partitioned(namespace, stream)
+    facts = await for_each_partition(present, lambda number, name: namespace.info(name))
     return PartitionedInfo(stream, present.created_ms, tuple(facts.values()))
 
 
@@ -144,7 +105,7 @@ async def truncate(
     Returns where each of these partitions begins. Raises NoSuchStream, NotPartitioned,
     InvalidArgument (an impossible partition: nothing is done), PartitionsFailed.
     """
-    present = await read(namespace, stream)
+    present = await read_partitioned(namespace, stream)
     if not isinstance(to, FromTime) and (
         missing := [number for number in to if not 0 <= number < present.partitions]
     ):
@@ -161,7 +122,7 @@ async def truncate(
         return (await namespace.truncate(name, position)).first_available
 
     numbers = None if isinstance(to, FromTime) else sorted(to)
-    return await for_each(present, truncate_one, numbers)
+    return await for_each_partition(present, truncate_one, numbers)
 
 
 async def delete(namespace: Namespace, stream: str) -> bool:
@@ -192,89 +153,7 @@ async def delete(namespace: Namespace, stream: str) -> bool:
     async def delete_one(number: int, name: str) -> bool:
         return await delete_uncounted(namespace.client, namespace.name, name)
 
-    deleted = await for_each(present, delete_one)
+    deleted = await for_each_partition(present, delete_one)
     if not is_ours and not any(deleted.values()):
         raise no_stream(namespace.name, stream)
     return True
-
-
-async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) -> list[str]:
-    """Which of these streams are partitions that no partitioned stream seems to count: what is
-    left of one whose deletion was stopped. `delete_uncounted` makes sure."""
-    store = PartitionStore(client.store)
-    counts: dict[str, int] = {}
-    left: list[str] = []
-    for name in names:
-        partition = parse_partition(name)
-        if partition is None:
-            continue
-        if partition.stream not in counts:
-            try:
-                node, _ = await store.read(namespace, partition.stream)
-            except NoSuchStream:
-                node = None
-            except MetadataCorrupt:
-                counts[partition.stream] = PARTITIONS_MAX  # doubt is never absence
-                continue
-            counts[partition.stream] = 0 if node is None or node.is_deleted else node.partitions
-        if partition.partition >= counts[partition.stream]:
-            left.append(name)
-    return left
-
-
-async def delete_uncounted(client: LedgerClient, namespace: str, name: str) -> bool:
-    """Deletes a partition if no partitioned stream counts it, also not one that came back or was
-    made anew a moment ago. Whether it did."""
-    partition = parse_partition(name)
-    assert partition is not None, f"{name!r} is no partition"
-    store = PartitionStore(client.store)
-
-    async def conditions() -> Sequence[Check]:
-        # Without a node none can be made while this partition lives: its name is not free.
-        try:
-            node, version = await store.read(namespace, partition.stream)
-        except NoSuchStream:
-            return ()
-        if node is None:
-            return ()
-        if not node.is_deleted and partition.partition < node.partitions:
-            raise NoSuchStream(f"partition {name!r} is one of a stream that is in use")
-        return (Check(stream_path(namespace, partition.stream), version),)
-
-    try:
-        await delete_stream(
-            client, StreamStore(client.store), namespace, name, conditions=conditions
-        )
-    except NoSuchStream:
-        return False  # it went before, or is not to go
-    return True
-
-
-async def for_each(
-    stream: PartitionedStream,
-    work: Callable[[int, str], Awaitable[T]],
-    numbers: Sequence[int] | None = None,
-) -> dict[int, T]:
-    """Calls `work(number, name)` for these partitions (None: all), some at a time.
-
-    Returns what each gave, by number. What fails keeps no other from being done: then
-    PartitionsFailed says which.
-    """
-    chosen = list(range(stream.partitions)) if numbers is None else list(numbers)
-    done: dict[int, T] = {}
-    errors: dict[int, LedgerError] = {}
-    waiting = iter(chosen)
-
-    async def take_turns() -> None:
-        for number in waiting:
-            try:
-                done[number] = await work(number, partition_name(stream.name, number))
-            except LedgerError as error:
-                errors[number] = error
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(AT_ONCE_MAX, len(chosen))):
-            nursery.start_soon(take_turns)
-    if errors:
-        raise PartitionsFailed(stream.name, errors, sorted(done))
-    return {number: done[number] for number in chosen}

@@ -20,9 +20,8 @@ from stream.core.entry.sizes import many_bytes
 from stream.core.position import Position
 from stream.core.routing import SLICE_RECORDS, Group, Routes, grouped
 from stream.errors import PartitionsFailed
-from stream.partitions import partitions as partitioning
 from stream.partitions.writers import PartitionWriters
-from stream.store.partitions import PartitionStore
+from stream.store.partitions import PartitionStore, read_partitioned
 from stream.writing.batch import Ticket
 from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
 from stream.writing.writer import StreamWriter
@@ -383,7 +382,7 @@ async def open_partitioned_writer(
     Closed at the end of the block; after an exception in it segments are left open for the next
     writer to recover. Raises NoSuchStream, NotPartitioned, PartitionsFailed (of `own`).
     """
-    present = await partitioning.read(namespace, stream)
+    present = await read_partitioned(namespace, stream)
     routes = Routes(present.partitions, own)
     async with open_background() as nursery:
         writers = PartitionWriters(namespace, present, options, nursery, own)

@@ -23,11 +23,11 @@ from stream.core.merge import Merge, MergeSource, Span
 from stream.core.position import EARLIEST, FromSequence, Position, Start
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchStream
-from stream.partitions import partitions
 from stream.reading.merge_options import MergeOptions
 from stream.reading.merge_options import OrderBy as OrderBy
 from stream.reading.reader import StreamReader
 from stream.reading.seek import end_of, is_at_end
+from stream.store.partitions import partition_names_of
 from stream.store.streams import namespace_path
 
 if TYPE_CHECKING:
@@ -353,14 +353,14 @@ async def find_streams(namespace: Namespace, patterns: StreamPatterns) -> list[s
     """
     found: list[str] = []
     for name in patterns.names:
-        found += await partitions.names(namespace, name)
+        found += await partition_names_of(namespace, name)
     if patterns.patterns:
         await namespace.policy()  # a namespace that is not there is an error
         listed = await namespace.client.store.children(_folder(namespace))
         found += patterns.select(listed)
         for name in patterns.ambiguous(listed):
             try:
-                found += await partitions.names(namespace, name)
+                found += await partition_names_of(namespace, name)
             except NoSuchStream:
                 pass  # gone, as its partitions are
     return list(dict.fromkeys(found))

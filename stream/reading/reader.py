@@ -2,8 +2,8 @@
 
 Never fences a writer, never shows a record that is not confirmed or not in a published segment.
 Following outlives a metadata store that is out of reach for a while. How far it reads ahead is
-bounded by the client's `read_ahead_bytes`. Where batches come from is `stream.reading.segment_feed`,
-and at the end of the stream `stream.reading.shared_tail`.
+bounded by the client's `read_ahead_bytes`. Where batches come from is
+`stream.reading.segment_feed`, and at the end of the stream `stream.reading.shared_tail`.
 """
 
 from __future__ import annotations

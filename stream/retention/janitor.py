@@ -21,7 +21,7 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.sinks import SinkMetadata, SinkTag
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
-from stream.partitions.partitions import delete_uncounted, uncounted
+from stream.retention.orphans import delete_uncounted, uncounted
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import Seen, apply_retention
 from stream.retention.trash import TOMBSTONE_MS, Trash, delete

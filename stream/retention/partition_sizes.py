@@ -14,7 +14,7 @@ from ledger.metastore.base import Check
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
-from stream.core.partitioned_retention import SizeShare, size_shares
+from stream.core.retention import SizeShare, size_shares
 from stream.errors import NoSuchStream
 from stream.store.partitions import PartitionStore
 from stream.store.streams import StreamStore, stream_path

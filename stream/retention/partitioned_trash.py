@@ -10,9 +10,8 @@ from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict
 from stream.core.metadata.partitioned import PartitionedStream
 from stream.errors import NoSuchStream, NotInTrash, StreamExists
-from stream.partitions.partitions import for_each
 from stream.retention.trash import Trash
-from stream.store.partitions import PartitionStore
+from stream.store.partitions import PartitionStore, for_each_partition
 from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, kept_changing
 
 
@@ -39,7 +38,7 @@ async def undelete_partitioned(
             return False
         return True
 
-    back = await for_each(node, undelete_one)
+    back = await for_each_partition(node, undelete_one)
     if node.deleted_ms < 0 and not any(back.values()):
         raise StreamExists(f"stream {stream!r} in namespace {namespace!r} was not deleted")
     return True

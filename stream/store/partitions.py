@@ -6,10 +6,18 @@ change compares versions. The node lies where a plain stream's would.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
 
-from ledger.errors import MetadataConflict, NodeExists, NoSuchNode
+import trio
+
+from ledger.errors import (
+    LedgerError,
+    MetadataConflict,
+    NodeExists,
+    NoSuchNode,
+)
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, MetadataStore, Put
 from stream.core.metadata.format import encode_stream
 from stream.core.metadata.partitioned import (
@@ -18,9 +26,18 @@ from stream.core.metadata.partitioned import (
     encode_partitioned,
 )
 from stream.core.metadata.streams import StreamMetadata
-from stream.core.names import partition_name
+from stream.core.names import (
+    check_name,
+    partition_name,
+)
 from stream.core.trash import remade
-from stream.errors import IsPartitioned, NoSuchStream, StreamExists
+from stream.errors import (
+    IsPartitioned,
+    NoSuchStream,
+    NotPartitioned,
+    PartitionsFailed,
+    StreamExists,
+)
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -29,6 +46,9 @@ from stream.store.streams import (
     no_stream,
     stream_path,
 )
+
+if TYPE_CHECKING:
+    from stream.namespace import Namespace
 
 
 class PartitionStore:
@@ -151,3 +171,65 @@ class PartitionStore:
         if not is_free:
             raise StreamExists(f"stream {name!r} exists already in namespace {namespace!r}")
         return present, version
+
+
+T = TypeVar("T")
+
+AT_ONCE_MAX = 16
+"""Partitions that one call works on at the same time."""
+
+
+async def read_partitioned(namespace: Namespace, stream: str) -> PartitionedStream:
+    """The partitioned stream. Raises NoSuchStream, NotPartitioned."""
+    store = PartitionStore(namespace.client.store)
+    present, _ = await store.read(namespace.name, check_name(stream))
+    if present is None:
+        raise NotPartitioned(
+            f"stream {stream!r} is not partitioned, and cannot be: make another one with "
+            f"partitions (ledgerstream stream create {namespace.name}/NAME --partitions N)"
+        )
+    if present.is_deleted:
+        raise no_stream(namespace.name, stream)
+    return present
+
+
+async def partition_names_of(namespace: Namespace, stream: str) -> list[str]:
+    """The streams that hold the records: its partitions by number, or the stream itself.
+
+    Raises NoSuchStream.
+    """
+    try:
+        return (await read_partitioned(namespace, stream)).partition_names
+    except NotPartitioned:
+        await namespace.stream_metadata(stream)
+        return [stream]
+
+
+async def for_each_partition(
+    stream: PartitionedStream,
+    work: Callable[[int, str], Awaitable[T]],
+    numbers: Sequence[int] | None = None,
+) -> dict[int, T]:
+    """Calls `work(number, name)` for these partitions (None: all), some at a time.
+
+    Returns what each gave, by number. What fails keeps no other from being done: then
+    PartitionsFailed says which.
+    """
+    chosen = list(range(stream.partitions)) if numbers is None else list(numbers)
+    done: dict[int, T] = {}
+    errors: dict[int, LedgerError] = {}
+    waiting = iter(chosen)
+
+    async def take_turns() -> None:
+        for number in waiting:
+            try:
+                done[number] = await work(number, partition_name(stream.name, number))
+            except LedgerError as error:
+                errors[number] = error
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(AT_ONCE_MAX, len(chosen))):
+            nursery.start_soon(take_turns)
+    if errors:
+        raise PartitionsFailed(stream.name, errors, sorted(done))
+    return {number: done[number] for number in chosen}

@@ -2,6 +2,11 @@
 
 The public face of two others: outbox.py gathers, sends and confirms; segment_changes.py takes
 over, rolls, repairs and seals. Nothing is decided here.
+
+Conditional appends: a record is taken only if it gets the sequence its caller expects.
+
+Such records are in entries of their own (`CONDITIONAL`): if a sink commits a batch before they are
+in the stream, they are refused, and nothing else is.
 """
 
 from __future__ import annotations
@@ -15,7 +20,6 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from ledger.runtime.background import open_background
-from stream import conditional
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import many_bytes
 from stream.core.names import check_name
@@ -152,7 +156,7 @@ class StreamWriter:
         if expected_sequence is None:
             ticket = outbox.take(value, key, event_time_ms, headers)
         else:
-            await conditional.open_for(outbox, expected_sequence)
+            await open_for(outbox, expected_sequence)
             ticket = outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
         if receipt:
             return await self.receipt_of(ticket).receipt()
@@ -183,7 +187,7 @@ class StreamWriter:
                     f"{sum(sizes)} bytes are too many for one conditional append; at most "
                     f"{outbox.pending_bytes_max} fit (pending_bytes_max of the writer's options)"
                 )
-            await conditional.open_for(outbox, expected_sequence)
+            await open_for(outbox, expected_sequence)
         first: Ticket | None = None
         begin = 0
         while begin < len(sizes):
@@ -297,3 +301,21 @@ async def open_writer(
                 raise
         finally:
             watch.leave(changes)
+
+
+async def expect(outbox: Outbox, sequence: int) -> None:
+    """Raises SequenceMismatch once what has it is durable: it may be the caller's own."""
+    if sequence < outbox.next_sequence:
+        await outbox.drain()
+    outbox.check_sequence(sequence)
+
+
+async def open_for(outbox: Outbox, sequence: int) -> None:
+    """Returns when a record that must have this sequence can be taken. Raises SequenceMismatch,
+    and the writer's error."""
+    while True:
+        await expect(outbox, sequence)
+        outbox.open_conditional()
+        if outbox.has_room:
+            return
+        await outbox.wait_room()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from bookie.core.journal_flush import FlushPolicy
+from bookie.core.journal import FlushPolicy
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.journal.journal import Journal
 from bookie.storage.options import StorageFailed, StorageOptions

@@ -5,7 +5,7 @@ import sys
 
 _HOLES = """
 import re, sys
-from bookie.allocator import give_memory_back, tune_allocator
+from bookie.process import give_memory_back, tune_allocator
 
 def rss_mib():
     return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024

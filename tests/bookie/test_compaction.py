@@ -11,7 +11,7 @@ import trio
 
 from bookie.core.compaction import CompactionKind, CompactionOptions
 from bookie.core.garbage import GarbageOptions
-from bookie.storage.collected import Collected, CompactionStatistics
+from bookie.storage.metrics import Collected, CompactionStatistics
 from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchEntry, NoSuchLedger, Status
 from tests.bookie.memory_disk import MemoryFile

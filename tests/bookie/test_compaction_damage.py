@@ -7,8 +7,8 @@ import random
 import pytest
 
 from bookie.core.compaction import CompactionKind
-from bookie.storage.collected import Collected
 from bookie.storage.index.index import PlacedRun
+from bookie.storage.metrics import Collected
 from ledger.errors import BookieIoError
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_compaction import OPTIONS, deleted, fill, logs, statistics

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.journal_flush import FlushPolicy
+from bookie.core.journal import FlushPolicy
 from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchEntry, NoSuchLedger
 from tests.bookie.crash_disk import CrashDisk

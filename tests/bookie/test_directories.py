@@ -9,9 +9,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.directories import DirectoryMap, MarkTable
 from bookie.core.journal import BEGINNING, Mark
-from bookie.core.marks import StoredMarks, decode_marks, encode_marks
+from bookie.core.marks import DirectoryMap, MarkTable, StoredMarks, decode_marks, encode_marks
 
 COUNTS = st.integers(1, 64)
 MARKS = st.builds(Mark, st.integers(0, 3), st.integers(0, 3))

@@ -12,9 +12,9 @@ import trio.testing
 from bookie.server.read_scheduler import PRIORITY_SLOTS, SLOTS, DiskReads, ReadLimits
 from bookie.server.requests import Requests
 from bookie.storage.disk import real_disk
+from bookie.storage.disk.reads import read_through_cache
 from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.disk_threads import READ_THREADS_MAX
-from bookie.storage.small_read import read_through_cache
+from bookie.storage.disk.threads import READ_THREADS_MAX
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest, Request
 from tests.bookie.pressed_bookie import KIB, PressedBookie, asked, press

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from bookie.lac_linger import LINGER_S
+from bookie.server.requests import LINGER_S
 from ledger.connection.connection import BookieConnection
 from ledger.core.entry import Digest, DigestType
 from ledger.errors import Status

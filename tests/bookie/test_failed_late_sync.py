@@ -11,8 +11,7 @@ import trio
 import trio.testing
 
 from bookie.core.integrity_state import DoubtStage
-from bookie.core.journal import JournalFailed
-from bookie.core.journal_flush import FlushPolicy
+from bookie.core.journal import FlushPolicy, JournalFailed
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.testing import small_config
 from bookie.testing.memory_key_value import MemoryKeyValue

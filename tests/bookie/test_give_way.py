@@ -13,8 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.turns import give_way
-from bookie.storage.yielding import let_threads_in, waiting_for_thread
+from bookie.storage.yielding import give_way, let_threads_in, waiting_for_thread
 
 
 async def test_other_tasks_run_between_steps(autojump_clock: trio.testing.MockClock) -> None:

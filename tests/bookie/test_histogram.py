@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.histogram import SECONDS, Histogram
+from bookie.core.metrics import SECONDS, Histogram
 
 BOUNDS = (1.0, 2.0, 5.0)
 

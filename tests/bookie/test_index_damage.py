@@ -13,8 +13,7 @@ from bookie.core.integrity import CheckReport
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.check.bookie import check_bookie
 from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.index.rocksdb import RocksKeyValue
-from bookie.storage.index_stores import RocksStores
+from bookie.storage.index.rocksdb import RocksKeyValue, RocksStores
 from bookie.storage.journal.journal import Journal
 from bookie.storage.options import StorageOptions
 from ledger.errors import BookieIoError, LedgerError

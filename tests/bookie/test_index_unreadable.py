@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bookie.bookie import Bookie
-from bookie.storage.collected import Collected
 from bookie.storage.index.key_value import IndexUnreadable
 from bookie.storage.index.rocksdb import RocksKeyValue
+from bookie.storage.metrics import Collected
 from bookie.storage.options import StorageFailed
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError

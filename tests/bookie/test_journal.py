@@ -15,11 +15,11 @@ from bookie.core.journal import (
     BEGINNING,
     BLOCK_BYTES,
     CommitPolicy,
+    FlushPolicy,
     JournalFailed,
     Mark,
     Trigger,
 )
-from bookie.core.journal_flush import FlushPolicy
 from bookie.storage.journal.journal import CommitGroup, Journal
 from tests.bookie.memory_disk import MemoryDisk
 

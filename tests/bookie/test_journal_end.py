@@ -11,9 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.journal import BLOCK_BYTES, Mark
-from bookie.core.journal_end import END_BYTES, decode_end, encode_end
-from bookie.core.journal_flush import FlushPolicy
+from bookie.core.journal import BLOCK_BYTES, END_BYTES, FlushPolicy, Mark, decode_end, encode_end
 from bookie.storage.journal.end_marker import END_FILE
 from ledger.errors import Status
 from tests.bookie.memory_disk import MemoryDisk

@@ -10,8 +10,16 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.journal import BEGINNING, BLOCK_BYTES, JournalCorrupt, JournalFailed, Mark
-from bookie.core.journal_flush import FLUSH_NOW, UNSYNCED_FACTOR, FlushPolicy
+from bookie.core.journal import (
+    BEGINNING,
+    BLOCK_BYTES,
+    FLUSH_NOW,
+    UNSYNCED_FACTOR,
+    FlushPolicy,
+    JournalCorrupt,
+    JournalFailed,
+    Mark,
+)
 from bookie.storage.journal.journal import Journal
 from tests.bookie.memory_disk import MemoryDisk, PowerLost
 from tests.bookie.test_journal import FILE_BYTES, frame, journal_on, replayed, running

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from bookie.storage.commit_group import CommitGroup
+from bookie.storage.journal.journal import CommitGroup
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, ReadRequest, Request

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bookie.data_integrity
-from bookie.core.expected_entries import expected_ranges, missing_ranges
+from bookie.core.availability import expected_ranges, missing_ranges
 from bookie.core.integrity_state import Doubt, DoubtStage, decode_doubt, encode_doubt
 from bookie.startup.cookies import UNSYNCED_FILE
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.check.index_rebuild import IndexRebuild
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.index import Index
-from bookie.storage.index_stores import RocksStores
+from bookie.storage.index.rocksdb import RocksStores
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState

@@ -16,7 +16,7 @@ from bookie.startup.offline import BookieRuns, DirectoryMissing, stopped_bookie
 from bookie.storage.check.bookie import check_bookie
 from bookie.storage.disk.read_only_disk import ReadOnlyDisk
 from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.index_stores import RocksStores
+from bookie.storage.index.rocksdb import RocksStores
 from ledger.errors import BookieIoError, InvalidArgument
 from tests.bookie.test_compaction import OPTIONS
 from tests.bookie.test_index_damage import RealBottle

@@ -136,7 +136,7 @@ def _make_unreadable(monkeypatch: pytest.MonkeyPatch, name: str, begin: int, end
         return await whole(self, offset, size, drops_cache=drops_cache)
 
     monkeypatch.setattr(MemoryFile, "read", read)
-    monkeypatch.setattr("bookie.storage.patient_file.BLOCK_BYTES", SECTOR)
+    monkeypatch.setattr("bookie.storage.check.index_rebuild.BLOCK_BYTES", SECTOR)
 
 
 @pytest.mark.parametrize("part", ["head", "body", "all"])

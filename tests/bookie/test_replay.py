@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.core.caches import WriteCache
-from bookie.core.directories import DirectoryMap
 from bookie.core.journal import BEGINNING
 from bookie.core.journal_frames import FrameCorrupt, encode_explicit_lac, encode_fence
+from bookie.core.marks import DirectoryMap
 from bookie.storage.index.index import Index
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.replay import Taker, replay_journal

@@ -12,7 +12,7 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from bookie.core.histogram import SECONDS, Distribution, Histogram
+from bookie.core.metrics import SECONDS, Distribution, Histogram
 from bookie.monitoring.prometheus import BookieMetrics
 from bookie.monitoring.snapshot import Snapshot
 from bookie.server.request_metrics import OPERATIONS, RequestCounts, Wait, operation_of

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bookie.core.rereads import STRETCH_BYTES, Rereads
+from bookie.core.read_ahead import STRETCH_BYTES, Rereads
 
 MIB = STRETCH_BYTES
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bookie.storage.disk.reads import AROUND_BYTES
 from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.small_read import AROUND_BYTES
 
 pytestmark = pytest.mark.system
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from connectors.spark.sink.arrow_input import input_rows
 from connectors.spark.sink.arrow_write import RowSizes, encode_frame, encode_rows
 from ledger.errors import InvalidArgument
-from ledger.payload import FRAME_ROOM_BYTES
+from ledger.writing.frames import FRAME_ROOM_BYTES
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import BODY_BYTES_MAX, RECORDS_PER_ENTRY_MAX

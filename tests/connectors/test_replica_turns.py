@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.core.replica_turns import ReplicaTurns
+from connectors.spark.core.planner import ReplicaTurns
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata
 from ledger.core.reading import ReplicaOrder

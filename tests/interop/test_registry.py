@@ -13,9 +13,8 @@ from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerState
 from ledger.errors import InvalidArgument, MetadataCorrupt
 from ledger.metastore import open_store
-from ledger.metastore.bookies import BookieInfo, BookieRegistry
+from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
 from ledger.metastore.layout import Layout
-from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from tests.interop.apache_bookie import ApacheBookie
 from tests.interop.conftest import GetApacheBookies, GetJava, GetVm, init_cluster
 from tests.interop.our_bookies import OurBookies, wait_until_async

@@ -19,10 +19,15 @@ from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.quorum import write_set
 from ledger.errors import BookieUnavailable, LedgerError, OperationTimeout, Status
-from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
+from ledger.metastore.bookies import (
+    OUR_SOFTWARE,
+    SOFTWARE_PROPERTY,
+    BookieInfo,
+    BookieRegistry,
+    encode_info,
+)
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
-from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.wire.messages import (

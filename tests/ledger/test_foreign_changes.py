@@ -22,8 +22,7 @@ from ledger.errors import (
     NoSuchEntry,
     RecoveryIncomplete,
 )
-from ledger.metastore.bookies import BookieInfo, encode_info
-from ledger.metastore.software import OUR_SOFTWARE, SOFTWARE_PROPERTY
+from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, encode_info
 from ledger.writing.writer import LedgerWriter
 from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
 from tests.real_cluster import SMALL, real_cluster

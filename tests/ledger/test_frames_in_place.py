@@ -10,8 +10,8 @@ import trio
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.errors import InvalidArgument, LedgerClosed, Status
-from ledger.payload import ENTRY_PAYLOAD_BYTES_MAX, FRAME_ROOM_BYTES
 from ledger.wire.messages import AddRequest, AddResponse, Request, ResponseBody
+from ledger.writing.frames import ENTRY_PAYLOAD_BYTES_MAX, FRAME_ROOM_BYTES
 from tests.ledger.scripted_bookie import scripted_cluster
 from tests.real_cluster import SMALL, real_cluster
 

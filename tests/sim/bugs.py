@@ -11,9 +11,9 @@ from unittest import mock
 
 import trio
 
-from bookie.core.directories import MarkTable
 from bookie.core.journal import Mark
 from bookie.core.ledger_state import LedgerState
+from bookie.core.marks import MarkTable
 from bookie.storage.garbage.compaction_log import CompactionLog
 from bookie.storage.journal.journal import CommitGroup, Journal
 from bookie.storage.ledger_storage import LedgerStorage

@@ -19,7 +19,7 @@ from stream.errors import (
     PartitionsFailed,
     StreamExists,
 )
-from stream.partitions.partitions import uncounted
+from stream.retention.orphans import uncounted
 from stream.store.partitions import PartitionStore
 from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all, values

@@ -12,7 +12,7 @@ import trio
 from ledger.errors import NoSuchNode
 from ledger.metastore.base import Change, Node
 from stream import Janitor, Namespace, NoSuchStream, Position, StreamExists, encode
-from stream.partitions.partitions import delete_uncounted
+from stream.retention.orphans import delete_uncounted
 from stream.retention.trash import TOMBSTONE_MS
 from stream.store.cursors import cursors_path
 from stream.store.groups import groups_path

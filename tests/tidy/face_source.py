@@ -42,12 +42,22 @@ def names_of(module: str) -> dict[str, str]:
     return names
 
 
-def home_of(name: str) -> str:
-    """Module below `stream` where a public name of the package is defined."""
+_FILE_NAMES = {"stream.partitions.writer": "partitioned_writer"}
+"""Faces of trio modules whose last name is taken by another one."""
+
+
+def trio_module_of(name: str) -> str:
+    """Returns the module where the trio class or function of this name is defined."""
     if name in FACES and FACES[name].home:
         return FACES[name].home
-    home: str = getattr(importlib.import_module("stream"), name).__module__
-    return home.removeprefix("stream.")
+    module: str = getattr(importlib.import_module("stream"), name).__module__
+    return module
+
+
+def home_of(name: str) -> str:
+    """Returns the module below `stream.aio` and `stream.blocking` that holds the face of `name`."""
+    module = trio_module_of(name)
+    return _FILE_NAMES.get(module, module.rpartition(".")[2])
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -107,7 +117,7 @@ def is_public(name: str) -> bool:
 
 def methods_of(name: str) -> Iterator[Method]:
     """Public ones of the trio class and of those it is made of, in the order of their source."""
-    cls = getattr(importlib.import_module(f"stream.{home_of(name)}"), name)
+    cls = getattr(importlib.import_module(trio_module_of(name)), name)
     seen: set[str] = set()
     for each in inspect.getmro(cls):
         if not each.__module__.startswith("stream."):

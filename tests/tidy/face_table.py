@@ -16,7 +16,7 @@ class Face:
         bodies: of methods that are no plain crossing; text of the asyncio one.
         attributes: of the trio object that are public, with their types, or with where else they
             are ("Position: self._to").
-        home: module below `stream`, if it is no name of the package.
+        home: module of the trio class, if it is no public name of `stream`.
         is_made: by users themselves, with a client.
         reads: plain functions that any thread may call; others are called in the trio thread while
             the caller stands still.
@@ -230,7 +230,7 @@ while True:
         skipped=frozenset({"note_group", "note_lost", "note_again", "run", "begin", "leave"}),
     ),
     "RecordIterator": Face(
-        home="consumer",
+        home="stream.consuming.consumer",
         bodies={
             "__aiter__": "return self",
             "__anext__": _RECORD_STEP.format("self._inner._consumer"),

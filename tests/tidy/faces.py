@@ -27,6 +27,7 @@ from tests.tidy.face_source import (
     names_of,
     source_of,
     tree_of_module,
+    trio_module_of,
 )
 from tests.tidy.face_table import FACES, FUNCTIONS, HAND_WRITTEN, Face
 
@@ -50,8 +51,9 @@ _HEAD = '"""{what}.\n\nGenerated from {source} by `make faces`. Not to be edited
 class Module:
     """A generated module of stream/aio: its classes and what they import."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, source: str) -> None:
         self.home = home
+        self.source = source
         self.imports: dict[str, set[str]] = {}
         self.parts: list[str] = []
         self.own: set[str] = set()
@@ -81,7 +83,7 @@ class Module:
             self.use(names[name])
 
     def text(self, what: str) -> str:
-        lines = [_HEAD.format(what=what, source=f"stream/{self.home}.py")]
+        lines = [_HEAD.format(what=what, source=f"{self.source.replace('.', '/')}.py")]
         lines.append("\nfrom __future__ import annotations\n\n")
         for module in sorted(self.imports):
             names = ", ".join(sorted(self.imports[module]))
@@ -125,7 +127,7 @@ def _held(module: Module, wanted: str, call: str) -> str:
     """The body of a block around a trio block, giving a `wanted`."""
     face = FACES.get(wanted)
     if face is None:
-        module.use_name(f"stream.{module.home}", wanted)
+        module.use_name(module.source, wanted)
         return f"async with self._crossing.hold(lambda: {call}) as inner:\n    yield inner"
     opened = call
     if wanted == "MergedReader":
@@ -208,7 +210,7 @@ def _write_method(module: Module, face: Face, method: Method) -> str:
 def _write_class(module: Module, name: str) -> str:
     face = FACES[name]
     trio_name = f"Trio{name}"
-    home = f"stream.{home_of(name)}"
+    home = trio_module_of(name)
     module.use(f"{home}:{name}", trio_name)
     module.use("stream.aio.crossing:Crossing")
     module.own.add(name)
@@ -286,16 +288,15 @@ def _ruff(text: str) -> str:
 def aio_modules() -> dict[str, str]:
     """File name -> text, of the generated modules of stream/aio."""
     modules: dict[str, Module] = {}
-    for name in FACES:
-        module = modules.setdefault(home_of(name), Module(home_of(name)))
-        module.parts.append(_write_class(module, name))
-    for name in FUNCTIONS:
-        home = home_of(name)
-        module = modules.setdefault(home, Module(home))
-        module.parts.append(_write_function(module, f"stream.{home}", name))
+    for name in [*FACES, *FUNCTIONS]:
+        home, source = home_of(name), trio_module_of(name)
+        module = modules.setdefault(home, Module(home, source))
+        is_class = name in FACES
+        part = _write_class(module, name) if is_class else _write_function(module, source, name)
+        module.parts.append(part)
     texts = {}
     for home, module in modules.items():
-        text = module.text(f"stream.{home} for asyncio")
+        text = module.text(f"{module.source} for asyncio")
         texts[f"{home}.py"] = _ruff(text.replace("trio.WouldBlock", "WouldBlock"))
     texts["__init__.py"] = _ruff(_package("asyncio", "aio"))
     return texts

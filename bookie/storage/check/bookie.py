@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bookie.core.directories import DirectoryMap
 from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.journal import BEGINNING, Mark
-from bookie.core.marks import StoredMarks, decode_marks
+from bookie.core.marks import DirectoryMap, StoredMarks, decode_marks
 from bookie.storage.check.directory import DirectoryCheck
 from bookie.storage.check.findings import REBUILD, check_doubt, check_strays, unread_index
 from bookie.storage.disk.disk import Disk

@@ -3,10 +3,13 @@
 Ordinary calls go to threads of their directory, reads apart from writes; a journal file has one
 of its own, which costs less per hop and is never behind other work. Must never lose an OSError,
 report a short write as done, or leave it open whether a write ended: cancelling waits.
+
+Directories of a real file system, and names in them that outlive a loss of power.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,13 +18,44 @@ from typing import TypeVar
 
 import trio
 
-from bookie.storage.directory_names import make_directory, sync_directory
-from bookie.storage.disk.reads import DIRECT_BYTES_MIN, open_direct, read_direct
-from bookie.storage.disk.threads import FOR_EVER, CallThreads
+from bookie.storage.disk.reads import (
+    AROUND_BYTES,
+    DIRECT_BYTES_MIN,
+    open_direct,
+    read_direct,
+    read_through_cache,
+)
+from bookie.storage.disk.threads import FOR_EVER, CallThreads, DiskThreads, Threads
 from bookie.storage.disk.writes import DirectWrites, open_direct_write
-from bookie.storage.disk_threads import DiskThreads, Threads
-from bookie.storage.small_read import AROUND_BYTES, read_through_cache
 from bookie.storage.yielding import waiting_for_thread
+
+
+def sync_directory(path: str) -> None:
+    """Makes the names in it durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: str) -> None:
+    """With all above it. Raises OSError."""
+    missing: list[str] = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    if path:  # maybe made by a process that was killed before it synced the name
+        with contextlib.suppress(PermissionError):  # who made it could write to its parent
+            sync_directory(os.path.dirname(path.rstrip("/")) or ("/" if path[0] == "/" else "."))
+    for name in reversed(missing):
+        try:
+            os.mkdir(name, 0o750)
+        except FileExistsError:
+            if not os.path.isdir(name):
+                raise
+        sync_directory(os.path.dirname(name) or ".")
+
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")

@@ -2,6 +2,11 @@
 
 A read that misses the page cache passes through here, and so does each write of a journal. Must
 never lose what a call returned or raised, or leave it open whether it ended: cancelling waits.
+
+How many threads `real_disk` calls the system on, and for what.
+
+Each directory has its own, since it is or should be a disk of its own: one that hangs takes nobody
+else's threads.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import errno
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import outcome
 import trio
@@ -122,3 +127,38 @@ class CallThreads:
             self._threads -= len(self._idle)
             while self._idle:
                 self._idle.pop().wakes.release()
+
+
+WRITE_THREADS_MAX: Final = 4
+READ_THREADS_MAX: Final = 16
+"""More than `bookie.server.read_scheduler` has slots, those for priority included: none of its
+reads waits for a thread behind compaction, scrubbing and the like."""
+
+
+class Threads(NamedTuple):
+    """Of one directory."""
+
+    reads: CallThreads
+    writes: trio.CapacityLimiter
+
+
+class DiskThreads:
+    """Of all directories of a process."""
+
+    def __init__(self) -> None:
+        self._by_directory: dict[str, Threads] = {}
+
+    def of(self, directory: str) -> Threads:
+        """No more than there are directories: paths are those of the configuration."""
+        threads = self._by_directory.get(directory)
+        if threads is None:
+            threads = self._by_directory[directory] = Threads(
+                CallThreads(f"reads {directory}", READ_THREADS_MAX),
+                trio.CapacityLimiter(WRITE_THREADS_MAX),
+            )
+        return threads
+
+    def end(self) -> None:
+        """Those that read end when what they do has."""
+        for threads in self._by_directory.values():
+            threads.reads.end()

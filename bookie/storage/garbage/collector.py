@@ -3,10 +3,15 @@
 Twin of `bookie.core.garbage`. A ledger is deleted only if somebody who knows answers so for
 this very ledger; an error is never an answer. A log goes only when the index proves that no
 living ledger has entries in it, and only after the index without it is durable.
+
+Forgetting tombstones of ledgers that were deleted long ago: a few thousand in a round.
+
+Twin of `TombstoneSweep` in `bookie.core.garbage`, which says which ones go.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,8 +21,7 @@ import trio
 
 from bookie.core.caches import ReadCache, WriteCache
 from bookie.core.compaction import CompactionClock, CompactionKind, TokenBucket
-from bookie.core.garbage import GarbageOptions, is_droppable, should_seal
-from bookie.storage.collected import Collected, CompactionStatistics
+from bookie.core.garbage import GarbageOptions, TombstoneSweep, is_droppable, should_seal
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.garbage.compaction_index import CompactionIndex
@@ -27,10 +31,71 @@ from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import IndexUnreadable, KeyValue
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.metrics import GarbageMeters
-from bookie.storage.tombstones import Tombstones
-from bookie.storage.turns import give_way
+from bookie.storage.metrics import Collected, CompactionStatistics, GarbageMeters
+from bookie.storage.yielding import give_way
 from ledger.errors import BookieIoError
+
+_KEY = struct.Struct(">cq")
+_TIME = struct.Struct(">q")
+_FIRST_KEY = _KEY.pack(b"T", 0)
+_END_KEY = b"U"
+_PER_STEP = 100
+
+
+class Tombstones:
+    """Of one ledger directory."""
+
+    def __init__(
+        self,
+        index: Index,
+        pairs: KeyValue,
+        *,
+        states: LedgerStates,
+        changes: IndexChanges,
+        now_ms: Callable[[], int],
+        options: GarbageOptions,
+    ) -> None:
+        self._index = index
+        self._pairs = pairs
+        self._states = states
+        self._changes = changes
+        self._now_ms = now_ms
+        self._per_round_max = options.tombstones_per_round_max
+        self._sweep = TombstoneSweep(options.tombstone_age_ms, options.tombstones_max)
+        self._next_key = _FIRST_KEY
+
+    async def forget_old(self) -> None:
+        """Goes on where the last round ended. Raises StorageFailed, and BookieIoError if the index
+        cannot be read."""
+        looked_at = 0
+        while looked_at < self._per_round_max:
+            step = list(islice(self._pairs.items(self._next_key, _END_KEY), _PER_STEP))
+            await self._forget(
+                [
+                    _KEY.unpack(key)[1]
+                    for key, value in step
+                    # One that is damaged stays: it still says that the ledger was deleted.
+                    if len(value) >= _TIME.size
+                    and self._sweep.forgets(_TIME.unpack_from(value)[0], self._now_ms())
+                ]
+            )
+            await give_way()
+            looked_at += len(step)
+            if len(step) == _PER_STEP:
+                self._next_key = step[-1][0] + b"\0"
+                continue
+            self._next_key = _FIRST_KEY
+            if not self._sweep.end_pass():
+                return
+
+    async def _forget(self, ledger_ids: list[int]) -> None:
+        if not ledger_ids:
+            return
+        async with self._changes.making("forgetting old tombstones"):
+            self._index.forget_tombstones(ledger_ids)
+            for ledger_id in ledger_ids:
+                self._states.forget(ledger_id)
+
 
 BATCHES_PER_HOLD = 50
 """Of a deleted ledger's runs removed at once while a checkpoint must wait: some 25 ms."""

@@ -26,7 +26,6 @@ from bookie.core.compaction import (
     ratio_histogram,
 )
 from bookie.core.entry_log import Run, make_run
-from bookie.storage.collected import Collected, CompactionStatistics
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.entry_log.scan import LogScan, Record
@@ -36,7 +35,8 @@ from bookie.storage.garbage.log_usage import LEDGERS_PER_STEP, is_removable, sur
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import IndexUnreadable
-from bookie.storage.turns import give_way
+from bookie.storage.metrics import Collected, CompactionStatistics
+from bookie.storage.yielding import give_way
 from ledger.errors import BookieIoError
 
 STEP_BYTES = 4 * MIB

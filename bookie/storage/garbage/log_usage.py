@@ -10,7 +10,7 @@ from bookie.core.compaction import LogUse
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.garbage.compaction_index import CompactionIndex, LiveBytes
 from bookie.storage.index.index import Index
-from bookie.storage.turns import give_way
+from bookie.storage.yielding import give_way
 from ledger.errors import BookieIoError
 
 LEDGERS_PER_STEP = 500

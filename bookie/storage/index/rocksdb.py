@@ -5,15 +5,27 @@ durable before `flush`. A batch holds the interpreter while it is applied, so ba
 small; flushing runs on a thread. What is deleted is only marked so, until RocksDB compacts it
 away, by itself and soon after a flush; till then each mark costs whoever passes over it. Every
 error leaves as BookieIoError.
+
+Index stores as directories of RocksDB, for tools that put one in another's place.
+
+A RocksDB directory seen through links, so that opening it to read changes nothing in it.
+
+RocksDB itself writes nothing then, but its Python package writes a file of its own at each
+opening, whatever the access: that fails on a file system that is mounted read-only, and may leave
+half a file in the index of a bookie that runs.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import trio
 from rocksdict import (
@@ -30,9 +42,43 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import INDEX_CURE, IndexUnreadable
-from bookie.storage.index_view import IndexView
 from ledger.errors import BookieIoError, InvalidArgument
+
+_CONFIG_FILE: Final = "rocksdict-config.json"
+"""What the package writes: how keys are encoded."""
+_LOCK_FILE: Final = "LOCK"
+
+
+class IndexView:
+    """A temporary directory with links to the files of `path`; `close` removes it."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError."""
+        self._path = path
+        names = os.listdir(path)
+        self._directory = tempfile.TemporaryDirectory(prefix="ledgerstream-index-")
+        self.path = self._directory.name
+        try:
+            for name in names:
+                source, link = os.path.abspath(f"{path}/{name}"), f"{self.path}/{name}"
+                if name == _CONFIG_FILE:
+                    shutil.copyfile(source, link)
+                elif name != _LOCK_FILE:
+                    os.symlink(source, link)
+        except BaseException:
+            self.close()
+            raise
+
+    def named(self, message: str) -> str:
+        """What RocksDB says, with the names that people know."""
+        return message.replace(self.path, self._path)
+
+    def close(self) -> None:
+        """Not before the store is closed: files are opened when they are needed."""
+        self._directory.cleanup()
+
 
 _log = logging.getLogger(__name__)
 
@@ -253,3 +299,37 @@ def _rocks_options(options: RocksOptions) -> Options:
     table.set_pin_top_level_index_and_filter(True)
     rocks.set_block_based_table_factory(table)
     return rocks
+
+
+class RocksStores:
+    """`bookie.storage.check.index_rebuild.IndexStores` on the file system."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def open(self, path: str, *, is_read_only: bool = False) -> RocksKeyValue:
+        """Makes it if it is not there, unless `is_read_only`. Raises BookieIoError."""
+        if is_read_only and not os.path.isdir(path):
+            raise BookieIoError(f"index {path} is not there")
+        return RocksKeyValue(path, is_read_only=is_read_only)
+
+    def open_to_read(self, path: str) -> RocksKeyValue:
+        """Changes nothing. Raises BookieIoError."""
+        return self.open(path, is_read_only=True)
+
+    async def names(self, directory: str) -> list[str]:
+        return await self._disk.list_directory(directory)
+
+    async def remove(self, path: str) -> None:
+        """With all that is in it; no error if it is not there."""
+
+        def do() -> None:
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+
+        await trio.to_thread.run_sync(do)
+
+    async def rename(self, old: str, new: str) -> None:
+        """Durably."""
+        await self._disk.rename(old, new)
+        await self._disk.sync_directory(os.path.dirname(new) or ".")

@@ -10,16 +10,16 @@ from bookie.core.journal import (
     BLOCK_BYTES,
     JournalCorrupt,
     Mark,
+    decode_end,
     decode_group_header,
     file_id_of,
     file_name,
 )
-from bookie.core.journal_end import decode_end
 from bookie.core.journal_frames import FrameCorrupt, decode_frame, iterate_frames
 from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.journal.end_marker import END_FILE
-from bookie.storage.turns import give_way
+from bookie.storage.yielding import give_way
 
 _CURE = (
     "bring the file back as it was; or set all directories of this bookie aside, start it empty "

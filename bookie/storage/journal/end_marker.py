@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from bookie.core.journal import Mark
-from bookie.core.journal_end import decode_end, encode_end
+from bookie.core.journal import Mark, decode_end, encode_end
 from bookie.storage.disk.disk import Disk, File
 
 _log = logging.getLogger(__name__)

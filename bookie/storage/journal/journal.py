@@ -4,6 +4,8 @@ decisions are in its twin `core/journal.py`.
 Must never run a callback of `on_durable` before its frames are durable, write to a file again
 after a failed write or sync, or say of a group that the ones before it are durable when they are
 not (replay relies on that to tell a torn tail from damage). Nothing here is done per entry.
+
+What gathers for one write of the journal; made and taken by `storage/journal.py`.
 """
 
 from __future__ import annotations
@@ -19,24 +21,69 @@ from bookie.core.journal import (
     BEGINNING,
     COMMIT_NOW,
     FIRST_GROUP_OFFSET,
+    Buffer,
     CommitPolicy,
     FileHeader,
+    FlushPolicy,
     JournalFailed,
     Mark,
     file_name,
     group_bytes,
     group_views,
 )
-from bookie.core.journal_flush import FlushPolicy
 from bookie.core.journal_scan import SEQUENCE_UNKNOWN, FileScanner
-from bookie.storage.commit_group import CommitGroup as CommitGroup
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.journal.end_marker import JournalEnd
 from bookie.storage.journal.files import JournalFiles
 from bookie.storage.journal.metrics import JournalMeters, JournalStatistics
 from bookie.storage.journal.page_cache_flush import PageCacheFlush
-from bookie.storage.journal.reader import ReadAhead
-from bookie.storage.journal_tail import UnprovenTail
+from bookie.storage.journal.reader import ReadAhead, UnprovenTail
+
+
+class CommitGroup:
+    """Frames gathered for one write and one sync.
+
+    The hot path appends to `views` received bytes (whole frames, unchanged until durable)
+    and counts them in `nbytes` and `entries`; `on_durable` runs in order after the sync. So does
+    `on_accepted`, but after the write if the journal syncs later: for acknowledgements of adds.
+    A group that was not kicked waits for one that is: what nobody waits for costs no sync.
+    """
+
+    __slots__ = (
+        "entries",
+        "is_kicked",
+        "nbytes",
+        "on_accepted",
+        "on_durable",
+        "overhead_bytes",
+        "queued_at",
+        "views",
+    )
+
+    def __init__(self) -> None:
+        self.views: list[Buffer] = []
+        self.nbytes = 0
+        self.overhead_bytes = 0
+        """What waits with the frames takes so much more memory."""
+        self.entries = 0
+        self.on_accepted: list[Callable[[], None]] = []
+        self.on_durable: list[Callable[[], None]] = []
+        self.queued_at: float | None = None
+        self.is_kicked = False
+
+    @property
+    def queued_bytes(self) -> int:
+        """What all of it takes in memory."""
+        return self.nbytes + self.overhead_bytes
+
+    def add(self, frame: Buffer, on_durable: Callable[[], None] | None = None) -> None:
+        """One frame, for whoever is not in a hurry."""
+        self.views.append(frame)
+        self.nbytes += len(frame)
+        self.entries += 1
+        if on_durable is not None:
+            self.on_durable.append(on_durable)
+
 
 FILE_BYTES_MAX: Final = 64 << 20
 FILES_RECYCLED: Final = 5

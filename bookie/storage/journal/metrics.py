@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookie.core.histogram import COUNTS, SECONDS, SIZES, Distribution, Histogram
 from bookie.core.journal import Mark, Trigger
+from bookie.core.metrics import COUNTS, SECONDS, SIZES, Distribution, Histogram
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from bookie.core.journal import Mark
-from bookie.core.journal_flush import FLUSH_NOW, FlushPolicy
+from bookie.core.journal import FLUSH_NOW, FlushPolicy, Mark
 from bookie.storage.disk.disk import Disk, File
 
 OnDurable = Callable[[], None]

@@ -13,10 +13,10 @@ from contextlib import aclosing
 
 from bookie.core.adds import Run, take_adds
 from bookie.core.caches import WriteCache
-from bookie.core.directories import DirectoryMap
 from bookie.core.journal import JournalCorrupt, Mark, file_name
 from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_frame, iterate_frames
 from bookie.core.ledger_state import LedgerState
+from bookie.core.marks import DirectoryMap
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.reader import reading_ahead
 from bookie.storage.ledger_states import LedgerStates

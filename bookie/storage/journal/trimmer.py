@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bookie.core.directories import DirectoryMap, MarkTable
 from bookie.core.journal import Mark
+from bookie.core.marks import DirectoryMap, MarkTable
 from bookie.storage.journal.journal import Journal
 
 

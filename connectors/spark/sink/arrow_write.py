@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
 from ledger.errors import InvalidArgument
-from ledger.payload import FRAME_ROOM_BYTES
+from ledger.writing.frames import FRAME_ROOM_BYTES
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import with_header
 from stream.core.entry.format import (

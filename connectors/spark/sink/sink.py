@@ -1,7 +1,7 @@
 """The exactly-once sink: tasks write ledgers of their own, the driver commits all of a batch.
 
-Answers for when a batch is in its streams: when `commit` returned, all of it, once for its
-(sink, batch), in one metadata transaction (stream/sinks/sinks.py). Objects here are pickled to tasks and
+Answers for when a batch is in its streams: when `commit` returned, all of it, once for its (sink,
+batch), in one metadata transaction (stream/sinks/sinks.py). Objects here are pickled to tasks and
 back: they hold options and numbers, never a connection. Must never delete a ledger without having
 looked whether a stream has it.
 """

@@ -21,8 +21,8 @@ from connectors.spark.sink.sort_order import Key
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.errors import LedgerError
-from ledger.payload import FRAME_ROOM_BYTES
 from ledger.wire.messages import Buffer
+from ledger.writing.frames import FRAME_ROOM_BYTES
 from ledger.writing.writer import LedgerWriter
 from stream.core.entry.format import read_header
 from stream.core.metadata.namespaces import NamespaceMetadata

@@ -20,8 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from connectors.spark.client.client_cache import kept
 from connectors.spark.core.filters import NO_BOUNDS, Bounds
-from connectors.spark.core.planner import SegmentRange, Task
-from connectors.spark.core.replica_turns import ReplicaTurns
+from connectors.spark.core.planner import ReplicaTurns, SegmentRange, Task
 from connectors.spark.source.arrow_read import ArrowBuilder
 from ledger.client import LedgerClient
 from ledger.core import metadata_format

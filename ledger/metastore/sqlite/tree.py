@@ -24,9 +24,8 @@ from ledger.errors import (
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
-from ledger.metastore.sqlite.liveness import ProcessIdentity, is_gone
+from ledger.metastore.sqlite.liveness import OwnBeats, ProcessIdentity, is_gone
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, read_node, snapshot, transaction
-from ledger.metastore.sqlite_silence import OwnBeats
 
 APPLICATION_ID = 0x4C535452
 """Marks the file as ours ("LSTR"); never changes."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stream.errors import RecordFormatError
 
 if TYPE_CHECKING:
-    from stream.core.entry.records import BinaryColumn
+    from stream.core.entry.columns import BinaryColumn
 
 
 def arrow() -> Any:

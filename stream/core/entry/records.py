@@ -7,13 +7,12 @@ twice. Every damage is a RecordFormatError. The writing half is entry_encoder.py
 
 from __future__ import annotations
 
-import struct
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise, repeat
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from stream.core.entry import arrow
+from stream.core.entry.columns import BinaryColumn, _numbers
 from stream.core.entry.compression import Buffer, inflate
 from stream.core.entry.format import (
     FLAG_EVENT_TIME_VALIDITY,
@@ -28,7 +27,6 @@ from stream.core.entry.format import (
 from stream.core.position import Position
 from stream.errors import RecordFormatError
 
-_IS_LITTLE_ENDIAN: Final = sys.byteorder == "little"
 ARROW_COLUMNS: Final = ("value", "key", "event_time_ms", "headers")
 
 
@@ -51,61 +49,6 @@ class Record(NamedTuple):
 
 
 _new = cast("Callable[[type[Any], tuple[Any, ...]], Any]", tuple.__new__)
-
-
-def _numbers(view: memoryview, typecode: Literal["i", "q"]) -> list[int]:
-    if _IS_LITTLE_ENDIAN:
-        return view.cast(typecode).tolist()
-    return list(struct.unpack(f"<{len(view) // struct.calcsize('<' + typecode)}{typecode}", view))
-
-
-class BinaryColumn:
-    """int32 offsets and bytes, as an Arrow BinaryArray has them. Both are views, not copies."""
-
-    __slots__ = ("_checked", "count", "data", "offset", "offsets", "what")
-
-    def __init__(
-        self, offsets: memoryview, data: memoryview, count: int, offset: int, what: str
-    ) -> None:
-        self.offsets = offsets
-        self.data = data
-        self.count = count
-        self.offset = offset
-        self.what = what
-        self._checked: list[int] | None = None
-
-    def bounds(self) -> list[int]:
-        """The count+1 offsets, never falling, inside the data. Raises RecordFormatError."""
-        if self._checked is None:
-            bounds = _numbers(self.offsets, "i")
-            if sorted(bounds) != bounds:
-                raise RecordFormatError(self.offset, f"offsets of the {self.what} go back")
-            self._checked = bounds
-        return self._checked
-
-    def items(self, first: int = 0, stop: int | None = None) -> list[bytes]:
-        """The items from `first` up to `stop` as bytes."""
-        bounds = self.bounds()
-        if first or (stop is not None and stop < self.count):
-            bounds = bounds[first : (self.count if stop is None else stop) + 1]
-            # Few of many may be wanted: only theirs are copied.
-            base = bounds[0]
-            data = bytes(self.data[base : bounds[-1]])
-            if base:
-                bounds = [bound - base for bound in bounds]
-        else:
-            data = bytes(self.data)
-        count = len(bounds) - 1
-        start, total = bounds[0], bounds[-1] - bounds[0]
-        width = total // count if count else 0
-        if (
-            width
-            and width * count == total
-            and bounds == list(range(start, start + total + 1, width))
-        ):
-            # All of one length: one call of struct is several times faster than slices.
-            return list(struct.unpack_from(f"{width}s" * count, data, start))
-        return [data[low:high] for low, high in pairwise(bounds)]
 
 
 class _Body:

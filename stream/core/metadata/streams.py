@@ -378,3 +378,23 @@ class StreamMetadata:
             self,
             garbage=tuple(ledger for ledger in self.garbage if ledger not in gone),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream as it is now. Records first_sequence..next_sequence-1 can be read."""
+
+    name: str
+    epoch: int
+    created_ms: int
+    segments: int
+    sealed_bytes: int
+    has_open_segment: bool
+    first_position: Position
+    end_position: Position
+    first_sequence: int
+    next_sequence: int
+
+    @property
+    def records(self) -> int:
+        return self.next_sequence - self.first_sequence

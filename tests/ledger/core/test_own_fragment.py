@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.core.entry import DigestType
-from ledger.core.metadata import Fragment, LedgerMetadata
-from ledger.core.own_fragment import closed_by_writer, with_next_ensemble
+from ledger.core.metadata import Fragment, LedgerMetadata, closed_by_writer, with_next_ensemble
 from ledger.errors import LedgerFenced
 
 BOOKIES = [f"b{i}" for i in range(8)]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ledger.metastore.sqlite_silence import OwnBeats
+from ledger.metastore.sqlite.liveness import OwnBeats
 
 TIMEOUT_MS = 1000
 

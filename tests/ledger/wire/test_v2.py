@@ -13,7 +13,7 @@ from ledger.core.entry import Digest, DigestType, master_key
 from ledger.errors import LocalProtocolError, RemoteProtocolError, Status
 from ledger.wire import messages as m
 from ledger.wire import v2
-from ledger.wire.refusal import RequestRefused
+from ledger.wire.messages import RequestRefused
 from tests.golden import apache
 from tests.ledger.wire.strategies import DATA, damaged, v2_requests, v2_responses
 

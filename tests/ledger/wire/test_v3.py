@@ -14,7 +14,7 @@ from ledger.errors import LocalProtocolError, RemoteProtocolError, Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb
 from ledger.wire import messages as m
 from ledger.wire import v3
-from ledger.wire.refusal import RequestRefused
+from ledger.wire.messages import RequestRefused
 from tests.golden import apache
 from tests.ledger.wire.strategies import V3_REQUESTS, V3_RESPONSES, damaged
 

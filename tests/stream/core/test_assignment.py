@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.core.assignment import assign, moves
+from stream.core.metadata.groups import assign, moves
 
 MEMBERS = ["a", "b", "c", "d"]
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
-from stream.core.partitioned_retention import size_shares
 from stream.core.position import Position
-from stream.core.retention import Cause, explain, newest_ms
+from stream.core.retention import Cause, explain, newest_ms, size_shares
 
 Written = list[tuple[int, int]]
 """Bytes and seconds of the newest record, segment by segment."""

@@ -1,0 +1,72 @@
+"""Partitions that no stream counts: what a crash left between their creation and the count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.client import LedgerClient
+from ledger.errors import MetadataCorrupt
+from ledger.metastore.base import Check
+from stream.core.names import (
+    PARTITIONS_MAX,
+    parse_partition,
+)
+from stream.errors import NoSuchStream
+from stream.retention.reclaim import delete_stream
+from stream.store.partitions import PartitionStore
+from stream.store.streams import (
+    StreamStore,
+    stream_path,
+)
+
+
+async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) -> list[str]:
+    """Which of these streams are partitions that no partitioned stream seems to count: what is
+    left of one whose deletion was stopped. `delete_uncounted` makes sure."""
+    store = PartitionStore(client.store)
+    counts: dict[str, int] = {}
+    left: list[str] = []
+    for name in names:
+        partition = parse_partition(name)
+        if partition is None:
+            continue
+        if partition.stream not in counts:
+            try:
+                node, _ = await store.read(namespace, partition.stream)
+            except NoSuchStream:
+                node = None
+            except MetadataCorrupt:
+                counts[partition.stream] = PARTITIONS_MAX  # doubt is never absence
+                continue
+            counts[partition.stream] = 0 if node is None or node.is_deleted else node.partitions
+        if partition.partition >= counts[partition.stream]:
+            left.append(name)
+    return left
+
+
+async def delete_uncounted(client: LedgerClient, namespace: str, name: str) -> bool:
+    """Deletes a partition if no partitioned stream counts it, also not one that came back or was
+    made anew a moment ago. Whether it did."""
+    partition = parse_partition(name)
+    assert partition is not None, f"{name!r} is no partition"
+    store = PartitionStore(client.store)
+
+    async def conditions() -> Sequence[Check]:
+        # Without a node none can be made while this partition lives: its name is not free.
+        try:
+            node, version = await store.read(namespace, partition.stream)
+        except NoSuchStream:
+            return ()
+        if node is None:
+            return ()
+        if not node.is_deleted and partition.partition < node.partitions:
+            raise NoSuchStream(f"partition {name!r} is one of a stream that is in use")
+        return (Check(stream_path(namespace, partition.stream), version),)
+
+    try:
+        await delete_stream(
+            client, StreamStore(client.store), namespace, name, conditions=conditions
+        )
+    except NoSuchStream:
+        return False  # it went before, or is not to go
+    return True
