@@ -209,7 +209,7 @@ _HOMES = {
     "stream.core.entry.compression": "Compression",
     "stream.core.metadata.cursors": "CursorMetadata",
     "stream.core.entry.encoder": "encode",
-    "stream.core.metadata.streams": "ProducerState Segment SegmentState StreamMetadata",
+    "stream.core.metadata.streams": "StreamInfo ProducerState Segment SegmentState StreamMetadata",
     "stream.core.metadata.partitioned": "PartitionedStream",
     "stream.core.metadata.namespaces": "NamespaceMetadata",
     "stream.core.position": (
@@ -233,7 +233,7 @@ _HOMES = {
     "stream.reading.lag": "CursorLag",
     "stream.reading.merged_feeds": "OrderBy",
     "stream.reading.merged_reader": "MergedBatch MergedReader MergedRecord",
-    "stream.namespace": "Namespace StreamInfo create_namespace delete_namespace list_namespaces",
+    "stream.namespace": "Namespace create_namespace delete_namespace list_namespaces",
     "stream.writing.open_segment": "StreamWriterStatistics WriterOptions",
     "stream.partitions.writer": (
         "PartitionPosition PartitionTicket PartitionedWriter PartitionedWriterStatistics"

@@ -45,6 +45,7 @@ from stream.core.metadata.partitioned import PartitionedStream as PartitionedStr
 from stream.core.metadata.streams import ProducerState as ProducerState
 from stream.core.metadata.streams import Segment as Segment
 from stream.core.metadata.streams import SegmentState as SegmentState
+from stream.core.metadata.streams import StreamInfo as StreamInfo
 from stream.core.metadata.streams import StreamMetadata as StreamMetadata
 from stream.core.position import EARLIEST as EARLIEST
 from stream.core.position import LATEST as LATEST
@@ -91,7 +92,6 @@ from stream.errors import TakenOver as TakenOver
 from stream.errors import TooManyProducers as TooManyProducers
 from stream.errors import TooManyStreams as TooManyStreams
 from stream.errors import Truncated as Truncated
-from stream.namespace import StreamInfo as StreamInfo
 from stream.partitions.partitions import PartitionedInfo as PartitionedInfo
 from stream.partitions.writer import PartitionedWriterStatistics as PartitionedWriterStatistics
 from stream.partitions.writer import PartitionPosition as PartitionPosition
