@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
     from ledger.writer import LedgerWriter
 
+__distribution__ = "ledgerstream"
+
 __all__ = [
     "BookieAck",
     "BookieUnavailable",

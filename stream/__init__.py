@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ledgerstream_entry import require_own_packages
+
 if TYPE_CHECKING:
     from trio import WouldBlock
 
@@ -95,6 +97,9 @@ if TYPE_CHECKING:
     from stream.trash import TrashEntry
     from stream.verify import SegmentReport, StreamReport, VerifyProgress
     from stream.writer import StreamWriter
+
+__distribution__ = "ledgerstream"
+require_own_packages("ledger")
 
 __all__ = [
     "EARLIEST",
