@@ -15,7 +15,7 @@ OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --
 KILLS ?= 2000
 UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 
-.PHONY: help install demo test test-all interop interop-table spark spark-kills check format docs sim bench faces changelog release clean
+.PHONY: help install demo test test-all interop interop-table spark spark-kills check format night docs sim bench faces changelog release clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
@@ -23,6 +23,7 @@ help:
 	@echo "make interop  against released Apache BookKeeper; needs Java and Maven"
 	@echo "make spark    with Spark, its newest and its oldest version that will do; needs Java"
 	@echo "make spark-kills  exactly-once pipelines under KILLS=2000 kills; SEED=7 for other ones"
+	@echo "make night    what takes long: the slow tests, SEEDS=2000 simulated clusters, spark-kills"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    the benchmarks of the table in docs/performance.md, one JSON object each"
@@ -86,6 +87,12 @@ spark: $(STAMP) $(OLDEST)/.installed
 # Every night: exactly once, under fire.
 spark-kills: $(STAMP)
 	$(BIN)/python -m tests.spark.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+night: SEEDS = 2000
+night: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not interop and not spark" $(AT_ONCE) --durations=20
+	$(MAKE) sim SEEDS=$(SEEDS)
+	$(MAKE) spark-kills
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
