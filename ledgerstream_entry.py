@@ -1,10 +1,10 @@
-"""What must hold of the installation before ledgerstream runs, and the entry of its command.
+"""Checks the installation before ledgerstream runs, and starts its command.
 
 The four packages have names that others use as well, and most of their dependencies are extras.
 Where another package hides one of ours, or an extra is missing, the first import or command says
 so, with the cause and the cure. This module must import nothing but the standard library, and none
-of the four packages when it is imported: it stands beside them because it must work when they do
-not (docs/adr/0026-an-entry-beside-the-packages.md).
+of the four packages when it is imported: it is kept beside them because it must work when they
+do not (docs/adr/0026-an-entry-beside-the-packages.md).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class MissingExtra(ImportError):
 def require_own_packages(*names: str) -> None:
     """Raises ForeignPackage unless each of the packages `names` is the one of ledgerstream.
 
-    Each is imported, which costs nothing that its first use would not cost, and must say whose it
-    is. Where it is installed says too little: of two distributions in one folder, the one that was
-    installed later has overwritten the files of the other.
+    Each is imported, which costs nothing that its first use would not cost, and must name its
+    distribution. Its location is not enough: of two distributions in one folder, the one that was
+    installed later has overwritten files of the other.
     """
     for name in names:
         try:

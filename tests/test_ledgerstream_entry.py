@@ -73,7 +73,7 @@ def test_a_connector_names_the_distribution_that_hides_stream(tmp_path: Path) ->
     assert "of the distribution 'other-things' 1.2.3" in line
 
 
-def test_spark_is_told_the_distribution_that_hides_connectors(tmp_path: Path) -> None:
+def test_the_module_for_spark_names_the_distribution_that_hides_connectors(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     install(tmp_path, "connectors")
     line = last_line(run(tmp_path, "-c", "import pyspark_ledgerstream"))
@@ -139,7 +139,7 @@ def test_a_package_that_is_not_there_at_all_is_missing() -> None:
         entry.require_own_packages("no_such_package")
 
 
-def test_our_own_packages_are_recognized_without_looking_at_distributions() -> None:
+def test_our_own_packages_are_recognized_without_reading_metadata() -> None:
     program = (
         "import sys; before = set(sys.modules); import stream, bookie, connectors.spark; "
         "print('importlib.metadata' in set(sys.modules) - before)"

@@ -149,7 +149,7 @@ def test_an_address_of_zookeeper_asks_for_its_extra(cli: Path, tmp_path: Path) -
     )
 
 
-def test_benchmarks_are_said_to_be_part_of_the_source(cli: Path, tmp_path: Path) -> None:
+def test_bench_reports_that_benchmarks_are_part_of_the_source(cli: Path, tmp_path: Path) -> None:
     done = run(tmp_path, str(cli / "ledgerstream"), "bench", "append")
     assert done.returncode == 1
     assert "benchmarks are part of the source, not of the installed package" in done.stderr
