@@ -74,7 +74,6 @@ def test_a_connector_names_the_distribution_that_hides_stream(tmp_path: Path) ->
 
 
 def test_the_module_for_spark_names_the_distribution_that_hides_connectors(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
     install(tmp_path, "connectors")
     line = last_line(run(tmp_path, "-c", "import pyspark_ledgerstream"))
     assert "the package 'connectors' of ledgerstream is hidden by" in line
