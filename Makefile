@@ -15,7 +15,7 @@ OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --
 KILLS ?= 2000
 UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 
-.PHONY: help install demo test test-all interop interop-table spark spark-kills check format docs sim bench faces clean
+.PHONY: help install demo test test-all interop interop-table spark spark-kills check format night docs sim bench faces changelog release clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
@@ -23,12 +23,15 @@ help:
 	@echo "make interop  against released Apache BookKeeper; needs Java and Maven"
 	@echo "make spark    with Spark, its newest and its oldest version that will do; needs Java"
 	@echo "make spark-kills  exactly-once pipelines under KILLS=2000 kills; SEED=7 for other ones"
+	@echo "make night    what takes long: the slow tests, SEEDS=2000 simulated clusters, spark-kills"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    the benchmarks of the table in docs/performance.md, one JSON object each"
 	@echo "make format   let ruff format and fix"
 	@echo "make docs     write docs/configuration.md, metrics.md and api.md from the code"
 	@echo "make faces    write stream/aio and stream/blocking from the trio classes"
+	@echo "make changelog  collect changelog.d into CHANGELOG.md, for the version in pyproject.toml"
+	@echo "make release  build, check and tag that version; uploads nothing (TAG=no: does not tag)"
 
 # Both are made again whenever the pinned versions or the package's own list of needs change. To run
 # the log takes little; to test it also PySpark, which is large and brings a ZooKeeper server.
@@ -85,6 +88,12 @@ spark: $(STAMP) $(OLDEST)/.installed
 spark-kills: $(STAMP)
 	$(BIN)/python -m tests.spark.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
+night: SEEDS = 2000
+night: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not interop and not spark" $(AT_ONCE) --durations=20
+	$(MAKE) sim SEEDS=$(SEEDS)
+	$(MAKE) spark-kills
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -110,6 +119,14 @@ sim: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks all --json
+
+# Deletes the fragments that it collects. What it wrote is to be read, put in order and committed.
+changelog: $(STAMP)
+	$(BIN)/towncrier build --yes --version \
+		"$$($(BIN)/python -c 'from tools import release; print(release.version_of(release.ROOT))')"
+
+release: $(STAMP)
+	$(BIN)/python -m tools.release $(if $(filter no,$(TAG)),--no-tag)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from bookie.bookie import Bookie
     from bookie.config import BookieConfig
 
+__distribution__ = "ledgerstream"
+
 __all__ = [
     "Bookie",
     "BookieConfig",

@@ -1,1 +1,3 @@
 """Connectors of ledgerstream to other systems."""
+
+__distribution__ = "ledgerstream"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ledger.writing.receipts import BookieAck, EntryAcks, EntryReceipt
     from ledger.writing.writer import LedgerWriter
 
+__distribution__ = "ledgerstream"
+
 __all__ = [
     "BookieAck",
     "BookieUnavailable",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ledgerstream_entry import require_own_packages
+
 if TYPE_CHECKING:
     from trio import WouldBlock
 
@@ -95,6 +97,9 @@ if TYPE_CHECKING:
     from stream.writing.producer import Producer
     from stream.writing.receipt import ReceiptTicket
     from stream.writing.writer import StreamWriter
+
+__distribution__ = "ledgerstream"
+require_own_packages("ledger")
 
 __all__ = [
     "EARLIEST",

@@ -22,6 +22,7 @@ from ledger.cli.output import (
     remark,
 )
 from ledger.errors import LedgerError
+from ledgerstream_entry import require_extra
 
 app = App(name="bookie", help="Run one bookie; list, show and tend bookies.")
 
@@ -64,6 +65,7 @@ async def standalone(
     janitor_interval_s
         How often retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     """
+    require_extra("bookie")
     layout = Layout.open(directory, bookies, metadata)
 
     async def until_stopped() -> None:
@@ -105,6 +107,7 @@ def run_bookie(*, config: Path) -> int:
     config
         TOML file; docs/configuration.md describes the settings.
     """
+    require_extra("bookie")
     from bookie.process import run_bookie_process
 
     return run_bookie_process(config, is_child=False)

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from connectors.spark.schema import COLUMNS
+from ledgerstream_entry import require_own_packages
+
+require_own_packages("ledger", "stream")
+
+from connectors.spark.schema import COLUMNS  # noqa: E402 - it imports the packages just checked
 
 if TYPE_CHECKING:
     from connectors.spark.datasource import LedgerstreamDataSource as LedgerstreamDataSource

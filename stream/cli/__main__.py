@@ -1,5 +1,5 @@
 """`python -m stream.cli`: the command without its installed script."""
 
-from stream.cli import main
+from ledgerstream_entry import main
 
 main()
