@@ -148,6 +148,6 @@ def _ending(code: int) -> str:
 
 def _environment() -> dict[str, str]:
     """Ours, with this very checkout or installation first, wherever the user stands."""
-    here = str(Path(__file__).resolve().parents[1])
+    here = str(Path(__file__).resolve().parents[2])
     earlier = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{earlier}" if earlier else here}
