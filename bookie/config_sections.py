@@ -62,7 +62,7 @@ FORCE_READ_ONLY = setting(
     False,
     unit="",
     apache="forceReadOnlyBookie",
-    reason="Starts read-only, however empty its disks are, until it is told otherwise over HTTP.",
+    reason="Starts read-only, however empty its disks are, until HTTP changes it.",
 )
 
 MAY_BE_ZERO = (
@@ -103,8 +103,8 @@ def check_disk_settings(config: BookieConfig) -> None:
 
 
 def start_bytes(config: BookieConfig, *, journals: int, directories: int) -> int:
-    """What a start may have to write on a file system with so many journals and ledger
-    directories: a checkpoint of all that was in the caches, and a journal file each."""
+    """Returns the bytes that a start may have to write on a file system that holds this number of
+    journals and ledger directories: a checkpoint of the whole caches, and a journal file each."""
     share = config.write_cache_bytes // len(config.ledger_directories)
     return journals * config.journal_file_bytes_max + directories * checkpoint_bytes(share)
 
@@ -202,7 +202,7 @@ SCRUB_BYTES_PER_S = setting(
 
 
 def garbage_options(config: BookieConfig) -> GarbageOptions:
-    """What the storage is told. Raises InvalidArgument if the settings contradict each other."""
+    """Returns the options of the storage. Raises InvalidArgument if they contradict each other."""
     return GarbageOptions(
         asks_per_s_max=config.garbage_asks_per_s_max,
         compaction=CompactionOptions(
@@ -231,8 +231,8 @@ READS_WAITING_MAX = setting(
     10_000,
     unit="requests",
     apache="maxReadsInProgressLimit",
-    reason="With so many requests waiting for disks, a connection that has some is not read until"
-    " they are answered.",
+    reason="When this number of requests waits for disks, a connection that has some is not read"
+    " until they are answered.",
 )
 READS_WAITING_PER_DIRECTORY_MAX = setting(
     5_000,
@@ -253,7 +253,7 @@ REPLY_WAIT_MS_MAX = setting(
     unit="ms",
     apache="waitTimeoutOnResponseBackpressureMs, closeChannelOnResponseTimeout",
     reason="A peer that takes none of the replies that wait for it is disconnected: it would keep"
-    " the memory for ever.",
+    " the memory forever.",
 )
 
 
@@ -267,14 +267,14 @@ READ_AHEAD_BYTES = setting(
     256 * KIB,
     unit="bytes",
     apache="dbStorage_readAheadCacheBatchBytesSize",
-    reason="Read at once after a miss, since readers go on in order; less when so many of them"
-    " go on that they would push each other's out of the read cache.",
+    reason="Read at once after a miss, since readers continue in order; less when they are too many"
+    " for the read cache and would evict each other's entries.",
 )
 READ_AHEAD_ENTRIES_MAX = setting(
     4096,
     unit="entries",
     apache="dbStorage_readAheadCacheBatchSize",
-    reason="And so many at most: each small one costs 40 bytes beside its own.",
+    reason="The largest number of entries read at once: each small one costs 40 bytes more.",
 )
 INDEX_CACHE_BYTES = setting(
     64 * MIB,

@@ -1,12 +1,7 @@
 """StreamWriter: appends records to a stream; its only writer at its epoch.
 
-The public face of two others: outbox.py gathers, sends and confirms; segment_changes.py takes
-over, rolls, repairs and seals. Nothing is decided here.
-
-Conditional appends: a record is taken only if it gets the sequence its caller expects.
-
-Such records are in entries of their own (`CONDITIONAL`): if a sink commits a batch before they are
-in the stream, they are refused, and nothing else is.
+The public face of two others: accumulator.py gathers, sends and confirms; segment_lifecycle.py
+takes over, rolls, repairs and seals. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -29,6 +24,7 @@ from stream.errors import HandedOver
 from stream.takeover import StreamLedgers
 from stream.writing.accumulator import Outbox
 from stream.writing.batch import CONDITIONAL, Ticket
+from stream.writing.conditional import open_for
 from stream.writing.handover import hand_over
 from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
 from stream.writing.policy_watch import PolicyWatch
@@ -301,21 +297,3 @@ async def open_writer(
                 raise
         finally:
             watch.leave(changes)
-
-
-async def expect(outbox: Outbox, sequence: int) -> None:
-    """Raises SequenceMismatch once what has it is durable: it may be the caller's own."""
-    if sequence < outbox.next_sequence:
-        await outbox.drain()
-    outbox.check_sequence(sequence)
-
-
-async def open_for(outbox: Outbox, sequence: int) -> None:
-    """Returns when a record that must have this sequence can be taken. Raises SequenceMismatch,
-    and the writer's error."""
-    while True:
-        await expect(outbox, sequence)
-        outbox.open_conditional()
-        if outbox.has_room:
-            return
-        await outbox.wait_room()
