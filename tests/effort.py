@@ -84,7 +84,9 @@ def main() -> int:
     )
     parser.add_argument("--list", action="store_true", required=True)
     parser.parse_args()
-    lines = [f"{where}: {what}" for where, what in places() if not where.startswith("tests/effort.py")]
+    lines = [
+        f"{where}: {what}" for where, what in places() if not where.startswith("tests/effort.py")
+    ]
     lines.append(f"every other Hypothesis property: ci={EXAMPLES_CI}, night={EXAMPLES_NIGHT}")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
