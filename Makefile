@@ -7,19 +7,23 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
+NIGHT_SEEDS ?= 500
 # Files of tests run beside each other; those of one file share what they start.
 AT_ONCE ?= --numprocesses 2 --dist loadfile
 OLDEST_SPARK := 4.2.0
 OLDEST := .venv-spark42
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet
 KILLS ?= 2000
+# Compiled modules are kept: hundreds of processes that tests start import the same ones.
+unexport PYTHONDONTWRITEBYTECODE
 UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 
-.PHONY: help install demo test test-all interop interop-table spark spark-kills check format docs sim bench faces clean
+.PHONY: help install demo test test-all night interop interop-table spark spark-kills check format docs sim bench faces clean
 
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
 	@echo "make test     the tests, without the slow ones (make test-all: with them, interop and spark)"
+	@echo "make night    every campaign in full, hours long; build/night/report.md says what ran"
 	@echo "make interop  against released Apache BookKeeper; needs Java and Maven"
 	@echo "make spark    with Spark, its newest and its oldest version that will do; needs Java"
 	@echo "make spark-kills  exactly-once pipelines under KILLS=2000 kills; SEED=7 for other ones"
@@ -55,6 +59,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
+
+# Tests try samples of their examples, seeds and crash points; here they try all, and other ones.
+night: $(STAMP)
+	$(BIN)/python -m tests.night --seeds $(NIGHT_SEEDS) --kills $(KILLS)
 
 # The table in docs/interoperability.md must say what this run found; `make interop-table` writes it.
 interop: $(STAMP)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from _pytest.mark.structures import ParameterSet  # has no public name
 
 _VARIABLE = "TEST_EFFORT"
 _EFFORT = os.environ.get(_VARIABLE, "ci")
@@ -37,7 +38,7 @@ def stride(*, ci: int) -> int:
     return 1 if IS_NIGHT else ci
 
 
-def seeds(*, ci: int, night: int) -> list[object]:
+def seeds(*, ci: int, night: int) -> list[ParameterSet]:
     """Returns the seeds for a parametrized test: those from `ci` on are tests marked slow."""
     return [
         pytest.param(seed, marks=[pytest.mark.slow] if seed >= ci else []) for seed in range(night)
