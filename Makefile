@@ -7,12 +7,15 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
+NIGHT_SEEDS ?= 2000
 # Files of tests run beside each other; those of one file share what they start.
 AT_ONCE ?= --numprocesses 2 --dist loadfile
 OLDEST_SPARK := 4.2.0
 OLDEST := .venv-spark42
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet
 KILLS ?= 2000
+# Compiled modules are kept: hundreds of processes that tests start import the same ones.
+unexport PYTHONDONTWRITEBYTECODE
 UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 
 .PHONY: help install demo test test-all interop interop-table spark spark-kills check format night docs sim bench faces changelog release clean
@@ -20,10 +23,10 @@ UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 help:
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
 	@echo "make test     the tests, without the slow ones (make test-all: with them, interop and spark)"
+	@echo "make night    every campaign in full, hours long; build/night/report.md says what ran"
 	@echo "make interop  against released Apache BookKeeper; needs Java and Maven"
 	@echo "make spark    with Spark, its newest and its oldest version that will do; needs Java"
 	@echo "make spark-kills  exactly-once pipelines under KILLS=2000 kills; SEED=7 for other ones"
-	@echo "make night    what takes long: the slow tests, SEEDS=2000 simulated clusters, spark-kills"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
 	@echo "make bench    the benchmarks of the table in docs/performance.md, one JSON object each"
@@ -59,6 +62,10 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
 
+# Tests try samples of their examples, seeds and crash points; here they try all, and other ones.
+night: $(STAMP)
+	$(BIN)/python -m tests.night --seeds $(NIGHT_SEEDS) --kills $(KILLS)
+
 # The table in docs/interoperability.md must say what this run found; `make interop-table` writes it.
 interop: $(STAMP)
 	@rm -f .interop/results.json
@@ -84,15 +91,9 @@ spark: $(STAMP) $(OLDEST)/.installed
 	$(BIN)/python -m tests.spark.killing --kills 200
 	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark $(AT_ONCE) --durations=10
 
-# Every night: exactly once, under fire.
+# Exactly once, under fire; a step of the night.
 spark-kills: $(STAMP)
 	$(BIN)/python -m tests.spark.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
-
-night: SEEDS = 2000
-night: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not interop and not spark" $(AT_ONCE) --durations=20
-	$(MAKE) sim SEEDS=$(SEEDS)
-	$(MAKE) spark-kills
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

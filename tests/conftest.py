@@ -21,14 +21,17 @@ from bookie.standalone.zookeeper_server import ZooKeeperMissing, require_zookeep
 _PACKAGES = {f"tests.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py")}
 pytest.register_assert_rewrite(*sorted(_PACKAGES - sys.modules.keys()))
 
+from tests import effort  # noqa: E402
 from tests.zookeeper import RunningZooKeeper, running_zookeeper  # noqa: E402
 
 # How long an example takes says how busy the machine is, and nothing about the example. Developers'
-# machines look at other examples each time; a change is judged by the same ones each time.
+# machines look at other examples each time, and so does the night; a change is judged by the same
+# ones each time.
 settings.register_profile(
     "any-machine",
     deadline=None,
-    derandomize=os.environ.get("CI") == "true",
+    derandomize=os.environ.get("CI") == "true" and not effort.IS_NIGHT,
+    max_examples=effort.scaled(ci=effort.EXAMPLES_CI, night=effort.EXAMPLES_NIGHT),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

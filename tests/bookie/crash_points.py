@@ -8,6 +8,7 @@ code is that of the tests.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -49,6 +50,7 @@ def main() -> int:
         allow_abbrev=False,
     )
     _, arguments = parser.parse_known_args()
+    os.environ.setdefault("TEST_EFFORT", "night")  # all of them, not a change's sample
     files = [str(_ROOT / name) for name in FILES]
     plugins = ["-p", "no:cacheprovider", "-p", "tests.crash_plugin"]
     code = pytest.main(["-q", *plugins, *files, *arguments])

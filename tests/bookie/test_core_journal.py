@@ -36,6 +36,7 @@ from bookie.core.journal_frames import (
     iterate_frames,
 )
 from bookie.core.journal_scan import FileScanner, scan
+from tests.effort import scaled
 
 KEY = bytes(range(20))
 SALT = 0x1122334455667788
@@ -128,7 +129,7 @@ def test_every_cut_point_gives_the_groups_before_it() -> None:
     cut=st.integers(0, 200_000),
     read_blocks=st.integers(1, 4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(ci=24, night=600), deadline=None)
 def test_any_prefix_of_the_bytes_is_a_prefix_of_the_groups(
     sizes: list[int], cut: int, read_blocks: int
 ) -> None:
@@ -153,7 +154,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(ci=60, night=1500), deadline=None)
 def test_a_flipped_bit_is_refused_in_earlier_groups_and_ends_the_scan_in_the_last(
     data: st.DataObject,
 ) -> None:

@@ -139,7 +139,8 @@ def _damaged(story: Story) -> Iterator[tuple[str, str, Kept]]:
     now, ages = story.now, story.ages
     for name, data in now.files.items():
         yield "gone", name, now.having(name, None)
-        block = BLOCK if name.endswith(".journal") else 512 if name.endswith(".log") else 4
+        is_journal = name.endswith(".journal") or "/spare-" in name
+        block = BLOCK if is_journal else 512 if name.endswith(".log") else 4
         for what, damaged in _in_blocks(data, block):
             if damaged != data:
                 yield what, name, now.having(name, damaged)

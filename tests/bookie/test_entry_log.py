@@ -22,6 +22,7 @@ from bookie.storage.index.index import PlacedRun
 from ledger.errors import BookieIoError
 from tests.bookie.memory_disk import MemoryDisk
 from tests.bookie.test_caches import make_entry, make_frame
+from tests.effort import scaled
 
 
 def _entries_of(run: Run) -> dict[tuple[int, int], bytes]:
@@ -43,7 +44,7 @@ adds = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(ci=80, night=2000))
 @given(adds, st.sampled_from([600, 1 << 20]))
 def test_every_entry_is_in_exactly_one_run(adds: list[tuple[int, int, int]], own: int) -> None:
     """Small segments mix the ways of gathering: many segments, one, frames of one size."""

@@ -19,6 +19,7 @@ from bookie.storage.index.rocksdb import MIB, RocksKeyValue, RocksOptions
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, InvalidArgument
 from tests.bookie.test_caches import KEY
+from tests.effort import scaled
 
 SMALL = RocksOptions(block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16)
 
@@ -142,7 +143,7 @@ async def test_errors_of_rocks_are_io_errors(tmp_path: Path) -> None:
 Runs = list[tuple[int, int, int]]
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(ci=80, night=2000))
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(1, 9)), max_size=4),
@@ -296,7 +297,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(ci=80, night=2000))
 @given(changes)
 def test_nothing_is_known_of_what_is_above_all(changes: list[tuple[str, int]]) -> None:
     """Against looking for both records; and without a change below it, what was put is not."""

@@ -20,8 +20,9 @@ from ledger.errors import BookieIoError, LedgerError
 from tests.bookie.storage_bottle import Bottle
 from tests.bookie.test_check import filled
 from tests.bookie.test_compaction import OPTIONS
+from tests.effort import scaled
 
-TRIES = 150
+TRIES = scaled(ci=40, night=600)
 
 
 class RealBottle(Bottle):

@@ -12,6 +12,7 @@ import trio
 from bookie.testing import CrashKind, InProcessCluster, MakeSimulatedCluster, SimCluster
 from ledger.errors import InvalidArgument, LedgerError
 from stream import Namespace
+from tests.effort import scaled
 
 FAILING = """
 from bookie.testing import MakeSimulatedCluster, SimCluster
@@ -102,6 +103,8 @@ def test_what_cannot_be_is_refused(ledgerstream_cluster: InProcessCluster, tmp_p
 
 
 def test_the_same_seed_is_the_same_run(simulated_cluster: MakeSimulatedCluster) -> None:
+    pause_s = scaled(ci=600, night=1800)
+
     async def story(cluster: SimCluster) -> tuple[float, str]:
         async with cluster.client() as client:
             namespace = Namespace(client, "demo")
@@ -110,14 +113,14 @@ def test_the_same_seed_is_the_same_run(simulated_cluster: MakeSimulatedCluster) 
                 await cluster.kill_bookie("bookie-0", CrashKind.POWER_LOST_TORN)
                 await writer.append(b"x")
                 await cluster.start_bookie("bookie-0")
-                await trio.sleep(1800)
+                await trio.sleep(pause_s)
                 await writer.append(b"y")
         return trio.current_time(), cluster.simulation.trace_hash()
 
     runs = [simulated_cluster(seed).run(story) for seed in (7, 7, 8)]
     assert runs[0] == runs[1]
     assert runs[0][1] != runs[2][1]
-    assert all(seconds > 1800 for seconds, _ in runs)
+    assert all(seconds > pause_s for seconds, _ in runs)
 
 
 def test_a_failure_tells_its_seed_and_is_repeated_by_it(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from ledger.errors import BookieIoError
 from tests.bookie.memory_disk import MemoryDisk
 from tests.bookie.test_caches import KEY, make_entry, make_frame
 from tests.bookie.test_journal import commit, running
+from tests.effort import scaled
 
 DELETED = 5
 Step = tuple[str, int, int, int]  # what, ledger, number, payload bytes
@@ -99,7 +100,7 @@ async def replayed(groups: list[bytes], directories: int) -> tuple[list[Taker], 
 
 
 @given(groups=st.lists(steps, max_size=4), directories=st.sampled_from([1, 2, 3]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(ci=60, night=1500), deadline=None)
 def test_stretches_leave_what_frames_one_by_one_leave(
     groups: list[list[Step]], directories: int
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
 from bookie.testing.inode import SECTOR_BYTES
 from bookie.testing.scheduler import Simulation, run_simulated
+from tests.effort import scaled
 
 POWER_LOSSES = (CrashKind.POWER_LOST_ALL, CrashKind.POWER_LOST_TORN)
 
@@ -213,7 +214,7 @@ Writes = st.lists(st.tuples(st.integers(0, 3000), st.binary(min_size=1, max_size
 
 
 @given(Writes, Writes, st.integers(0, 1000), st.sampled_from(POWER_LOSSES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(ci=24, night=600), deadline=None)
 def test_after_a_power_loss_each_sector_is_a_state_since_the_last_sync(
     synced: list[tuple[int, bytes]],
     unsynced: list[tuple[int, bytes]],
@@ -247,7 +248,7 @@ def test_after_a_power_loss_each_sector_is_a_state_since_the_last_sync(
     st.integers(0, 1000),
     st.integers(0, 10),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(ci=24, night=600), deadline=None)
 def test_a_key_value_store_comes_back_at_a_border_of_batches_not_before_the_flush(
     batches: list[list[tuple[bytes, bytes | None]]], seed: int, flushed: int
 ) -> None:

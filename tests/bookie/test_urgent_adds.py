@@ -14,8 +14,10 @@ from ledger.wire.messages import AddResponse, Request
 from tests.bookie.pressed_bookie import KIB, PressedBookie, asked, press, send_all
 from tests.bookie.test_late_answers import released, stuck
 from tests.bookie.test_server import add
+from tests.effort import scaled
 
 QUEUE_BYTES = 1024 * KIB
+ADDS = scaled(ci=2000, night=4001)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -49,7 +51,7 @@ def _memory_taken(version: int) -> int:
     """By adds of one byte that ten peers send while the journal hangs."""
     codec = v3 if version == 3 else v2
     floods = [
-        b"".join(codec.encode_request(Request(version, n, add(8 + i, n))) for n in range(1, 4001))
+        b"".join(codec.encode_request(Request(version, n, add(8 + i, n))) for n in range(1, ADDS))
         for i in range(10)
     ]
     taken = 0

@@ -19,6 +19,7 @@ from stream.core.entry.encoder import encode
 from stream.core.entry.format import HEADER_BYTES
 from stream.core.entry.records import RecordBatch, decode
 from stream.errors import RecordFormatError
+from tests.effort import scaled
 
 _YEAR_MS = 365 * 86_400_000
 _short = st.binary(max_size=12)
@@ -61,7 +62,7 @@ def encoded(rows: list[Row], first_sequence: int, kind: Compression = Compressio
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(ci=60, night=1500), deadline=None)
 @given(
     _entries,
     st.permutations(COLUMNS),
@@ -154,7 +155,7 @@ def everything(batch: RecordBatch) -> None:
         made.to_pylist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(ci=80, night=2000), deadline=None)
 @given(_rows, st.integers(0, 200), st.integers(-(1 << 31), (1 << 31) - 1))
 def test_wrong_numbers_are_errors_or_other_records(rows: list[Row], at: int, number: int) -> None:
     payload = bytearray(encoded(rows, 0))

@@ -27,10 +27,13 @@ from stream.core.routing import partition_of
 from stream.errors import CommitOutOfOrder, NoSuchNamespace, NoSuchStream
 from stream.sinks.sinks import BatchCommit
 from stream.takeover import SINK_TAG, STREAM_TAG
+from tests.effort import scaled
 from tests.spark.streams import Streams
 
 _ON_CLUSTER = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=scaled(ci=8, night=120),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -33,6 +33,7 @@ from ledger.wire.messages import (
     RequestBody,
     ResponseBody,
 )
+from tests.effort import scaled
 
 LEDGER = 5
 SIZES = [(3, 3, 2), (1, 1, 1), (4, 2, 2), (5, 3, 2), (3, 2, 1)]
@@ -170,7 +171,7 @@ def told_by(report: LedgerReport) -> dict[CopyState, int]:
     return sums
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(ci=24, night=600))
 @given(st.integers(0, 1 << 32))
 def test_what_was_planted_is_what_is_told(seed: int) -> None:
     world = World(seed)

@@ -17,6 +17,7 @@ from bookie.config import BookieConfig
 from bookie.testing import CrashKind, SimCluster, Simulation, run_simulated, small_config
 from ledger.errors import MetadataUnavailable
 from tests.crash_counts import AFTERMATH_OF, crashed
+from tests.effort import scaled, stride
 from tests.sim.dying_starts import die_in
 
 _OPERATIONS_MAX = 500
@@ -62,13 +63,13 @@ def test_a_first_start_that_was_broken_off_anywhere_is_made_again(
             await _serves(cluster, name)
             return was_killed
 
-    for number in range(1, _OPERATIONS_MAX):
+    for number in range(1, _OPERATIONS_MAX, stride(ci=5)):
         if not run_simulated(main, number, time_limit_s=300):
             break
         tried += 1
     with capsys.disabled():
         print(f" {tried} crash points ", end="")
-    assert 20 < tried < _OPERATIONS_MAX - 1
+    assert 20 < number < _OPERATIONS_MAX - 1
 
 
 @pytest.mark.parametrize("config", [small_config, _several])
@@ -98,5 +99,5 @@ def test_killed_at_any_moment_while_the_metadata_store_answers_badly(
                 except MetadataUnavailable:
                     continue
 
-    for seed in range(100):
+    for seed in range(scaled(ci=20, night=400)):
         run_simulated(main, seed, time_limit_s=300)

@@ -25,6 +25,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.options import ClientOptions
 from tests.crash_counts import AFTERMATH_OF, crashed
+from tests.effort import scaled
 
 OPERATIONS = 260
 PATIENT = ClientOptions(add_timeout_s=60, ensemble_change_timeout_s=60)
@@ -180,6 +181,6 @@ def test_a_mark_that_was_renamed_but_not_synced_is_not_relied_on() -> None:
             assert cluster.is_up("bookie-0")
             await story.check()
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         seen.clear()
         run_simulated(main, seed, time_limit_s=300)

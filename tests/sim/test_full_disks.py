@@ -23,6 +23,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NotEnoughBookies, RetryableError
 from ledger.options import ClientOptions
 from ledger.writing.writer import LedgerWriter
+from tests.effort import scaled
 
 IMPATIENT = ClientOptions(add_timeout_s=2.0, read_timeout_s=2.0, ensemble_change_timeout_s=3.0)
 CAPACITY = 4096 * KIB
@@ -103,7 +104,7 @@ def test_full_disks_refuse_adds_serve_recovery_and_reads_and_are_writable_again(
                 await again.append(b"life goes on")
         assert cluster.restarts == 3, "no bookie died of it"
 
-    for seed in range(5):
+    for seed in range(scaled(ci=2, night=20)):
         simulate(story, seed)
 
 
@@ -129,7 +130,7 @@ def test_a_writer_moves_on_when_one_disk_is_full_and_reads_there_go_on() -> None
                 found = await reader.read(0, 8)
             assert [bytes(entry.payload) for entry in found] == [_payload(n) for n in range(9)]
 
-    for seed in range(5):
+    for seed in range(scaled(ci=2, night=20)):
         simulate(story, seed, bookies=4)
 
 
@@ -194,7 +195,7 @@ def test_one_full_directory_of_several_makes_a_bookie_read_only_and_ends_nothing
                 await again.append(b"life goes on")
             assert cluster.restarts == 4, "no bookie died of it"
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         run_simulated(main, seed, time_limit_s=600)
 
 
@@ -221,7 +222,7 @@ def test_a_disk_filled_by_others_to_the_last_byte_can_restart_and_collect(kind: 
                 cluster.disk(name).options.capacity_bytes = CAPACITY
             await _wait_writable(client)
 
-    for seed in range(5):
+    for seed in range(scaled(ci=1, night=20)):
         simulate(story, seed)
 
 
@@ -258,7 +259,7 @@ def test_a_disk_that_fills_at_any_moment_loses_nothing_acknowledged() -> None:
             await _wait_writable(client)
             await _read_all(client, writer.ledger_id, len(confirmed))
 
-    for seed in range(30):
+    for seed in range(scaled(ci=6, night=120)):
         simulate(story, seed)
 
 

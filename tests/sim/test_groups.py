@@ -1,19 +1,15 @@
-"""Consumer groups in torment, and proof that a broken one would be noticed.
-
-`LEDGERSTREAM_GROUP_SEEDS=500` runs more.
-"""
+"""Consumer groups in torment, and proof that a broken one would be noticed."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests.effort import seeds
 from tests.sim.group_bugs import GROUP_BUGS, group_bug_planted
 from tests.sim.group_run import run_group_seed
 from tests.sim.model import Violation
 
-SEEDS = int(os.environ.get("LEDGERSTREAM_GROUP_SEEDS", "10"))
+SEEDS = seeds(ci=3, night=30)
 # A seed that found the bug; any of the first 50 should do.
 FINDING_SEEDS = {
     "commits-over-others": 1,
@@ -24,7 +20,7 @@ FINDING_SEEDS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_all_is_handled_and_nobody_commits_for_another(seed: int) -> None:
     counts = run_group_seed(seed).counts
     assert counts["records there"] > 0

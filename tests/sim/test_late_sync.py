@@ -18,6 +18,7 @@ from bookie.testing import CrashKind, SimCluster, Simulation, run_simulated, sma
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, RetryableError
 from ledger.options import ClientOptions
+from tests.effort import scaled
 
 IMPATIENT = ClientOptions(add_timeout_s=2.0, read_timeout_s=2.0, ensemble_change_timeout_s=3.0)
 POWER = [CrashKind.POWER_LOST_ALL, CrashKind.POWER_LOST_TORN]
@@ -77,7 +78,7 @@ def test_killed_processes_lose_nothing_they_acknowledged() -> None:
             found = await _recovered(client, ledger_id, 60)
             assert found[: len(confirmed)] == confirmed
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         run_simulated(main, seed, time_limit_s=300)
 
 
@@ -98,7 +99,7 @@ def test_one_machine_that_lost_power_takes_nothing_confirmed_with_it(kind: Crash
             await trio.sleep(chance.uniform(0, 2))
             await _nothing_is_lost(cluster, client, ledger_id, confirmed)
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         run_simulated(main, seed, time_limit_s=300)
 
 
@@ -122,7 +123,7 @@ def test_one_journal_that_failed_takes_nothing_confirmed_with_it() -> None:
             await trio.sleep(chance.uniform(0, 2))
             await _nothing_is_lost(cluster, client, ledger_id, confirmed)
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         run_simulated(main, seed, time_limit_s=300)
 
 
@@ -152,6 +153,6 @@ def test_where_all_machines_lost_power_a_ledger_is_not_closed_short() -> None:
             else:
                 assert found[: len(confirmed)] == confirmed
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         run_simulated(main, seed, time_limit_s=300)
     assert lost > 0

@@ -10,6 +10,7 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.testing import SimCluster, Simulation, run_simulated, small_config
+from tests.effort import scaled
 
 DIRECTORIES = ("/journal", "/journal-1", "/ledgers", "/ledgers-1")
 
@@ -47,7 +48,7 @@ def test_a_bookie_without_one_of_its_disks_refuses_and_is_not_missed(lost: str) 
             await cluster.start_all()
             assert victim not in cluster.bookies
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         run_simulated(main, seed, time_limit_s=300)
 
 

@@ -2,12 +2,10 @@
 
 What must hold: every record once, in the order of its stream where times do not go back, and, as
 nobody may be idle here and lateness covers how far times go back, nothing is ever late.
-`LEDGERSTREAM_MERGE_SEEDS=200` runs more.
 """
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -17,8 +15,9 @@ from bookie.testing import SimCluster, simulate
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, RetryableError
 from stream import MergedReader, MergedRecord, Namespace, Position, Record
+from tests.effort import seeds
 
-SEEDS = int(os.environ.get("LEDGERSTREAM_MERGE_SEEDS", "8"))
+SEEDS = seeds(ci=3, night=40)
 STREAMS = ("a", "b", "p#0", "p#1")
 JITTER_MS = 500
 LAST_MS = 1 << 40
@@ -151,7 +150,7 @@ def is_before_end(record: Record) -> bool:
     return record.event_time_ms is not None and record.event_time_ms < LAST_MS
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_merged_records_are_all_there_once_and_in_order(seed: int) -> None:
     async def in_cluster(cluster: SimCluster) -> None:
         story = Story(cluster, random.Random(seed))

@@ -10,6 +10,7 @@ from bookie.testing.metastore import MetadataOptions
 from ledger.options import ClientOptions
 from stream.core.position import EARLIEST
 from stream.namespace import Namespace
+from tests.effort import scaled
 from tests.stream.whole_streams import read_values
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
@@ -32,7 +33,7 @@ def test_a_writer_without_an_ack_quorum_waits_for_the_store() -> None:
                 await writer.wait_confirmed(late)
             writer.abandon()
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -60,7 +61,7 @@ def test_a_stream_goes_on_after_ten_minutes_without_metadata() -> None:
                     await ticket.wait()
             assert await read_values(namespace) == [b"0", b"1", b"2"]
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -96,7 +97,7 @@ def test_who_follows_a_stream_goes_on_after_an_outage() -> None:
                     await follow()
                 assert seen == [b"%d" % number for number in range(31)]
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -115,7 +116,7 @@ def test_bookies_that_were_restarted_are_found_without_the_store() -> None:
                 with trio.fail_after(10):
                     assert len(await reader.read(0, 9)) == 10
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -189,6 +190,6 @@ def test_changes_that_happen_after_they_were_given_up_break_no_stream() -> None:
                 cluster.metadata.options = calm
             assert await read_values(namespace) == [b"%d" % number for number in range(100)]
 
-    for seed in range(3):
+    for seed in range(scaled(ci=2, night=12)):
         simulate(story, seed)
     assert repairs > 10

@@ -6,13 +6,14 @@ import pytest
 
 from bookie.testing.process import leaves_of
 from stream.core.producers import Mixture, ProducerLog
+from tests.effort import seeds
 from tests.sim.model import Violation
 from tests.sim.producers import run_world
 
 KILLS = 50
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(ci=1, night=15))
 def test_no_record_is_there_twice_or_lost(seed: int) -> None:
     counts = run_world(seed, KILLS)
     assert counts["kills"] == KILLS

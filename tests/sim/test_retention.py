@@ -21,6 +21,7 @@ from stream.retention import janitor, reclaim, trash
 from stream.retention.ledger_deletion import delete_ledgers
 from stream.retention.partition_sizes import PartitionSizes
 from stream.store.streams import StreamStore, namespace_path
+from tests.effort import scaled
 from tests.sim import retention as sim
 from tests.sim.model import Violation
 from tests.sim.retention import Options, run_retention
@@ -31,7 +32,13 @@ SEEDS = 12
 """In one of so many a planted bug must be found."""
 
 
-@pytest.mark.parametrize("expiries", [3000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "expiries",
+    [
+        pytest.param(scaled(ci=1500, night=3000), id="few"),
+        pytest.param(10_000, marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_kept_stays_and_what_is_due_goes(expiries: int) -> None:
     counts = run_retention(replace(SMALL, expiries=expiries)).counts
     for what in (

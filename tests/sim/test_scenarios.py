@@ -19,6 +19,7 @@ from ledger.errors import (
 from ledger.options import ClientOptions
 from stream.errors import TakenOver
 from stream.namespace import Namespace
+from tests.effort import scaled
 from tests.sim.workload import closing
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
@@ -36,7 +37,7 @@ def test_entries_survive_the_loss_of_power_of_all_bookies_at_once() -> None:
             entries = await reader.read(0, 99)
         assert [bytes(entry.payload) for entry in entries] == [b"%d" % n for n in range(100)]
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -73,7 +74,7 @@ def test_a_partitioned_writer_confirms_nothing_after_another_client_recovered_it
                 await writer.wait_confirmed(late)
             assert writer.last_add_confirmed == end
 
-    for seed in range(5):
+    for seed in range(scaled(ci=2, night=20)):
         simulate(story, seed)
 
 
@@ -97,7 +98,7 @@ def test_two_recoverers_at_once_agree() -> None:
             assert ends[0] == ends[1]
             assert ends[0][0] >= writer.last_add_confirmed
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         simulate(story, seed)
 
 
@@ -171,7 +172,7 @@ def test_a_tail_sees_every_entry_while_bookies_die_one_after_the_other() -> None
                         seen += [bytes(entry.payload) for entry in batch]
             assert seen == [b"%d" % number for number in range(60)]
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -210,7 +211,7 @@ def test_a_rotten_replica_is_never_served() -> None:
             entries = await reader.read(0, 59)
         assert [bytes(entry.payload) for entry in entries] == values
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -262,7 +263,7 @@ def test_a_slow_disk_of_one_bookie_does_not_slow_a_writer_down() -> None:
             assert trio.current_time() - begun_s < 2.0
             writer.abandon()
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -302,7 +303,7 @@ def test_a_takeover_overtaken_by_another_one_says_so() -> None:
         assert len(outcome) == 1
         assert outcome[0] is None or isinstance(outcome[0], TakenOver | RetryableError)
 
-    for seed in range(5):
+    for seed in range(scaled(ci=2, night=20)):
         simulate(story, seed)
 
 
@@ -340,7 +341,7 @@ def test_what_readers_find_behind_a_writer_taken_for_dead_stays() -> None:
             ):
                 assert reader.last_add_confirmed >= served
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         simulate(story, seed, bookies=6)
 
 
@@ -372,5 +373,5 @@ def test_reading_to_the_end_survives_that_only_a_lost_bookie_knew_the_end() -> N
                         pass
                 network.heal()
 
-    for seed in range(20):
+    for seed in range(scaled(ci=5, night=80)):
         simulate(story, seed)

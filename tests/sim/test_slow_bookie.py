@@ -17,6 +17,7 @@ from bookie.config import BookieConfig
 from bookie.testing import SimCluster, Simulation, run_simulated, simulate, small_config
 from ledger.options import ClientOptions
 from ledger.writing.writer import LedgerWriter
+from tests.effort import scaled
 
 KIB = 1024
 SLOW_FACTOR = 100.0
@@ -33,7 +34,7 @@ class Load:
     seconds: float
 
 
-SINGLE = Load(1, 100, 0.002, 8)
+SINGLE = Load(1, 100, 0.002, scaled(ci=3, night=8))
 BURSTS = Load(20, KIB, 0.010, 5)
 LOADS = {"single": SINGLE, "bursts": BURSTS}
 DIRECTORIES = ("/journal", "/journal-1", "/ledgers", "/ledgers-1")
@@ -129,7 +130,7 @@ def test_the_99th_percentile_of_appends_stays_within_twice_that_of_healthy_booki
     load = LOADS[name]
     healthy = _run(load, 0, None)
     assert healthy.changes == 0
-    for seed, slow in enumerate(("bookie-0", "bookie-1", "bookie-2")):
+    for seed, slow in enumerate(("bookie-0", "bookie-1", "bookie-2")[: scaled(ci=1, night=3)]):
         seen = _run(load, seed, slow)
         with capsys.disabled():
             print(
@@ -148,7 +149,7 @@ def test_the_99th_percentile_of_appends_stays_within_twice_that_of_healthy_booki
 def test_one_slow_directory_of_one_bookie_is_not_felt(
     directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load = Load(1, 100, 0.002, 3)
+    load = Load(1, 100, 0.002, scaled(ci=1, night=3))
     for lane in (0, 1):  # those of the ledgers beside it, and its own
         healthy = _run(load, 0, None, directory, lane)
         seen = _run(load, 0, "bookie-1", directory, lane)

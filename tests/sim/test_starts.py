@@ -3,7 +3,6 @@ against a naive twin: the list of all records there are."""
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -22,8 +21,9 @@ from stream import (
     Start,
     StreamWriter,
 )
+from tests.effort import seeds
 
-SEEDS = int(os.environ.get("LEDGERSTREAM_START_SEEDS", "3"))
+SEEDS = seeds(ci=1, night=20)
 EVENT_TIMES = 1000
 
 
@@ -97,7 +97,7 @@ def _is_at(record: Record, time_ms: int) -> bool:
     return record.event_time_ms is not None and record.event_time_ms >= time_ms
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_start_gives_what_the_twin_says(seed: int) -> None:
     async def story(cluster: SimCluster) -> None:
         chance = random.Random(seed)

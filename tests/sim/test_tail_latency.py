@@ -10,6 +10,7 @@ from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.options import ClientOptions
 from stream import LATEST
 from stream.namespace import Namespace
+from tests.effort import scaled
 
 ONE_WAY_S = 0.010
 LINGER_MS = 3.0
@@ -55,7 +56,7 @@ def test_the_last_record_of_an_idle_stream_arrives_one_round_trip_after_its_ack(
         assert len(waits_s) == 10
         assert max(waits_s) <= 2 * ONE_WAY_S + LINGER_MS / 1000 + 0.001, waits_s
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -103,7 +104,7 @@ def test_a_record_does_not_wait_for_an_add_when_the_next_ones_are_on_their_way()
         # connection to read it by.
         assert len(late) <= 2, late
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 

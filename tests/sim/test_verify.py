@@ -23,6 +23,7 @@ from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
 from stream.verify import StreamReport
+from tests.effort import scaled
 from tests.sim.bugs import bug_planted
 
 IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change_timeout_s=2.0)
@@ -70,7 +71,7 @@ def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> 
                 assert states_of(found) == [("bookie-1:3181", CopyState.MISSING)]
             convicted.append(1)
 
-    for seed in range(8):
+    for seed in range(scaled(ci=2, night=32)):
         simulate(story, seed)
     assert convicted
 
@@ -87,7 +88,7 @@ def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> Non
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE, report
 
-    for seed in range(5):
+    for seed in range(scaled(ci=2, night=20)):
         simulate(story, seed)
 
 
@@ -168,7 +169,7 @@ def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
             values = [record.sequence for record in await namespace.read_last("s", 100)]
         assert values == sorted(receipt.sequence for receipt in receipts) == list(range(40))
 
-    for seed in range(4):
+    for seed in range(scaled(ci=1, night=16)):
         simulate(story, seed)
 
 

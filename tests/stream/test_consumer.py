@@ -14,6 +14,7 @@ from ledger.metastore.base import Change, Put
 from stream import LATEST, Janitor
 from stream.core.metadata.groups import decode_group
 from stream.errors import GroupBusy, NoSuchGroup
+from tests.effort import scaled
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, count_calls, wait_for, write
 from tests.stream.sim_namespace import sim_namespace
 
@@ -252,7 +253,7 @@ def test_in_a_day_of_joining_and_leaving_only_what_moves_changes_hands() -> None
                 assert row.holder == row.assigned_to
                 assert row.epoch <= moved[row.partition]
 
-    for seed in range(5):
+    for seed in range(scaled(ci=2, night=20)):
         simulate(story, seed)
 
 

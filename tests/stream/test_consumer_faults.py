@@ -13,6 +13,7 @@ from stream import EARLIEST, Namespace
 from stream.core.position import BEGINNING
 from stream.errors import MemberExists, NoSuchStream, PartitionLost
 from stream.store.cursors import cursor_path
+from tests.effort import scaled
 from tests.stream.group_world import PARTITIONS, Worker, a_stream, wait_for, write
 
 
@@ -56,7 +57,7 @@ def test_a_member_whose_session_was_lost_comes_back_and_commits_nothing_of_other
             await wait_for(lambda: {v for w in workers for v in w.values} == sent)
             await wait_for(lambda: [len(w.partitions) for w in workers] == [2, 2])
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 

@@ -15,6 +15,7 @@ from stream import LATEST, Namespace, Position
 from stream.core.position import BEGINNING
 from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
 from stream.store.cursors import CursorStore, cursor_path
+from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace
 
 
@@ -172,7 +173,7 @@ def test_unknown_outcomes_and_late_commits_are_gone_on_from() -> None:
             await trio.sleep(5)
             assert await stored(namespace) == Position(1, 99, 0)
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         simulate(story, seed)
 
 

@@ -26,6 +26,7 @@ from stream import (
     create_namespace,
 )
 from stream.store.streams import stream_path
+from tests.effort import seeds
 from tests.stream.impatience import IMPATIENT
 
 WRITER = WriterOptions(pending_bytes_max=20_000, repair_timeout_s=20)
@@ -195,7 +196,7 @@ async def story(cluster: SimCluster) -> None:
     assert len(torment.history.confirmed) > 100
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(ci=1, night=20))
 def test_what_was_confirmed_stays_in_the_order_of_its_key(seed: int) -> None:
     simulate(story, seed, bookies=4)
 

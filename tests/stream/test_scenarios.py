@@ -17,6 +17,7 @@ from stream import (
     WriterOptions,
     create_namespace,
 )
+from tests.effort import scaled
 from tests.stream.impatience import IMPATIENT
 from tests.stream.whole_streams import read_values
 
@@ -48,7 +49,7 @@ def test_entries_whose_acks_were_lost_are_not_written_twice() -> None:
             assert [first, *positions, last] == sorted({first, *positions, last})
             assert positions[0].segment == first.segment, "what was stored stays where it is"
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)
 
 
@@ -85,7 +86,7 @@ def test_nothing_is_confirmed_in_a_segment_before_it_is_published() -> None:
             values = await read_values(namespace)
             assert values[: len(confirmed)] == [value for _, value in confirmed]
 
-    for seed in range(10):
+    for seed in range(scaled(ci=3, night=40)):
         simulate(story, seed)
 
 
@@ -206,5 +207,5 @@ def test_a_writer_outlives_a_metadata_store_that_is_away() -> None:
             numbers = [int(value.split(b"/")[0]) for value in await read_values(namespace)]
             assert numbers == list(range(201))
 
-    for seed in range(3):
+    for seed in range(scaled(ci=1, night=12)):
         simulate(story, seed)

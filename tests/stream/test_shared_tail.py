@@ -17,6 +17,7 @@ from ledger.reading.replica_call import ReplicaCall
 from stream import EARLIEST, LATEST, Namespace, NoSuchStream, StreamReader, StreamWriter
 from stream.core.entry.records import decode
 from stream.reading import segment_feed as segment_feed_module
+from tests.effort import seeds
 from tests.task_count import TaskCount
 
 READERS = 100
@@ -93,7 +94,7 @@ def test_what_a_hundred_readers_cost_is_counted(monkeypatch: pytest.MonkeyPatch)
     simulate(story, 1)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(ci=2, night=30))
 def test_readers_of_any_speed_that_are_cancelled_at_any_time_see_all_of_it(seed: int) -> None:
     """Small bounds, so that slow ones fall out; rolls, so that feeds cross segments."""
 

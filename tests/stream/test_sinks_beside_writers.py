@@ -17,6 +17,7 @@ from stream.sinks import commit as sink_commit
 from stream.sinks.sinks import commit_batch
 from stream.takeover import StreamLedgers
 from stream.writing.segment_owner import OwnSegments
+from tests.effort import seeds
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sink_ledgers import write_ledger
 
@@ -128,7 +129,7 @@ def test_a_slow_commit_gets_past_a_busy_writer(monkeypatch: pytest.MonkeyPatch) 
     simulate(story)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(ci=2, night=30))
 def test_what_is_on_its_way_comes_behind_the_batch(seed: int) -> None:
     """Many records, small entries, and a commit every few milliseconds."""
 
@@ -270,7 +271,7 @@ def test_a_hand_over_is_not_mistaken_for_done_by_a_commit() -> None:
     simulate(story)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(ci=2, night=24))
 def test_a_commit_at_the_moment_of_a_roll(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, batch_bytes=1, roll_bytes=1 << 16) as namespace:

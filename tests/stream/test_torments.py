@@ -24,6 +24,7 @@ from stream import (
     WriterOptions,
     create_namespace,
 )
+from tests.effort import seeds
 from tests.stream.impatience import IMPATIENT
 
 WRITER = WriterOptions(pending_bytes_max=20_000, repair_timeout_s=20)
@@ -218,6 +219,6 @@ async def story(cluster: SimCluster) -> None:
     assert len(records) > 50
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(ci=2, night=30))
 def test_what_was_confirmed_survives_everything(seed: int) -> None:
     simulate(story, seed, bookies=4)

@@ -3,13 +3,16 @@ passed; a policy is explained before it is set."""
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 import trio
 
-from bookie.testing import SimCluster, simulate
+from bookie.config import BookieConfig
+from bookie.testing import SimCluster, Simulation, run_simulated, small_config
 from ledger.errors import InvalidArgument, LedgerFenced
 from stream import (
     DataWouldBeDropped,
@@ -35,12 +38,22 @@ WINDOW_MS = 60_000
 Story = Callable[[Namespace], Awaitable[None]]
 
 
+def _idle_config(name: str, chance: random.Random) -> BookieConfig:
+    """Hours pass in these stories, in which bookies have little to do."""
+    return dataclasses.replace(
+        small_config(name, chance), checkpoint_interval_ms=60_000, garbage_interval_ms=60_000
+    )
+
+
 def tell(story: Story) -> None:
-    async def in_cluster(cluster: SimCluster) -> None:
-        async with sim_namespace(cluster, trash_ms=WINDOW_MS) as namespace:
+    async def in_cluster(simulation: Simulation) -> None:
+        async with (
+            SimCluster(simulation, config=_idle_config) as cluster,
+            sim_namespace(cluster, trash_ms=WINDOW_MS) as namespace,
+        ):
             await story(namespace)
 
-    simulate(in_cluster, 7, time_limit_s=1e6)
+    run_simulated(in_cluster, 7, time_limit_s=1e6)
 
 
 async def write(namespace: Namespace, stream: str, *segments: Sequence[bytes]) -> None:

@@ -6,6 +6,7 @@ sub-command against it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -13,11 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+from tests.effort import IS_NIGHT
+from tests.system.warm_interpreter import WarmInterpreter
 from tests.tidy.checkout import ROOT
 
-COMMAND = [sys.executable, "-P", "-X", "dev", "-W", "error", "-m", "stream.cli"]
+_PYTHON = [sys.executable, "-P", "-X", "dev", "-W", "error"]
+COMMAND = [*_PYTHON, "-m", "stream.cli"]
 PATIENCE_S = 60.0
 
 
@@ -31,6 +36,18 @@ def environment(**more: str) -> dict[str, str]:
         "COLUMNS": "200",
         **more,
     }
+
+
+_STARTED: set[str] = set()
+"""Sub-commands that this process has started from scratch."""
+
+
+@cache
+def _warm_interpreter() -> WarmInterpreter:
+    """One for all commands of this process; it ends with it."""
+    interpreter = WarmInterpreter(_PYTHON, environment())
+    atexit.register(interpreter.close)
+    return interpreter
 
 
 def is_running(pid: int) -> bool:
@@ -138,13 +155,21 @@ class StandaloneCluster:
         return done.stdout
 
     def try_run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            COMMAND + list(arguments),
-            input=stdin,
-            capture_output=True,
-            env=environment(LEDGERSTREAM_CLUSTER=self.uri),
-            timeout=2 * PATIENCE_S,
-            check=False,
+        """The first process of each sub-command is started from scratch, and at night all of
+        them; the others are forked from an interpreter that has imported what they need."""
+        variables = environment(LEDGERSTREAM_CLUSTER=self.uri)
+        if IS_NIGHT or arguments[0] not in _STARTED:
+            _STARTED.add(arguments[0])
+            return subprocess.run(
+                COMMAND + list(arguments),
+                input=stdin,
+                capture_output=True,
+                env=variables,
+                timeout=2 * PATIENCE_S,
+                check=False,
+            )
+        return _warm_interpreter().run(
+            arguments, stdin=stdin, environment=variables, timeout_s=2 * PATIENCE_S
         )
 
     @contextmanager

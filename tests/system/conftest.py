@@ -34,6 +34,15 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
         cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """Three bookies for all tests that stop nothing; each uses names of its own."""
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("shared") / "cluster", None, ())
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
 @pytest.fixture
 def cluster(start_cluster: StartCluster) -> StandaloneCluster:
     """Three bookies, ready."""

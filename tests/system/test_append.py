@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.effort import scaled
 from tests.system.cluster import StandaloneCluster
-from tests.system.conftest import StartCluster
 
 pytestmark = pytest.mark.system
 
-LINES = 200_000
-ENOUGH = 20_000
+LINES = scaled(ci=60_000, night=200_000)
+ENOUGH = scaled(ci=8_000, night=20_000)
 
 
 def lines(count: int, first: int = 0) -> bytes:
@@ -110,11 +110,11 @@ def test_kill_of_a_bookie_goes_unnoticed_by_the_writer(cluster: StandaloneCluste
     check(read_back(cluster, "demo/lines"), last)
 
 
-def test_a_second_writer_fences_the_first(cluster: StandaloneCluster) -> None:
-    with cluster.begin("append", "demo/lines", "-", "--acks") as first:
+def test_a_second_writer_fences_the_first(shared: StandaloneCluster) -> None:
+    with shared.begin("append", "fenced/lines", "-", "--acks") as first:
         feed(first, lines(ENOUGH))
         last = acks_until(first, ENOUGH)
-        cluster.run("append", "demo/lines", stdin=b"from the second\n")
+        shared.run("append", "fenced/lines", stdin=b"from the second\n")
         feed(first, lines(10, first=ENOUGH))
         assert first.stdin is not None
         first.stdin.close()
@@ -124,39 +124,40 @@ def test_a_second_writer_fences_the_first(cluster: StandaloneCluster) -> None:
         assert "another writer took over" in told
         assert f"durable before the error: {ENOUGH} records, up to {last[0]}" in told
         assert "Traceback" not in told
-    records = read_back(cluster, "demo/lines")
+    records = read_back(shared, "fenced/lines")
     check(records[:ENOUGH], last)
     assert records[-1]["value"] == "from the second"
     assert [r["sequence"] for r in records] == list(range(len(records)))
 
 
-def test_a_tail_follows_across_processes(cluster: StandaloneCluster) -> None:
-    cluster.run("append", "demo/lines", stdin=lines(5))
-    with cluster.begin("tail", "demo/lines", "-n", "2") as tail:
+def test_a_tail_follows_across_processes(shared: StandaloneCluster) -> None:
+    shared.run("append", "tailed/lines", stdin=lines(5))
+    with shared.begin("tail", "tailed/lines", "-n", "2") as tail:
         assert tail.stdout is not None
         assert [tail.stdout.readline() for _ in range(2)] == [b"record 3\n", b"record 4\n"]
         for number in range(5, 8):
-            cluster.run("append", "demo/lines", stdin=b"record %d\n" % number)
+            shared.run("append", "tailed/lines", stdin=b"record %d\n" % number)
             assert tail.stdout.readline() == b"record %d\n" % number
 
 
-def test_reading_begins_where_it_is_told(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(bookies=3)
+def test_reading_begins_where_it_is_told(shared: StandaloneCluster) -> None:
     values = [b"", b"\xff\x00 not text", b"plain", b"with\ttab", b"last"]
-    told = json.loads(cluster.run("append", "demo/any", "--json", stdin=b"\n".join(values) + b"\n"))
+    told = json.loads(
+        shared.run("append", "reading/any", "--json", stdin=b"\n".join(values) + b"\n")
+    )
     assert told["records"] == 5
-    assert cluster.run("read", "demo/any").split(b"\n")[:-1] == values
-    assert cluster.run("read", "demo/any", "--from", told["last"]) == b"last\n"
-    assert cluster.run("read", "demo/any", "--from", "seq:2", "--count", "1") == b"plain\n"
-    assert cluster.run("read", "demo/any", "--from", "latest") == b""
-    assert cluster.run("read", "demo/any", "--from", "time:2000-01-01").count(b"\n") == 5
-    shown = json.loads(cluster.run("stream", "show", "demo/any", "--json"))
+    assert shared.run("read", "reading/any").split(b"\n")[:-1] == values
+    assert shared.run("read", "reading/any", "--from", told["last"]) == b"last\n"
+    assert shared.run("read", "reading/any", "--from", "seq:2", "--count", "1") == b"plain\n"
+    assert shared.run("read", "reading/any", "--from", "latest") == b""
+    assert shared.run("read", "reading/any", "--from", "time:2000-01-01").count(b"\n") == 5
+    shown = json.loads(shared.run("stream", "show", "reading/any", "--json"))
     assert (shown["records"], shown["next_sequence"]) == (5, 5)
     record = json.loads(
-        cluster.run("read", "demo/any", "--json", "--from", "seq:1", "--count", "1")
+        shared.run("read", "reading/any", "--json", "--from", "seq:1", "--count", "1")
     )
     assert record["value"] == {"base64": "/wAgbm90IHRleHQ="}
     assert record["key"] is None
-    missing = cluster.try_run("read", "demo/none")
+    missing = shared.try_run("read", "reading/none")
     assert missing.returncode == 1
     assert missing.stderr.count(b"\n") == 1

@@ -32,12 +32,13 @@ from ledger.wire.messages import (
     StartTlsRequest,
     WriteLacRequest,
 )
+from tests.effort import scaled
 from tests.system.cluster import StandaloneCluster
 from tests.system.conftest import StartCluster
 
 pytestmark = pytest.mark.system
 
-ATTACKS = 10_000
+ATTACKS = scaled(ci=2_000, night=20_000)
 _AT_ONCE = 20
 _GROWTH_BYTES_MAX = 256 * 1024 * 1024
 KEY = master_key(b"secret")
@@ -186,7 +187,7 @@ def neighbour(bookie: StandaloneCluster) -> Iterator[Neighbour]:
 
 
 @pytest.mark.parametrize("make", [random_bytes, mutated], ids=["random", "mutated"])
-async def test_ten_thousand_hostile_inputs(
+async def test_thousands_of_hostile_inputs(
     make: Callable[[random.Random], bytes], bookie: StandaloneCluster, neighbour: Neighbour
 ) -> None:
     rng = random.Random(make.__name__)

@@ -86,8 +86,8 @@ def test_a_directory_from_before_there_was_http_is_served_without(tmp_path: Path
     assert "http_port = 0\n" in layout.bookie_config(1).read_text()
 
 
-def test_who_cannot_be_asked_is_told_in_a_line(cluster: StandaloneCluster) -> None:
-    absent = cluster.try_run("bookie", "show", "127.0.0.1:1")
+def test_who_cannot_be_asked_is_told_in_a_line(shared: StandaloneCluster) -> None:
+    absent = shared.try_run("bookie", "show", "127.0.0.1:1")
     assert absent.returncode == 1
     assert b"127.0.0.1:1 is not registered" in absent.stderr
     assert b"Traceback" not in absent.stderr

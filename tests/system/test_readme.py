@@ -20,14 +20,14 @@ def python_examples() -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_example_runs(cluster: StandaloneCluster, tmp_path: Path) -> None:
+def test_the_example_runs(shared: StandaloneCluster, tmp_path: Path) -> None:
     example, of_spark = python_examples()
     assert "register(spark)" in of_spark  # tests/spark/test_documents.py runs it
     pasted = tmp_path / "clicks.py"
     pasted.write_text(example)
     for run in (1, 2):  # a second run takes the stream over and goes on behind the first
         done = subprocess.run(
-            [sys.executable, "-W", "error", str(pasted), cluster.uri],
+            [sys.executable, "-W", "error", str(pasted), shared.uri],
             capture_output=True,
             env=environment(),
             timeout=PATIENCE_S,

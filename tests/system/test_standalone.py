@@ -19,10 +19,10 @@ def states(cluster: StandaloneCluster) -> dict[str, str]:
     return {bookie["bookie"]: bookie["state"] for bookie in listed}
 
 
-def test_three_bookies_are_listed_with_their_space(cluster: StandaloneCluster) -> None:
-    assert cluster.uri == f"sqlite://{cluster.directory}/cluster.db"
-    listed = json.loads(cluster.run("bookie", "list", "--json"))
-    assert [b["bookie"] for b in listed] == sorted(f"127.0.0.1:{p}" for p in cluster.ports())
+def test_three_bookies_are_listed_with_their_space(shared: StandaloneCluster) -> None:
+    assert shared.uri == f"sqlite://{shared.directory}/cluster.db"
+    listed = json.loads(shared.run("bookie", "list", "--json"))
+    assert [b["bookie"] for b in listed] == sorted(f"127.0.0.1:{p}" for p in shared.ports())
     assert {b["state"] for b in listed} == {"up"}
     assert all(0 < b["free_bytes"] <= b["total_bytes"] for b in listed)
 
@@ -61,8 +61,8 @@ def test_a_bookie_that_dies_is_started_again(cluster: StandaloneCluster) -> None
     assert set(states(cluster).values()) == {"up"}
 
 
-def test_a_second_supervisor_is_refused(cluster: StandaloneCluster) -> None:
-    refused = cluster.try_run("standalone", "--dir", str(cluster.directory))
+def test_a_second_supervisor_is_refused(shared: StandaloneCluster) -> None:
+    refused = shared.try_run("standalone", "--dir", str(shared.directory))
     assert refused.returncode == 1
     assert b"a cluster is running in" in refused.stderr
     assert b"Traceback" not in refused.stderr
@@ -76,13 +76,13 @@ def test_another_number_of_bookies_is_refused(start_cluster: StartCluster) -> No
     assert b"holds a cluster of 1 bookies, not 3" in refused.stderr
 
 
-def test_wrong_usage_is_2_and_errors_are_1(cluster: StandaloneCluster) -> None:
-    assert cluster.try_run("bookie", "list", "--nonsense").returncode == 2
-    assert cluster.try_run("frobnicate").returncode == 2
-    missing = cluster.try_run("ledger", "show", "12345")
+def test_wrong_usage_is_2_and_errors_are_1(shared: StandaloneCluster) -> None:
+    assert shared.try_run("bookie", "list", "--nonsense").returncode == 2
+    assert shared.try_run("frobnicate").returncode == 2
+    missing = shared.try_run("ledger", "show", "12345")
     assert missing.returncode == 1
     assert missing.stderr.count(b"\n") == 1
-    nowhere = cluster.try_run("bookie", "list", "--cluster", "nowhere")
+    nowhere = shared.try_run("bookie", "list", "--cluster", "nowhere")
     assert nowhere.returncode == 1
     assert b"no scheme" in nowhere.stderr
 

@@ -101,13 +101,13 @@ def test_copies_are_verified_whatever_happened_to_them(
     assert b"no receipt" in done.stderr
 
 
-def test_a_canary_tells_a_line_of_json_for_each_round(cluster: StandaloneCluster) -> None:
-    done = cluster.try_run("canary", "ops/canary", "--interval-s", "0.1", "--rounds", "4")
+def test_a_canary_tells_a_line_of_json_for_each_round(shared: StandaloneCluster) -> None:
+    done = shared.try_run("canary", "ops/canary", "--interval-s", "0.1", "--rounds", "4")
     rounds = [json.loads(line) for line in done.stdout.splitlines()]
     assert [facts["round"] for facts in rounds] == [1, 2, 3, 4]
     assert {facts["verdict"] for facts in rounds} == {"whole"}, done.stderr.decode()
     assert done.returncode == 0
-    cluster.run("append", "ops/lines", "-", stdin=b"precious\n")
-    done = cluster.try_run("canary", "ops/lines", "--rounds", "1")
+    shared.run("append", "ops/lines", "-", stdin=b"precious\n")
+    done = shared.try_run("canary", "ops/lines", "--rounds", "1")
     assert done.returncode == 1
     assert b"not a canary's" in done.stderr

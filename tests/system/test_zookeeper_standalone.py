@@ -35,6 +35,13 @@ def cluster(start_cluster: StartCluster) -> StandaloneCluster:
     return start_cluster("--metadata", "zookeeper")
 
 
+@pytest.fixture
+def small_cluster(start_cluster: StartCluster) -> StandaloneCluster:
+    """With one bookie."""
+    skip_without_zookeeper()
+    return start_cluster("--metadata", "zookeeper", bookies=1)
+
+
 def zookeeper_pid(cluster: StandaloneCluster) -> int:
     return int((cluster.directory / "zookeeper" / "zookeeper.pid").read_text())
 
@@ -98,38 +105,40 @@ def test_zookeeper_killed_then_everything_restarted(cluster: StandaloneCluster) 
     assert [bookie["state"] for bookie in listed] == ["up"] * 3
 
 
-def test_kill_of_the_supervisor_ends_zookeeper_too(cluster: StandaloneCluster) -> None:
-    pid = zookeeper_pid(cluster)
-    assert java_processes(cluster.directory) == [pid]
-    cluster.kill_all()
-    wait_for(lambda: not java_processes(cluster.directory))
-    cluster.start()
-    assert zookeeper_pid(cluster) != pid
+def test_kill_of_the_supervisor_ends_zookeeper_too(small_cluster: StandaloneCluster) -> None:
+    pid = zookeeper_pid(small_cluster)
+    assert java_processes(small_cluster.directory) == [pid]
+    small_cluster.kill_all()
+    wait_for(lambda: not java_processes(small_cluster.directory))
+    small_cluster.start()
+    assert zookeeper_pid(small_cluster) != pid
 
 
-def test_what_zookeeper_says_is_in_a_file(cluster: StandaloneCluster) -> None:
-    log = cluster.directory / "zookeeper" / "zookeeper.log"
-    cluster.run("bookie", "list")
-    cluster.end()
+def test_what_zookeeper_says_is_in_a_file(small_cluster: StandaloneCluster) -> None:
+    log = small_cluster.directory / "zookeeper" / "zookeeper.log"
+    small_cluster.run("bookie", "list")
+    small_cluster.end()
     assert "ServerCnxnFactory" in log.read_text()
-    assert "ServerCnxnFactory" not in cluster.said.read_text()
+    assert "ServerCnxnFactory" not in small_cluster.said.read_text()
 
 
-def test_another_store_than_before_is_refused(cluster: StandaloneCluster) -> None:
-    cluster.end()
-    arguments = ["standalone", "--dir", str(cluster.directory), "--metadata"]
-    refused = cluster.try_run(*arguments, "sqlite")
+def test_another_store_than_before_is_refused(small_cluster: StandaloneCluster) -> None:
+    small_cluster.end()
+    arguments = ["standalone", "--dir", str(small_cluster.directory), "--metadata"]
+    refused = small_cluster.try_run(*arguments, "sqlite")
     assert refused.returncode == 1
     assert b"holds a cluster with its metadata in zk://" in refused.stderr
 
 
-def test_a_port_taken_by_another_is_named(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    cluster.end()
-    port = tomllib.loads((cluster.directory / "standalone.toml").read_text())["zookeeper_port"]
+def test_a_port_taken_by_another_is_named(small_cluster: StandaloneCluster, tmp_path: Path) -> None:
+    small_cluster.end()
+    port = tomllib.loads((small_cluster.directory / "standalone.toml").read_text())[
+        "zookeeper_port"
+    ]
     other = RunningZooKeeper(tmp_path / "other", port)
     other.start()
     try:
-        refused = cluster.try_run("standalone", "--dir", str(cluster.directory))
+        refused = small_cluster.try_run("standalone", "--dir", str(small_cluster.directory))
     finally:
         other.kill()
     assert refused.returncode == 1

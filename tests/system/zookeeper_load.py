@@ -18,10 +18,11 @@ from stream.core.position import Position
 from stream.errors import TakenOver
 from stream.namespace import Namespace
 from stream.writing.writer import StreamWriter
+from tests.effort import stride
 
 NAMESPACE = "torment"
 BURST = 8
-PAUSE_S = 0.01
+PAUSE_S = 0.01 * stride(ci=3)
 RETRY_S = 0.1
 PADDING = bytes(200)
 

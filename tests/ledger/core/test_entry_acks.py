@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ledger.core import receipts
 from ledger.core.append import AppendCore
 from ledger.core.receipts import AckLog, WatchedEntry
+from tests.effort import scaled
 
 SIZES = [(3, 3, 2), (1, 1, 1), (4, 2, 2), (5, 3, 2), (3, 3, 3)]
 
@@ -96,7 +97,7 @@ class World:
             assert all(entry not in self.acked_by[bookie] for bookie in unheard)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=scaled(ci=80, night=2000))
 @given(st.sampled_from(SIZES), st.integers(0, 1 << 32))
 def test_names_exactly_who_acknowledged_in_the_stored_ensemble(
     sizes: tuple[int, int, int], seed: int

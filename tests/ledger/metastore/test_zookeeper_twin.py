@@ -10,11 +10,12 @@ from ledger.errors import LedgerError
 from ledger.metastore import open_store
 from ledger.metastore.base import Change, MetadataStore, Node
 from ledger.metastore.memory import MemoryTree, _Session
+from tests.effort import scaled
 
 from .test_twins import some_change
 
 pytestmark = pytest.mark.zookeeper
-STEPS = 250
+STEPS = scaled(ci=100, night=1000)
 SESSION_MS = 20_000
 
 

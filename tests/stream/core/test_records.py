@@ -17,6 +17,7 @@ from stream.core.entry.format import BODY_BYTES_MAX, HEADER_BYTES, read_header
 from stream.core.entry.records import Record, RecordBatch, decode
 from stream.core.position import Position
 from stream.errors import RecordFormatError
+from tests.effort import scaled
 
 pa = pytest.importorskip("pyarrow")
 
@@ -105,7 +106,7 @@ def look_at_everything(batch: RecordBatch) -> None:
 _damage = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4)
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(ci=80, night=2000))
 @given(_rows, st.sampled_from(Compression), _damage, st.none() | st.floats(0, 1))
 def test_damaged_bytes_give_a_format_error_or_other_records(
     rows: list[Row], kind: Compression, damage: list[tuple[float, int]], cut: float | None
@@ -122,7 +123,7 @@ def test_damaged_bytes_give_a_format_error_or_other_records(
         pass
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(ci=80, night=2000))
 @given(_rows, st.integers(0, 300), st.integers(-(1 << 31), (1 << 31) - 1))
 def test_wrong_numbers_in_columns_read_nothing_outside(
     rows: list[Row], at: int, number: int

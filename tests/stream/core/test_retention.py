@@ -24,6 +24,7 @@ from stream.core.retention import (
     retained,
 )
 from stream.core.trash import purged, trashed, untruncated
+from tests.effort import scaled
 
 HOUR = 3_600_000
 
@@ -285,7 +286,8 @@ def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
     assert 15_000 < len(full.segments) < len(segments) - 1
     with pytest.raises(InvalidArgument, match="truncate, set a retention"):
         encode_stream(stream_with(len(full.segments) + 1))
-    for count in (1, 100, TRASH_SEGMENTS_MAX, TRASH_SEGMENTS_MAX + 1):
+    counts = (TRASH_SEGMENTS_MAX + 1, 1, 100, TRASH_SEGMENTS_MAX)
+    for count in counts[: scaled(ci=2, night=4)]:
         rules = policy(retention_bytes=100 * (len(full.segments) - count))
         after = retained(full, explain(full, rules, {}, now_ms))
         assert after.truncated_to == full.segments[count - 1].end
