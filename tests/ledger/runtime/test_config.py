@@ -93,7 +93,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"journal_directories": ["/a", "/b", "/a/"]}, "'/a/' in journal_directories is already named in"),
+        (
+            {"journal_directories": ["/a", "/b", "/a/"]},
+            "'/a/' in journal_directories is already named in",
+        ),
         (
             {"journal_directories": [f"/{n}" for n in range(65)]},
             "names 65 directories: give 1 to 64",
