@@ -46,7 +46,7 @@ class _Device:
     recovery_bytes: int
 
 
-class Disks:
+class DiskMonitor:
     """`open` first of all, then `run`. `gate` is what requests ask; `disk` is for the storage."""
 
     def __init__(self, disk: Disk, config: BookieConfig) -> None:

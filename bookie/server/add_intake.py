@@ -77,7 +77,7 @@ class _Acks:
         self.as_ranges = False
 
 
-class Inbox:
+class ReceivedSegments:
     """Received bytes, and under which numbers the write caches know the segment they lie in."""
 
     __slots__ = ("_directories", "_pinned_by", "_segment_nos", "buffer")
@@ -143,14 +143,14 @@ class AddIntake:
         self._takes_range_acks = False
         self._acks = [_Acks() for _ in storage.journals]
 
-    def take_many(self, inbox: Inbox) -> int:
+    def take_many(self, received: ReceivedSegments) -> int:
         """The ordinary adds at the front of the buffer, a stretch for each lane (hot). Returns how
         many ledgers were made known for them, each of which took as long as dozens of adds."""
         made_known = 0
         header = self._header
         if not header:
             return made_known
-        buffer, lanes = inbox.buffer, self._lanes
+        buffer, lanes = received.buffer, self._lanes
         count = len(lanes)
         while buffer.end - buffer.start >= FRAME_BYTES_MIN:
             start = buffer.start
@@ -159,7 +159,7 @@ class AddIntake:
                 break
             lane = lanes[number]
             directory = lane.directory
-            segment_no = inbox.pin(lane)
+            segment_no = received.pin(lane)
             acks = self._open_acks(lane)
             runs = acks.runs
             before = len(runs)
@@ -229,15 +229,17 @@ class AddIntake:
         self._takes_range_acks = bool(header & v2.RANGE_ACKS)
         self._header = header & ~v2.RECOVERY_ADD
 
-    def take_one(self, inbox: Inbox, at: int, size: int, ledger_id: int, entry_id: int) -> None:
+    def take_one(
+        self, received: ReceivedSegments, at: int, size: int, ledger_id: int, entry_id: int
+    ) -> None:
         """A checked add that the hot loop left: the first of a ledger, or a recovery add. Its
         whole frame is `size` bytes `at` this place of the segment."""
         lane = self._lanes[ledger_id % len(self._lanes)]
-        segment_no = inbox.pin(lane)
+        segment_no = received.pin(lane)
         state = lane.directory.states[ledger_id]
         active = lane.directory.cache.active
         active.setdefault(ledger_id, {})[entry_id] = segment_no << 32 | at
-        frame = inbox.buffer.view[at : at + size]
+        frame = received.buffer.view[at : at + size]
         lac: int = _LAC(frame, 44)[0]
         if lac > state.lac:
             state.advance_lac(lac)

@@ -37,7 +37,7 @@ from ledger.wire.messages import (
 )
 
 
-class Need(enum.Flag):
+class RequestCost(enum.Flag):
     NOTHING = 0
     ANSWER = enum.auto()
     """One that waits for the journal."""
@@ -49,30 +49,34 @@ class Need(enum.Flag):
     """Fencing: it may have what others may not."""
 
 
-def need_of(storage: BookieStorage, body: RequestBody) -> Need:
+def cost_of(storage: BookieStorage, body: RequestBody) -> RequestCost:
     """Costs a look at the ledger: ask only when room is short."""
     if isinstance(body, WriteLacRequest):
-        return Need.FRAME | Need.STATE | Need.ANSWER
+        return RequestCost.FRAME | RequestCost.STATE | RequestCost.ANSWER
     if isinstance(body, ForceLedgerRequest):
-        return Need.ANSWER
+        return RequestCost.ANSWER
     if not isinstance(body, AddRequest | ReadRequest | BatchReadRequest) or body.ledger_id < 0:
-        return Need.NOTHING
+        return RequestCost.NOTHING
     try:
         state = storage.state(body.ledger_id)
     except BookieIoError:
-        return Need.NOTHING  # which is what it is answered with
+        return RequestCost.NOTHING  # which is what it is answered with
     if isinstance(body, AddRequest):
         is_taken = not storage.gate.refuses(is_urgent=body.is_urgent)
-        return Need.STATE if state is None and is_taken else Need.NOTHING
+        return RequestCost.STATE if state is None and is_taken else RequestCost.NOTHING
     if body.is_fencing:
         if state is None or not state.is_fenced:
-            return Need.ANSWER | Need.STATE | Need.URGENT
-        return Need.NOTHING if state.is_fence_durable else Need.ANSWER | Need.URGENT
+            return RequestCost.ANSWER | RequestCost.STATE | RequestCost.URGENT
+        return (
+            RequestCost.NOTHING
+            if state.is_fence_durable
+            else RequestCost.ANSWER | RequestCost.URGENT
+        )
     if isinstance(body, ReadRequest) and body.previous_lac is not None:
-        return Need.NOTHING  # polls have a bound of their own
+        return RequestCost.NOTHING  # polls have a bound of their own
     if state is None or 0 <= body.entry_id <= state.lac:
-        return Need.NOTHING
-    return Need.ANSWER
+        return RequestCost.NOTHING
+    return RequestCost.ANSWER
 
 
 _ASK_STATES_S: Final = 0.1
@@ -110,7 +114,7 @@ class Blocked(NamedTuple):
     """What a request waits for before it is looked at again."""
 
     lane: Lane
-    need: Need
+    need: RequestCost
 
 
 class Pressure:
@@ -205,24 +209,24 @@ class Pressure:
         if isinstance(body, AuthRequest | StartTlsRequest | GetBookieInfoRequest):
             return None
         lanes = self._storage.lanes
-        blocked = Blocked(lanes[body.ledger_id % len(lanes)], need_of(self._storage, body))
+        blocked = Blocked(lanes[body.ledger_id % len(lanes)], cost_of(self._storage, body))
         return blocked if self.must_wait(blocked) else None
 
     def must_wait(self, blocked: Blocked) -> bool:
         """There is still no room for it."""
         lane, need = blocked
         journal = lane.journal
-        if need & Need.STATE and lane.directory.are_states_over:
+        if need & RequestCost.STATE and lane.directory.are_states_over:
             return True
-        if need & Need.FRAME and journal.queued_bytes > self._share * _RESERVE:
+        if need & RequestCost.FRAME and journal.queued_bytes > self._share * _RESERVE:
             return True
-        most = self._callbacks_max * (2 if need & Need.URGENT else 1)
-        return bool(need & Need.ANSWER) and journal.queued_callbacks > most
+        most = self._callbacks_max * (2 if need & RequestCost.URGENT else 1)
+        return bool(need & RequestCost.ANSWER) and journal.queued_callbacks > most
 
     async def wait_less(self, blocked: Blocked) -> None:
         """Returns when it may be that `must_wait` is no more. Raises as `wait_open`."""
         lane, need = blocked
-        if need & Need.STATE and lane.directory.are_states_over:
+        if need & RequestCost.STATE and lane.directory.are_states_over:
             await lane.directory.wait_room()
             if lane.directory.are_states_over:
                 # The checkpoint has not begun, or its disk has no room: nobody tells when there is.

@@ -37,7 +37,7 @@ from ledger.wire.messages import (
 )
 
 
-def refusal(body: RequestBody, status: Status) -> ResponseBody:
+def error_reply(body: RequestBody, status: Status) -> ResponseBody:
     """`status` in the form of the operation. Requests to authenticate or for TLS are always
     carried out, so they have none."""
     if isinstance(body, AddRequest):
@@ -72,7 +72,7 @@ def status_of_absent(state: LedgerState) -> Status:
     return Status.UNKNOWN_LEDGER_STATE if state.is_limbo else Status.NO_SUCH_ENTRY
 
 
-def status_of(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
+def status_of_error(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
     """Doubt is an I/O error, and is logged."""
     status = _STATUS_OF_ERROR.get(type(error), Status.IO_ERROR)
     if status is Status.IO_ERROR:

@@ -15,7 +15,7 @@ from ledger.errors import LedgerError
 
 _log = logging.getLogger(__name__)
 
-MISTAKES = (
+PROGRAMMING_ERRORS = (
     AssertionError,
     AttributeError,
     ArithmeticError,
@@ -27,15 +27,15 @@ MISTAKES = (
 """Not Exception: what ends a process on purpose must go on doing so."""
 
 
-def tell_closed(peer: str, cause: BaseException) -> None:
+def log_connection_closed(peer: str, cause: BaseException) -> None:
     """That a connection ends, because of the peer or of the bookie, or because of a mistake."""
     if isinstance(cause, LedgerError):
         _log.warning("connection closed peer=%s cause=%s", peer, cause)
     else:
-        log_mistake(f"the connection of {peer} is closed", cause)
+        log_internal_error(f"the connection of {peer} is closed", cause)
 
 
-def log_mistake(what: str, error: BaseException) -> None:
+def log_internal_error(what: str, error: BaseException) -> None:
     """Tests fail for each of these that they did not expect."""
     # As text: whoever keeps the record must not keep what lay on the stack.
     told = "".join(traceback.format_exception(error))

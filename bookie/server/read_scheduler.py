@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from bookie.config import BookieConfig
-from bookie.core.fair_queue import Turns
+from bookie.core.fair_queue import FairQueue
 from bookie.core.metrics import SECONDS, Histogram
-from bookie.server.internal_errors import MISTAKES, log_mistake
+from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_internal_error
 from ledger.wire.messages import BatchReadRequest, ReadRequest, RequestBody
 
 SLOTS: Final = 8
@@ -50,7 +50,7 @@ class Owner(Protocol):
 
     @property
     def takes_replies(self) -> bool:
-        """It has room for a reply; else it calls `DiskReads.resume` when it has."""
+        """It has room for a reply; else it calls `ReadScheduler.resume` when it has."""
         ...
 
 
@@ -75,12 +75,12 @@ class Unbounded:
 class _Queue:
     """One ledger directory, or what needs none."""
 
-    def __init__(self, reads: DiskReads, slots: int, priority_slots: int) -> None:
+    def __init__(self, reads: ReadScheduler, slots: int, priority_slots: int) -> None:
         self._reads = reads
         self._slots = slots
         self._priority_slots = priority_slots
-        self.ordinary: Turns[Owner, _Entry] = Turns()
-        self.urgent: Turns[Owner, _Entry] = Turns()
+        self.ordinary: FairQueue[Owner, _Entry] = FairQueue()
+        self.urgent: FairQueue[Owner, _Entry] = FairQueue()
         self.running = 0
         """Tasks that take both kinds."""
         self.running_urgent = 0
@@ -118,12 +118,12 @@ class _Queue:
     async def _run(self, take: Callable[[], _Entry | None]) -> None:
         done = 0
         while (entry := take()) is not None:
-            self._reads.under_way += 1
+            self._reads.in_flight += 1
             begun_at = trio.current_time()
             try:
                 await entry.job()
-            except MISTAKES as error:
-                log_mistake("a request that waited for a disk is not answered", error)
+            except PROGRAMMING_ERRORS as error:
+                log_internal_error("a request that waited for a disk is not answered", error)
             finally:
                 self._reads.ended(entry.queued_at, begun_at)
             done += 1
@@ -131,7 +131,7 @@ class _Queue:
                 await trio.lowlevel.checkpoint()
 
     @staticmethod
-    def _take(turns: Turns[Owner, _Entry]) -> _Entry | None:
+    def _take(turns: FairQueue[Owner, _Entry]) -> _Entry | None:
         return turns.take(_takes_replies)
 
 
@@ -139,7 +139,7 @@ def _takes_replies(owner: Owner) -> bool:
     return owner.takes_replies
 
 
-class DiskReads:
+class ReadScheduler:
     """The queues of one bookie; `run` lives as long as it does. Jobs must not raise."""
 
     def __init__(self, directories: int, limits: ReadLimits) -> None:
@@ -149,7 +149,7 @@ class DiskReads:
         self._elsewhere = _Queue(self, PRIORITY_SLOTS, 0)
         """For requests that need no certain directory, and for long ones."""
         self._nursery: trio.Nursery | None = None
-        self.under_way = 0
+        self.in_flight = 0
         self.waited = Histogram(SECONDS)
         """From asking on."""
         self.worked = Histogram(SECONDS)
@@ -184,7 +184,7 @@ class DiskReads:
 
     def ended(self, queued_at: float, begun_at: float) -> None:
         """A job is done."""
-        self.under_way -= 1
+        self.in_flight -= 1
         now = trio.current_time()
         self.waited.observe(now - queued_at)
         self.worked.observe(now - begun_at)
@@ -212,7 +212,7 @@ class DiskReads:
     @property
     def waiting(self) -> int:
         """Requests that wait for a disk, those under way included."""
-        return self._elsewhere.count + sum(queue.count for queue in self._queues) + self.under_way
+        return self._elsewhere.count + sum(queue.count for queue in self._queues) + self.in_flight
 
     def waiting_by_directory(self) -> tuple[int, ...]:
         """Requests in the queue of each ledger directory, without those under way."""

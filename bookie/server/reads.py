@@ -13,10 +13,10 @@ from functools import partial
 import trio
 
 from bookie.core.ledger_state import LedgerState
-from bookie.server.deferred_replies import Asker, LateAnswers
-from bookie.server.error_replies import status_of, status_of_absent
-from bookie.server.long_polls import Polls
-from bookie.server.read_scheduler import DiskReads, ReadLimits
+from bookie.server.deferred_replies import DeferredReplies, ReplyTarget
+from bookie.server.error_replies import status_of_absent, status_of_error
+from bookie.server.long_polls import LongPolls
+from bookie.server.read_scheduler import ReadLimits, ReadScheduler
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import BookieIoError, LedgerError, Status
 from ledger.wire.messages import (
@@ -52,10 +52,10 @@ class Reads:
     ) -> None:
         """`limits`: of requests that wait for disks."""
         self._storage = storage
-        self.disk_reads = DiskReads(len(storage.directories), limits or ReadLimits())
-        self._late = LateAnswers(storage, self.disk_reads)
-        self._polls = Polls(
-            storage, self._late, polls_max=long_polls_max, read_entry=self.read_entry
+        self.read_scheduler = ReadScheduler(len(storage.directories), limits or ReadLimits())
+        self._deferred = DeferredReplies(storage, self.read_scheduler)
+        self._polls = LongPolls(
+            storage, self._deferred, polls_max=long_polls_max, read_entry=self.read_entry
         )
         self._lists = trio.Semaphore(_LISTS_MAX)
 
@@ -67,27 +67,27 @@ class Reads:
     async def run(self) -> None:
         """Long polls, and what waits for disks; until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.disk_reads.run)
+            nursery.start_soon(self.read_scheduler.run)
             nursery.start_soon(self._polls.run)
 
-    def read(self, body: ReadRequest, asker: Asker) -> bool:
+    def read(self, body: ReadRequest, target: ReplyTarget) -> bool:
         """Answers, or arranges that it is answered later; False if a disk must be asked."""
         state = self._storage.state(body.ledger_id) if body.ledger_id >= 0 else None
         if body.is_fencing:
-            return self._read_fencing(body, state, asker)
+            return self._read_fencing(body, state, target)
         if state is None or state.is_deleted:
-            asker.reply(ReadResponse(Status.NO_SUCH_LEDGER, body.ledger_id, body.entry_id))
+            target.reply(ReadResponse(Status.NO_SUCH_LEDGER, body.ledger_id, body.entry_id))
             return True
         if body.previous_lac is not None:
-            self._polls.poll(body, state, body.previous_lac, asker)
+            self._polls.poll(body, state, body.previous_lac, target)
             return True
         if body.entry_id < LAST_ENTRY:
-            asker.reply(ReadResponse(status_of_absent(state), body.ledger_id, body.entry_id))
+            target.reply(ReadResponse(status_of_absent(state), body.ledger_id, body.entry_id))
             return True
-        return self._answer_from_memory(body, state, asker, LAST_ENTRY)
+        return self._answer_from_memory(body, state, target, LAST_ENTRY)
 
     def _answer_from_memory(
-        self, body: ReadRequest, state: LedgerState, asker: Asker, sure_to: int
+        self, body: ReadRequest, state: LedgerState, target: ReplyTarget, sure_to: int
     ) -> bool:
         """Perhaps it is only in memory yet, and could be forgotten by a crash. What is answered
         is what is there now: a later entry would not be durable with it."""
@@ -99,20 +99,22 @@ class Reads:
             return False
         found = _found(body, state, entry)
         if entry_id <= state.lac or entry_id <= sure_to:
-            asker.reply(found)
+            target.reply(found)
         else:
-            self._late.give_durable(body, asker, found, is_sure=False)
+            self._deferred.give_durable(body, target, found, is_sure=False)
         return True
 
     # ---- fencing
 
-    def _read_fencing(self, body: ReadRequest, state: LedgerState | None, asker: Asker) -> bool:
+    def _read_fencing(
+        self, body: ReadRequest, state: LedgerState | None, target: ReplyTarget
+    ) -> bool:
         fenced = self._fenceable(body, state)
         if isinstance(fenced, Status):
-            asker.reply(ReadResponse(fenced, body.ledger_id, body.entry_id))
+            target.reply(ReadResponse(fenced, body.ledger_id, body.entry_id))
         else:
             sure_to = self._durable_with_fence(fenced)
-            self._storage.fence(fenced, partial(self._after_fence, body, asker, sure_to))
+            self._storage.fence(fenced, partial(self._after_fence, body, target, sure_to))
         return True
 
     def _durable_with_fence(self, state: LedgerState) -> int:
@@ -121,21 +123,21 @@ class Reads:
             return LAST_ENTRY
         return self._storage.last_entry_id(state.ledger_id)
 
-    def _after_fence(self, body: ReadRequest, asker: Asker, sure_to: int) -> None:
+    def _after_fence(self, body: ReadRequest, target: ReplyTarget, sure_to: int) -> None:
         """Called by the journal: must not raise."""
-        if asker.is_gone():
+        if target.is_gone():
             return
         try:
-            if asker.owner.takes_replies:
+            if target.owner.takes_replies:
                 state = self._storage.state(body.ledger_id)
-                if state is not None and self._answer_from_memory(body, state, asker, sure_to):
+                if state is not None and self._answer_from_memory(body, state, target, sure_to):
                     return
         except BookieIoError as error:
-            status = status_of(error, body.ledger_id, body.entry_id)
-            asker.reply(ReadResponse(status, body.ledger_id, body.entry_id))
+            status = status_of_error(error, body.ledger_id, body.entry_id)
+            target.reply(ReadResponse(status, body.ledger_id, body.entry_id))
             return
-        read = partial(self.read_entry, body, body.entry_id, asker, sure_to)
-        self._late.read(body, asker, read)
+        read = partial(self.read_entry, body, body.entry_id, target, sure_to)
+        self._deferred.read(body, target, read)
 
     def _fenceable(
         self, body: ReadRequest | BatchReadRequest, state: LedgerState | None
@@ -154,7 +156,7 @@ class Reads:
     # ---- what may need a disk
 
     async def read_entry(
-        self, body: ReadRequest, entry_id: int, asker: Asker, sure_to: int = LAST_ENTRY
+        self, body: ReadRequest, entry_id: int, target: ReplyTarget, sure_to: int = LAST_ENTRY
     ) -> None:
         """Reads one entry wherever it is, entry id -1 is the last one, and replies: at once, or
         when the entry is durable."""
@@ -162,23 +164,23 @@ class Reads:
         try:
             state = storage.state(ledger_id)
             if state is None or state.is_deleted:
-                asker.reply(ReadResponse(Status.NO_SUCH_LEDGER, ledger_id, body.entry_id))
+                target.reply(ReadResponse(Status.NO_SUCH_LEDGER, ledger_id, body.entry_id))
                 return
             if entry_id == LAST_ENTRY:
                 entry_id = storage.last_entry_id(ledger_id)
             if entry_id < 0:
-                asker.reply(ReadResponse(status_of_absent(state), ledger_id, body.entry_id))
+                target.reply(ReadResponse(status_of_absent(state), ledger_id, body.entry_id))
                 return
             entry = await storage.read(ledger_id, entry_id)
         except LedgerError as error:
-            status = status_of(error, ledger_id, entry_id)
-            asker.reply(ReadResponse(status, ledger_id, body.entry_id))
+            status = status_of_error(error, ledger_id, entry_id)
+            target.reply(ReadResponse(status, ledger_id, body.entry_id))
             return
         # It may have come while this waited for a disk.
         is_sure = entry_id <= state.lac or entry_id <= sure_to
-        self._late.give_durable(body, asker, _found(body, state, entry), is_sure=is_sure)
+        self._deferred.give_durable(body, target, _found(body, state, entry), is_sure=is_sure)
 
-    def begin_batch(self, body: BatchReadRequest, asker: Asker) -> bool:
+    def begin_batch(self, body: BatchReadRequest, target: ReplyTarget) -> bool:
         """Refuses, or arranges that entries are read when the journal has got so far; False if
         they can be read now."""
         storage, ledger_id, first = self._storage, body.ledger_id, body.entry_id
@@ -186,32 +188,32 @@ class Reads:
         if body.is_fencing:
             fenced = self._fenceable(body, state)
             if isinstance(fenced, Status):
-                asker.reply(BatchReadResponse(fenced, ledger_id, first))
+                target.reply(BatchReadResponse(fenced, ledger_id, first))
             else:
                 sure_to = self._durable_with_fence(fenced)
-                storage.fence(fenced, partial(self._read_batch_later, body, asker, sure_to))
+                storage.fence(fenced, partial(self._read_batch_later, body, target, sure_to))
             return True
         if state is None or state.is_deleted:
-            asker.reply(BatchReadResponse(Status.NO_SUCH_LEDGER, ledger_id, first))
+            target.reply(BatchReadResponse(Status.NO_SUCH_LEDGER, ledger_id, first))
             return True
         journal = storage.journal_of(ledger_id)
         if first > state.lac and not journal.is_idle:
             sure_to = storage.last_entry_id(ledger_id)
-            journal.when_durable(partial(self._read_batch_later, body, asker, sure_to))
+            journal.when_durable(partial(self._read_batch_later, body, target, sure_to))
             return True
         return False
 
-    def _read_batch_later(self, body: BatchReadRequest, asker: Asker, sure_to: int) -> None:
-        self._late.read(body, asker, partial(self.read_batch, body, asker, sure_to))
+    def _read_batch_later(self, body: BatchReadRequest, target: ReplyTarget, sure_to: int) -> None:
+        self._deferred.read(body, target, partial(self.read_batch, body, target, sure_to))
 
     async def read_batch(
-        self, body: BatchReadRequest, asker: Asker, sure_to: int = LAST_ENTRY
+        self, body: BatchReadRequest, target: ReplyTarget, sure_to: int = LAST_ENTRY
     ) -> None:
         """Entries in a row, up to the first that is not here, does not fit or is not durable;
         then replies. A long answer never waits for a journal: many would fill the memory."""
         storage, ledger_id, first = self._storage, body.ledger_id, body.entry_id
         if first < 0:
-            asker.reply(BatchReadResponse(Status.BAD_REQUEST, ledger_id, first))
+            target.reply(BatchReadResponse(Status.BAD_REQUEST, ledger_id, first))
             return
         count_max = min(body.count_max, BATCH_READ_ENTRIES_MAX)
         if count_max <= 0:
@@ -219,7 +221,7 @@ class Reads:
         try:
             state = storage.state(ledger_id)
             if state is None or state.is_deleted:
-                asker.reply(BatchReadResponse(Status.NO_SUCH_LEDGER, ledger_id, first))
+                target.reply(BatchReadResponse(Status.NO_SUCH_LEDGER, ledger_id, first))
                 return
             sure_to = max(sure_to, state.lac)
             if first + count_max - 1 > sure_to:
@@ -230,11 +232,11 @@ class Reads:
                 ledger_id, first, count_max, min(body.size_max, BATCH_READ_BYTES_MAX)
             )
         except LedgerError as error:
-            status = status_of(error, ledger_id, first)
-            asker.reply(BatchReadResponse(status, ledger_id, first))
+            status = status_of_error(error, ledger_id, first)
+            target.reply(BatchReadResponse(status, ledger_id, first))
             return
         answer = BatchReadResponse(Status.OK, ledger_id, first, tuple(entries))
-        self._late.give_durable(body, asker, answer, is_sure=first <= sure_to)
+        self._deferred.give_durable(body, target, answer, is_sure=first <= sure_to)
 
     async def read_lac(self, ledger_id: int) -> ResponseBody:
         """The explicit LAC and the last entry: whoever asks takes the greater of both. An
@@ -248,34 +250,34 @@ class Reads:
             try:
                 last = await self._storage.read(ledger_id, last_id)
             except LedgerError as error:
-                return ReadLacResponse(status_of(error, ledger_id, last_id), ledger_id)
+                return ReadLacResponse(status_of_error(error, ledger_id, last_id), ledger_id)
         if last is None and state.explicit_lac is None:
             return ReadLacResponse(status_of_absent(state), ledger_id)
         return ReadLacResponse(Status.OK, ledger_id, state.explicit_lac, last)
 
-    async def list_entries(self, body: ListEntriesRequest, asker: Asker) -> None:
+    async def list_entries(self, body: ListEntriesRequest, target: ReplyTarget) -> None:
         """Which entries of the ledger are here, all of them durable; asked by auditors."""
         ledger_id = body.ledger_id
         state = self._storage.state(ledger_id) if ledger_id >= 0 else None
         if state is None or state.is_deleted:
-            asker.reply(ListEntriesResponse(Status.NO_SUCH_LEDGER, ledger_id))
+            target.reply(ListEntriesResponse(Status.NO_SUCH_LEDGER, ledger_id))
             return
         async with self._lists:
             try:
                 held = await self._storage.entries_held(ledger_id)
             except LedgerError as error:
-                status = status_of(error, ledger_id, LAST_ENTRY)
-                asker.reply(ListEntriesResponse(status, ledger_id))
+                status = status_of_error(error, ledger_id, LAST_ENTRY)
+                target.reply(ListEntriesResponse(status, ledger_id))
                 return
             if state.is_limbo:  # what is not in the list would be said to be absent
-                asker.reply(ListEntriesResponse(Status.UNKNOWN_LEDGER_STATE, ledger_id))
+                target.reply(ListEntriesResponse(Status.UNKNOWN_LEDGER_STATE, ledger_id))
                 return
             answer = ListEntriesResponse(Status.OK, ledger_id, held.encode())
             # Among the few that are made: else a journal that hangs would fill the memory.
             durable = trio.Event()
             self._storage.journal_of(ledger_id).when_durable(durable.set)
             await durable.wait()
-        self._late.give(body, asker, answer)
+        self._deferred.give(body, target, answer)
 
 
 def _found(body: ReadRequest, state: LedgerState, entry: Buffer) -> ReadResponse:

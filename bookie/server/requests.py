@@ -20,8 +20,8 @@ from typing import Final
 import trio
 
 from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
-from bookie.server.deferred_replies import Asker, IsGone, Reply
-from bookie.server.error_replies import refusal, status_of
+from bookie.server.deferred_replies import IsGone, Reply, ReplyTarget
+from bookie.server.error_replies import error_reply, status_of_error
 from bookie.server.read_scheduler import Job, Owner, ReadLimits, Unbounded, is_urgent
 from bookie.server.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
 from bookie.storage.bookie_storage import BookieStorage
@@ -54,7 +54,7 @@ LINGER_S: Final = 0.05
 """A stream with more than twenty entries in a second never has a sync for its LAC alone."""
 
 
-class LacLinger:
+class ExplicitLacSync:
     """`run` lives as long as the bookie."""
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ class Requests:
         self._storage = storage
         self._space = space
         self._reads = Reads(storage, long_polls_max=long_polls_max, limits=read_limits)
-        self.disk_reads = self._reads.disk_reads
-        self._lac_linger = LacLinger()
+        self.read_scheduler = self._reads.read_scheduler
+        self._lac_linger = ExplicitLacSync()
 
     @property
     def long_polls(self) -> int:
@@ -132,17 +132,17 @@ class Requests:
             owner: who must have room for an answer that comes late.
         """
         try:
-            return self._answer_nowait(request.body, Asker(reply, is_gone, owner))
+            return self._answer_nowait(request.body, ReplyTarget(reply, is_gone, owner))
         except BookieIoError as error:
             reply(_failed(request.body, error))
             return True
 
-    def _answer_nowait(self, body: RequestBody, asker: Asker) -> bool:
+    def _answer_nowait(self, body: RequestBody, target: ReplyTarget) -> bool:
         if isinstance(body, ReadRequest):
-            return self._reads.read(body, asker)
+            return self._reads.read(body, target)
         if isinstance(body, BatchReadRequest):
-            return self._reads.begin_batch(body, asker)
-        reply = asker.reply
+            return self._reads.begin_batch(body, target)
+        reply = target.reply
         if isinstance(body, AddRequest):
             self._add(body, reply)
         elif isinstance(body, WriteLacRequest):
@@ -167,22 +167,22 @@ class Requests:
         directory_no = None
         if isinstance(body, ReadRequest | BatchReadRequest | ReadLacRequest):
             directory_no = body.ledger_id % len(self._storage.directories)
-        return self.disk_reads.submit(directory_no, owner, job, goes_first=is_urgent(body))
+        return self.read_scheduler.submit(directory_no, owner, job, goes_first=is_urgent(body))
 
     async def answer(self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner) -> None:
         """Answers a request that needs a disk, or may. See `answer_nowait`."""
-        body, asker = request.body, Asker(reply, is_gone, owner)
+        body, target = request.body, ReplyTarget(reply, is_gone, owner)
         try:
             if isinstance(body, ReadRequest):
-                await self._reads.read_entry(body, body.entry_id, asker)
+                await self._reads.read_entry(body, body.entry_id, target)
             elif isinstance(body, BatchReadRequest):
-                await self._reads.read_batch(body, asker)
+                await self._reads.read_batch(body, target)
             elif isinstance(body, ReadLacRequest):
                 reply(await self._reads.read_lac(body.ledger_id))
             elif isinstance(body, GetBookieInfoRequest):
                 reply(await self._info(body))
             elif isinstance(body, ListEntriesRequest):
-                await self._reads.list_entries(body, asker)
+                await self._reads.list_entries(body, target)
         except BookieIoError as error:
             reply(_failed(body, error))
 
@@ -196,7 +196,7 @@ class Requests:
         try:
             return self._check_key(body.ledger_id, body.master_key, body.is_recovery)
         except BookieIoError as error:
-            return status_of(error, body.ledger_id, body.entry_id)
+            return status_of_error(error, body.ledger_id, body.entry_id)
 
     def make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
         """Whether this ordinary add may be stored; makes its ledger known. What is wrong is for
@@ -295,7 +295,7 @@ class Requests:
 def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:
     """The answer to a request that met damage: an I/O error, whatever was asked."""
     if isinstance(body, ReadRequest | BatchReadRequest | AddRequest):
-        return refusal(body, status_of(error, body.ledger_id, body.entry_id))
+        return error_reply(body, status_of_error(error, body.ledger_id, body.entry_id))
     if isinstance(body, ReadLacRequest | WriteLacRequest | ListEntriesRequest):
-        return refusal(body, status_of(error, body.ledger_id, LAST_ENTRY))
+        return error_reply(body, status_of_error(error, body.ledger_id, LAST_ENTRY))
     raise error

@@ -17,11 +17,11 @@ from ledger.runtime.network import Transport
 
 _log = logging.getLogger(__name__)
 
-OUTBOX_BYTES_MAX = 16 * 1024 * 1024
+SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 """Replies waiting for one peer; above it nothing more is read from that peer."""
 
 
-class Outbox:
+class SendQueue:
     """Of one connection. `on_room` is called when all was taken, `on_broken` when it ends."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Outbox:
     def is_full_with(self, more_bytes: int) -> bool:
         """No more replies should be made for this peer now; `more_bytes` are about to be sent."""
         nbytes = self.nbytes + more_bytes
-        return nbytes > OUTBOX_BYTES_MAX or (nbytes > 0 and self._pressure.are_replies_over)
+        return nbytes > SEND_QUEUE_BYTES_MAX or (nbytes > 0 and self._pressure.are_replies_over)
 
     def send(self, data: bytes) -> None:
         """Sends, or keeps what the socket does not take."""

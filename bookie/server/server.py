@@ -104,7 +104,7 @@ class Server:
             connection.close()
 
     def statistics(self) -> ServerStatistics:
-        reads = self._requests.disk_reads
+        reads = self._requests.read_scheduler
         return ServerStatistics(
             connections=self._pressure.connections,
             connections_accepted=self._accepted,

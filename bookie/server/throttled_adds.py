@@ -11,11 +11,11 @@ import math
 from bookie.server.backpressure import Pressure
 from ledger.wire.messages import Buffer
 
-HELD_BYTES_MAX = 64 * 1024
+THROTTLED_BYTES_MAX = 64 * 1024
 """Of one connection. With more, it is not read until there is room or its adds are refused."""
 
 
-class HeldAdds:
+class ThrottledAdds:
     """By number of the lane. Counts what it holds in `pressure`."""
 
     def __init__(self, pressure: Pressure) -> None:

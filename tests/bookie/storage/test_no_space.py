@@ -16,7 +16,7 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.core.journal import JournalFailed
-from bookie.disk_monitor import Disks
+from bookie.disk_monitor import DiskMonitor
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.reserved_space import Reserve, ReservedDisk
 from bookie.storage.options import StorageFailed
@@ -259,5 +259,5 @@ async def test_a_reserve_of_an_earlier_setting_is_not_forgotten() -> None:
     config = BookieConfig(
         metadata_uri="memory:", journal_directories=("journal",), ledger_directories=("ledgers",)
     )
-    await Disks(disk, config).open()
+    await DiskMonitor(disk, config).open()
     assert not disk.names
