@@ -36,7 +36,7 @@ from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.journal.journal import Journal
-from bookie.storage.metrics import Collected
+from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.metastore.base import MetadataStore
@@ -216,7 +216,7 @@ class Bookie:
                 garbage=garbage_options(config),
             ),
             gate=self.disk_monitor.gate,
-            has_room=disk.promise_room,
+            has_space=disk.promise_space,
         )
         self.storage = storage
         started_at = trio.current_time()
@@ -374,7 +374,7 @@ class Bookie:
             finally:
                 self._is_forced_running = False
 
-    def _log_rounds(self, rounds: Sequence[Collected]) -> None:
+    def _log_rounds(self, rounds: Sequence[GarbageCollectionReport]) -> None:
         for directory, done in zip(self.config.ledger_directories, rounds, strict=True):
             for log in done.set_aside:
                 _log.error("damaged entry log set aside bookie=%s %s", self.bookie_id, log)

@@ -102,7 +102,7 @@ class DiskMonitor:
             await self._open_device(tuple(directories))
         for device in self._devices:
             # A start writes through its index, too, which asks nobody for room.
-            await self.disk.has_room(device.directories[0], device.start_bytes)
+            await self.disk.has_space(device.directories[0], device.start_bytes)
         await self.look()
 
     async def _open_device(self, directories: tuple[str, ...]) -> None:
@@ -119,7 +119,7 @@ class DiskMonitor:
             full_ratio=config.disk_usage_threshold,
             low_water_ratio=low_water_mark(config),
             reserved_bytes=reserve.nbytes,
-            room_bytes=room_bytes(config, journals=journals, directories=ledgers),
+            required_bytes=room_bytes(config, journals=journals, directories=ledgers),
         )
         recovery = recovery_bytes(config, journals=journals, directories=ledgers)
         self._devices.append(_Device(directories, FileSystem(limits), reserve, start, recovery))
@@ -211,7 +211,7 @@ class DiskMonitor:
         for device in self._devices:
             if device.system.state is DiskState.FULL:
                 nbytes = min(_GARBAGE_BYTES_MAX, device.start_bytes // 8)
-                await self.disk.has_room(device.directories[0], nbytes)
+                await self.disk.has_space(device.directories[0], nbytes)
 
     # --- looking
 

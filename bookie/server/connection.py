@@ -24,7 +24,7 @@ from bookie.server.requests import Requests
 from bookie.server.send_queue import SendQueue
 from bookie.server.throttled_adds import THROTTLED_BYTES_MAX, ThrottledAdds
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.yielding import let_threads_in
+from bookie.storage.yielding import yield_to_threads
 from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
@@ -60,7 +60,7 @@ class Connection:
     ) -> None:
         self._transport = transport
         self._storage = storage
-        self._lanes = storage.lanes
+        self._shards = storage.shards
         self._requests = requests
         self._read_scheduler = requests.read_scheduler
         self._counts = counts
@@ -119,7 +119,7 @@ class Connection:
             else:
                 await transport.wait_readable()
             await self._wait_turn()
-            let_threads_in()
+            yield_to_threads()
             if self._has_unread:
                 self._has_unread = False
                 self._look_for_room()
@@ -284,48 +284,49 @@ class Connection:
 
     # ---- adds without room
 
-    def _may_take(self, lane_no: int) -> bool:
-        """Whether ordinary adds of a lane go on; in a read-only bookie each is refused."""
-        if self._storage.gate.is_read_only or self._held.has(lane_no):
+    def _may_take(self, shard_no: int) -> bool:
+        """Whether ordinary adds of a shard go on; in a read-only bookie each is refused."""
+        if self._storage.gate.is_read_only or self._held.has(shard_no):
             return False
-        return self._pressure.cause(self._lanes[lane_no]) is None
+        return self._pressure.cause(self._shards[shard_no]) is None
 
     def _must_hold(self, body: AddRequest) -> bool:
         """There is no room for it, but there may be soon."""
         if self._storage.gate.refuses(is_urgent=body.is_urgent):
             return False
-        lane_no = body.ledger_id % len(self._lanes)
-        is_open = self._pressure.cause(self._lanes[lane_no]) is None
-        if is_open and not self._held.has(lane_no):
+        shard_no = body.ledger_id % len(self._shards)
+        is_open = self._pressure.cause(self._shards[shard_no]) is None
+        if is_open and not self._held.has(shard_no):
             return False
-        return not (body.is_urgent and self._pressure.may_use_reserve(self._lanes[lane_no]))
+        return not (body.is_urgent and self._pressure.may_use_reserve(self._shards[shard_no]))
 
     def _hold(self, body: AddRequest, frame: memoryview) -> None:
-        lane_no = body.ledger_id % len(self._lanes)
-        self._held.add(lane_no, frame, trio.current_time())
-        if lane_no not in self._settling:
-            self._settling.add(lane_no)
+        shard_no = body.ledger_id % len(self._shards)
+        self._held.add(shard_no, frame, trio.current_time())
+        if shard_no not in self._settling:
+            self._settling.add(shard_no)
             assert self._nursery is not None
-            self._counts.waits[self._pressure.cause(self._lanes[lane_no]) or Wait.JOURNAL] += 1
-            self._nursery.start_soon(self._settle_held, lane_no)
+            self._counts.waits[self._pressure.cause(self._shards[shard_no]) or Wait.JOURNAL] += 1
+            self._nursery.start_soon(self._settle_held, shard_no)
 
-    async def _settle_held(self, lane_no: int) -> None:
-        """Takes what is held of a lane when there is room, or refuses it after the longest wait."""
-        held, pressure, lane = self._held, self._pressure, self._lanes[lane_no]
-        while held.has(lane_no) and not self._is_closed:
-            with trio.move_on_at(self._refuse_at(lane_no)) as waited:
-                await pressure.wait_open(lane)
+    async def _settle_held(self, shard_no: int) -> None:
+        """Takes the deferred adds of a shard when there is capacity; refuses them after the
+        longest wait."""
+        held, pressure, shard = self._held, self._pressure, self._shards[shard_no]
+        while held.has(shard_no) and not self._is_closed:
+            with trio.move_on_at(self._refuse_at(shard_no)) as waited:
+                await pressure.wait_open(shard)
             if waited.cancelled_caught:
-                await self._refuse(held.take(lane_no))
-            elif held.has(lane_no):  # the peer may have left meanwhile
-                self._take_held(lane_no)
+                await self._refuse(held.take(shard_no))
+            elif held.has(shard_no):  # the peer may have left meanwhile
+                self._take_held(shard_no)
             self._made_room()
         # No await since it was seen that nothing is held.
-        self._settling.discard(lane_no)
+        self._settling.discard(shard_no)
 
-    def _take_held(self, lane_no: int) -> None:
-        since = self._held.since(lane_no)
-        frames = self._held.take(lane_no)
+    def _take_held(self, shard_no: int) -> None:
+        since = self._held.since(shard_no)
+        frames = self._held.take(shard_no)
         buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
         received = ReceivedSegments(buffer, self._storage.directories)
         self._look_for_room()
@@ -333,14 +334,14 @@ class Connection:
             self._take_chunk(received)
         finally:
             received.release()
-        self._held.again_since(lane_no, since)
+        self._held.again_since(shard_no, since)
 
-    def _refuse_at(self, lane_no: int) -> float:
-        pressure, lane = self._pressure, self._lanes[lane_no]
-        since = self._held.since(lane_no)
-        cause = pressure.cause(lane)
+    def _refuse_at(self, shard_no: int) -> float:
+        pressure, shard = self._pressure, self._shards[shard_no]
+        since = self._held.since(shard_no)
+        cause = pressure.cause(shard)
         if cause is not None:
-            since = min(since, pressure.closed_since(lane_no, lane, cause))
+            since = min(since, pressure.closed_since(shard_no, shard, cause))
         return since + pressure.limits.add_wait_s_max
 
     async def _refuse(self, frames: bytearray) -> None:
