@@ -42,13 +42,13 @@ class ThrottledAdds:
 
     def take(self, shard_no: int) -> bytearray:
         """Gives out all frames of a shard, in order, for there is room; those that found none are
-        added again and then `again_since`."""
+        added again and then `restore_since`."""
         self._since.pop(shard_no, None)
         frames = self._frames.pop(shard_no)
         self._count(-len(frames))
         return frames
 
-    def again_since(self, shard_no: int, since: float) -> None:
+    def restore_since(self, shard_no: int, since: float) -> None:
         """Some of what was taken is held again: it has waited longer than it seems."""
         if shard_no in self._frames:
             self._since[shard_no] = since
