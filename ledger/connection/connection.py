@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import trio
 
 from ledger.connection.authentication import AuthProvider, authenticate
-from ledger.connection.pending_calls import Calls, OnAnswer
-from ledger.connection.responses import AckSink, Answers
+from ledger.connection.pending_calls import OnAnswer, PendingCalls
+from ledger.connection.responses import AckSink, ResponseReader
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -74,8 +74,8 @@ class BookieConnection:
         self._outbox_bytes = 0
         self._sender: trio.lowlevel.Task | None = None
         self._auth = auth
-        self._calls = Calls(version)
-        self._answers = Answers(bookie, self._calls)
+        self._calls = PendingCalls(version)
+        self._answers = ResponseReader(bookie, self._calls)
         self.sinks: dict[int, AckSink] = self._answers.sinks
         self._settled = trio.Event()
         self._scope = trio.CancelScope()

@@ -41,7 +41,7 @@ _ANSWER_TYPES: dict[type[RequestBody], type[ResponseBody]] = {
 }
 
 
-class Call:
+class PendingCall:
     """One request. `task` waits for the answer; None if nobody does (any more).
 
     `on_answer` is called with the answer, or with None if there will be none.
@@ -56,7 +56,7 @@ class Call:
         self.on_answer: OnAnswer | None = None
 
 
-class Calls:
+class PendingCalls:
     """Those of one connection of wire `version`."""
 
     def __init__(self, version: int) -> None:
@@ -64,15 +64,15 @@ class Calls:
         """Requests without an answer yet, also those nobody waits for."""
         self._version = version
         self._codec = v3 if version == 3 else v2
-        self._calls: dict[object, deque[Call]] = {}
+        self._calls: dict[object, deque[PendingCall]] = {}
         self._txn_id = 0
 
-    def begin(self, body: RequestBody) -> tuple[Call, bytes]:
+    def begin(self, body: RequestBody) -> tuple[PendingCall, bytes]:
         """A new call and the frame to send."""
         self._txn_id += 1
         request = Request(self._version, self._txn_id, body)
         data = self._codec.encode_request(request)
-        call = Call(self._key_of(request), _ANSWER_TYPES[type(body)])
+        call = PendingCall(self._key_of(request), _ANSWER_TYPES[type(body)])
         self._calls.setdefault(call.key, deque()).append(call)
         self.waiting += 1
         return call, data
@@ -81,7 +81,7 @@ class Calls:
         """Whether the answer to this add belongs to a call (and not to a writer)."""
         return self.waiting > 0 and (AddRequest, ledger_id, entry_id) in self._calls
 
-    async def wait(self, call: Call) -> ResponseBody:
+    async def wait(self, call: PendingCall) -> ResponseBody:
         """The answer; raises what `fail_all` was given. May be cancelled."""
         call.task = trio.lowlevel.current_task()
 

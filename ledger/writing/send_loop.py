@@ -29,11 +29,11 @@ stream's caller needs two: one to append, one to seal the batch). That one carri
 confirmed, and nothing is sent for it alone."""
 
 
-class Writing(Protocol):
+class LoopWriter(Protocol):
     """A writer, as the loops see it."""
 
     is_dirty: bool
-    is_lac_queued: bool
+    is_explicit_lac_scheduled: bool
 
     def send_gathered(self) -> None: ...
 
@@ -44,7 +44,7 @@ class Writing(Protocol):
     def fail(self, error: LedgerError) -> None: ...
 
 
-class WriteLoop:
+class SendLoop:
     """Lives as long as the client; `run` is its only task's entry."""
 
     def __init__(
@@ -61,10 +61,10 @@ class WriteLoop:
         self.options = options
         self.rng = rng
         self.nursery: trio.Nursery | None = None
-        self._writers: dict[Writing, None] = {}
-        self._dirty: list[Writing] = []
+        self._writers: dict[LoopWriter, None] = {}
+        self._dirty: list[LoopWriter] = []
         self._sender: trio.lowlevel.Task | None = None
-        self._lac_due: deque[tuple[float, Writing]] = deque()
+        self._lac_due: deque[tuple[float, LoopWriter]] = deque()
         self._lac_teller: trio.lowlevel.Task | None = None
         self._watcher: trio.lowlevel.Task | None = None
         self.watched_s = 0.0
@@ -78,13 +78,13 @@ class WriteLoop:
         nursery.start_soon(self._tell_lacs)
         nursery.start_soon(self._watch_progress)
 
-    def add(self, writer: Writing) -> None:
+    def add(self, writer: LoopWriter) -> None:
         self._writers[writer] = None
         if self._watcher is not None:
             task, self._watcher = self._watcher, None
             trio.lowlevel.reschedule(task)
 
-    def remove(self, writer: Writing) -> None:
+    def remove(self, writer: LoopWriter) -> None:
         self._writers.pop(writer, None)
 
     def fail_all(self, error: LedgerError) -> None:
@@ -92,7 +92,7 @@ class WriteLoop:
         for writer in list(self._writers):
             writer.fail(error)
 
-    def kick(self, writer: Writing) -> None:
+    def schedule(self, writer: LoopWriter) -> None:
         """`writer` has gathered something: it is sent at the end of this tick."""
         writer.is_dirty = True
         self._dirty.append(writer)
@@ -113,26 +113,26 @@ class WriteLoop:
         self._sender = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def queue_lac(self, writer: Writing) -> None:
+    def schedule_explicit_lac(self, writer: LoopWriter) -> None:
         """`writer` is idle with a last add confirmed that no add has carried."""
-        if writer.is_lac_queued:
+        if writer.is_explicit_lac_scheduled:
             return
-        writer.is_lac_queued = True
+        writer.is_explicit_lac_scheduled = True
         self._lac_due.append((trio.current_time() + self.options.lac_linger_ms / 1000, writer))
         if self._lac_teller is not None:
             task, self._lac_teller = self._lac_teller, None
             trio.lowlevel.reschedule(task)
 
-    def queue_lac_again(self, writer: Writing) -> None:
+    def schedule_explicit_lac_again(self, writer: LoopWriter) -> None:
         """A bookie did not hear the last one: once more after a while, if still idle."""
-        if self.nursery is not None and not writer.is_lac_queued:
-            writer.is_lac_queued = True
+        if self.nursery is not None and not writer.is_explicit_lac_scheduled:
+            writer.is_explicit_lac_scheduled = True
             try:
                 self.nursery.start_soon(self._tell_later, writer)
             except RuntimeError:
                 return  # the client is closing
 
-    async def _tell_later(self, writer: Writing) -> None:
+    async def _tell_later(self, writer: LoopWriter) -> None:
         await trio.sleep(_TELL_AGAIN_S)
         writer.send_lac()
 

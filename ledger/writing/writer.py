@@ -21,7 +21,7 @@ from ledger.wire.messages import Buffer
 from ledger.writing.ensemble_sender import EnsembleSender
 from ledger.writing.force import force
 from ledger.writing.frames import ADD_START_BYTES, FrameHeads, as_bytes
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 from ledger.writing.waiters import EntryWaiters, RoomWaiters
 
 _SEND_BYTES = 128 * 1024
@@ -42,7 +42,7 @@ class LedgerWriter(EnsembleSender):
     """
 
     def __init__(
-        self, metadata: LedgerMetadata, loop: WriteLoop, *, is_sync_deferred: bool = False
+        self, metadata: LedgerMetadata, loop: SendLoop, *, is_sync_deferred: bool = False
     ) -> None:
         super().__init__(metadata, loop, is_sync_deferred=is_sync_deferred)
         self.is_closed = False
@@ -112,7 +112,7 @@ class LedgerWriter(EnsembleSender):
         self._bytes_pending = pending
         if not self.is_dirty:
             self._send_at = pending + _SEND_BYTES
-            self._loop.kick(self)
+            self._loop.schedule(self)
         elif pending >= self._send_at:
             # The bookies begin on these while the rest of the burst is made.
             self.send_gathered()
@@ -206,7 +206,7 @@ class LedgerWriter(EnsembleSender):
         core = self.core
         confirmed = core.last_add_confirmed
         if confirmed > self.lac_carried and self.is_lac_due:
-            self._loop.queue_lac(self)
+            self._loop.schedule_explicit_lac(self)
         if self.on_confirmed is not None:
             self.on_confirmed(confirmed)
 

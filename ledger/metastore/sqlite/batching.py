@@ -37,7 +37,7 @@ class _Waiting(Generic[T]):
         self.outcome: T | Exception | None = None
 
 
-class Lane:
+class CallBatcher:
     """`do` from any task; `run` is the task that visits the thread, again and again.
 
     Args:
