@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import trio
 from outcome import Error, Value
 
 from ledger.errors import LedgerError, LocalProtocolError, RemoteProtocolError
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire import v2, v3, v3_forms
 from ledger.wire.messages import (
     AddRequest,
@@ -42,17 +42,16 @@ _ANSWER_TYPES: dict[type[RequestBody], type[ResponseBody]] = {
 
 
 class PendingCall:
-    """One request. `task` waits for the answer; None if nobody does (any more).
-
+    """One request. The task that wants its answer waits in `waiter`; where no task waits,
     `on_answer` is called with the answer, or with None if there will be none.
     """
 
-    __slots__ = ("answer_type", "key", "on_answer", "task")
+    __slots__ = ("answer_type", "key", "on_answer", "waiter")
 
     def __init__(self, key: object, answer_type: type[ResponseBody]) -> None:
         self.key = key
         self.answer_type = answer_type
-        self.task: trio.lowlevel.Task | None = None
+        self.waiter: ParkingSlot | None = None
         self.on_answer: OnAnswer | None = None
 
 
@@ -83,14 +82,9 @@ class PendingCalls:
 
     async def wait(self, call: PendingCall) -> ResponseBody:
         """The answer; raises what `fail_all` was given. May be cancelled."""
-        call.task = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            # A late answer must still be matched to its call, in order: only the task goes.
-            call.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        answer: ResponseBody = await trio.lowlevel.wait_task_rescheduled(forget)
+        # After a cancellation the call stays: its late answer must be matched to it, in order.
+        call.waiter = ParkingSlot()
+        answer: ResponseBody = await call.waiter.park()
         return answer
 
     def deliver(self, frame: memoryview) -> ResponseBody | None:
@@ -124,9 +118,8 @@ class PendingCalls:
         if not calls:
             del self._calls[key]
         self.waiting -= 1
-        if call.task is not None:
-            trio.lowlevel.reschedule(call.task, Value(body))
-            call.task = None
+        if call.waiter is not None:
+            call.waiter.unpark(Value(body))
         elif call.on_answer is not None:
             call.on_answer(body)
         return None
@@ -137,9 +130,8 @@ class PendingCalls:
         self.waiting = 0
         for waiting in calls.values():
             for call in waiting:
-                if call.task is not None:
-                    trio.lowlevel.reschedule(call.task, Error(error()))
-                    call.task = None
+                if call.waiter is not None:
+                    call.waiter.unpark(Error(error()))
                 elif call.on_answer is not None:
                     call.on_answer(None)
 

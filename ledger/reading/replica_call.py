@@ -25,6 +25,7 @@ from ledger.core.reading import (
     Wait,
 )
 from ledger.errors import LedgerError
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire.messages import RequestBody, ResponseBody
 
 Value = TypeVar("Value")
@@ -55,7 +56,7 @@ class ReplicaCall(Generic[Value]):
         self._request = request
         self._take = take
         self._timeout_s = timeout_s
-        self._task: trio.lowlevel.Task | None = None
+        self._waiter = ParkingSlot()
         self._gives_up_at: dict[str, float] = {}
         """Of those that have not answered."""
         self._give_ups: dict[str, Callable[[], LedgerError]] = {}
@@ -80,7 +81,7 @@ class ReplicaCall(Generic[Value]):
             gives_up_at = min(self._gives_up_at.values(), default=0.0)
             if not self._outcomes:
                 with trio.move_on_at(min(hedge_at, gives_up_at)):
-                    await self._park()
+                    await self._waiter.park()
             actions = self._events()
             if actions or read.finished or self._outcomes:
                 continue
@@ -94,13 +95,13 @@ class ReplicaCall(Generic[Value]):
     def interrupt(self) -> None:
         """`run` returns None soon, unless it has an answer."""
         self.is_interrupted = True
-        self._wake()
+        self._waiter.unpark()
 
     def _ask(self, bookie: str) -> None:
         def answered(outcome: Outcome) -> None:
             if self._gives_up_at.pop(bookie, None) is not None:
                 self._outcomes.append((bookie, outcome))
-                self._wake()
+                self._waiter.unpark()
 
         self._gives_up_at[bookie] = trio.current_time() + self._timeout_s
         self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
@@ -127,17 +128,3 @@ class ReplicaCall(Generic[Value]):
             del self._gives_up_at[bookie]
             actions += self._read.handle(Failed(bookie, self._give_ups[bookie]()))
         return actions
-
-    async def _park(self) -> None:
-        self._task = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(forget)
-
-    def _wake(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
