@@ -81,8 +81,6 @@ class LacLinger:
 
 
 _ADD_HEAD = struct.Struct(">iI20s").pack
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 16
 _LAC_PACKET = struct.Struct(">qq")
 _ANSWER_BYTES = 1024
 """What the answer to an add over v3 takes in memory while it waits: objects, and the entry that is
@@ -227,7 +225,7 @@ class Requests:
         """An add that came over v3: the entry is put into the frame v2 would have used."""
         entry = body.body
         # The codec checked lengths and that the entry is the one that is announced.
-        lac: int = _LAC(entry, _LAC_OFFSET)[0]
+        lac = v2.lac_of_entry(entry)
         status = self.check_add(body)
         if status is not Status.OK:
             reply(AddResponse(status, body.ledger_id, body.entry_id, body.entry_id))
