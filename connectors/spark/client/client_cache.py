@@ -21,8 +21,7 @@ import trio
 from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
-from ledger.metastore import ledgers_root
-from ledger.metastore.layout import layout_of_uri
+from ledger.metastore import ClusterAddress
 from ledger.options import ClientOptions
 from ledger.runtime.bridge import BackgroundLoop, Call, RemoteContext
 from ledger.runtime.network import TcpNetwork
@@ -43,7 +42,7 @@ _NAMESPACES_MAX = 1000
 
 
 @asynccontextmanager
-async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
+async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
     async with (
         LazyStore(cluster) as store,
         LedgerClient(
@@ -51,8 +50,8 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
             TcpNetwork(),
             rng=random.SystemRandom(),
             now_ms=wall_ms,
-            root=ledgers_root(cluster),
-            layout=layout_of_uri(cluster),
+            root=cluster.root,
+            layout=cluster.layout,
             options=ClientOptions(batch_read_bytes=BATCH_READ_BYTES),
         ) as client,
     ):
@@ -62,7 +61,7 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
 class _Connection:
     """A client on the loop, from `open` to `close`."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: ClusterAddress) -> None:
         self.loop: BackgroundLoop = acquire_loop()
         self.crossing = Crossing(self.loop)
         self.namespaces: dict[str, Namespace] = {}
@@ -135,8 +134,9 @@ class KeptCluster:
     background loop. They must not block it.
     """
 
-    def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
+    def __init__(self, address: ClusterAddress) -> None:
+        self.cluster = address.uri
+        self._address = address
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._used_s = 0.0
@@ -282,7 +282,7 @@ class KeptCluster:
                 if connection is not None and not connection.loop.is_forked:
                     connection.close()
                 self._connection = None
-                connection = self._connection = _Connection(self.cluster)
+                connection = self._connection = _Connection(self._address)
             return connection
 
     def after_fork(self) -> None:
@@ -305,12 +305,11 @@ def kept(cluster: str) -> KeptCluster:
             f"cluster address {cluster!r}: a cluster in memory cannot be shared by Spark's "
             "processes. Cure: sqlite:///path/cluster.db or zk://host:2181/ledgers"
         )
-    ledgers_root(cluster)
-    layout_of_uri(cluster)
+    address = ClusterAddress.parse(cluster)
     with _guard:
         found = _kept.get(cluster)
         if found is None:
-            found = _kept[cluster] = KeptCluster(cluster)
+            found = _kept[cluster] = KeptCluster(address)
         return found
 
 
