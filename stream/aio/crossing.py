@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.bridge.appends import Appends
 
@@ -31,7 +31,7 @@ class Crossing:
         self._loop = loop
         self._host = asyncio.get_running_loop()
         self._outgoing: list[Callable[[], object]] = []
-        self._arrived: deque[Latch] = deque()
+        self._arrived: deque[Completion] = deque()
         self._is_host_asked = False
 
     def check_loop(self) -> None:
@@ -68,7 +68,7 @@ class Crossing:
                 if isinstance(owner, Call):
                     owner.error = owner.error or error
                     self._set(owner)
-                elif isinstance(owner, Held):
+                elif isinstance(owner, RemoteContext):
                     owner.error = owner.error or error
                     self._set(owner.entered)
                     self._set(owner.left)
@@ -81,7 +81,7 @@ class Crossing:
 
     # From the trio thread
 
-    def wake(self, latches: Sequence[Latch]) -> None:
+    def wake(self, latches: Sequence[Completion]) -> None:
         """Sets latches; who waits is woken in the asyncio loop, many in one hop."""
         arrived = self._arrived
         for latch in latches:
@@ -103,7 +103,7 @@ class Crossing:
             self._set(arrived.popleft())
 
     @staticmethod
-    def _set(latch: Latch) -> None:
+    def _set(latch: Completion) -> None:
         latch.is_set = True
         waiters, latch.waiters = latch.waiters, None
         for waiter in waiters or ():
@@ -111,7 +111,7 @@ class Crossing:
 
     # Waiting
 
-    async def wait(self, latch: Latch) -> None:
+    async def wait(self, latch: Completion) -> None:
         """Until it is set."""
         if latch.is_set:
             return
@@ -130,7 +130,7 @@ class Crossing:
                     latch.waiters.remove(waiter)
                 raise
 
-    async def wait_out(self, latch: Latch) -> None:
+    async def wait_out(self, latch: Completion) -> None:
         """Until it is set, cancelled or not: for the end of what was cancelled already."""
         while not latch.is_set:
             try:
@@ -183,14 +183,14 @@ class Crossing:
 
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
         """An `async with` block here around a context manager there."""
-        return Holding(self, Held(self._loop, make, self.wake))
+        return Holding(self, RemoteContext(self._loop, make, self.wake))
 
 
 class Holding(Generic[T]):
     """The block of `Crossing.hold`. Raises what entering and leaving raise there; what the block
     raised stays what it was."""
 
-    def __init__(self, crossing: Crossing, held: Held[T]) -> None:
+    def __init__(self, crossing: Crossing, held: RemoteContext[T]) -> None:
         self._crossing = crossing
         self._held = held
 

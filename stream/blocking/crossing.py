@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Crossing:
     # From the trio thread
 
     @staticmethod
-    def wake(latches: Sequence[Latch]) -> None:
+    def wake(latches: Sequence[Completion]) -> None:
         """Sets latches and wakes who waits."""
         for latch in latches:
             latch.is_set = True
@@ -93,7 +93,7 @@ class Crossing:
 
     # Waiting
 
-    def wait(self, latch: Latch) -> None:
+    def wait(self, latch: Completion) -> None:
         """Until it is set. Raises TimeoutError (see `fail_after`), KeyboardInterrupt."""
         if latch.is_set:
             return
@@ -103,7 +103,7 @@ class Crossing:
             raise TimeoutError("the time given by fail_after() is over")
 
     @staticmethod
-    def _wait(latch: Latch, timeout_s: float) -> bool:
+    def _wait(latch: Completion, timeout_s: float) -> bool:
         lock = threading.Lock()
         lock.acquire()
         waiter = lock.release
@@ -123,7 +123,7 @@ class Crossing:
                         waiters.remove(waiter)
         return has_come
 
-    def abort(self, cancel: Callable[[], object], latch: Latch) -> None:
+    def abort(self, cancel: Callable[[], object], latch: Completion) -> None:
         """Has `cancel` run in the trio thread and waits for `latch`, whatever `fail_after` says."""
         try:
             self.post(cancel)  # also if it is set: there may be a value to give back
@@ -166,14 +166,14 @@ class Crossing:
 
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
         """A `with` block here around a context manager there."""
-        return Holding(self, Held(self._loop, make, self.wake))
+        return Holding(self, RemoteContext(self._loop, make, self.wake))
 
 
 class Holding(Generic[T]):
     """The block of `Crossing.hold`. Raises what entering and leaving raise there; what the block
     raised stays what it was."""
 
-    def __init__(self, crossing: Crossing, held: Held[T]) -> None:
+    def __init__(self, crossing: Crossing, held: RemoteContext[T]) -> None:
         self._crossing = crossing
         self._held = held
 

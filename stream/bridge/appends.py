@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.runtime.bridge import Latch, Wake
+from ledger.runtime.bridge import Completion, Wake
 from stream.core.entry.encoder import Headers
 from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, record_bytes
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Post = Callable[[Callable[[], object]], None]
 
 
-class PendingRecord(Latch):
+class PendingRecord(Completion):
     """A record on its way; set when it is durable, or refused, or its outcome will stay unknown.
 
     One object per record, without others behind it: how many there are is what garbage collection
@@ -217,7 +217,7 @@ class Appends:
         self._lock = threading.Lock()
         self._given_bytes = 0  # under the lock
         self._ended_bytes = 0  # written by the trio thread only
-        self._room: Latch | None = None  # of all who wait for it
+        self._room: Completion | None = None  # of all who wait for it
         self._gathered: deque[PendingRecord] = deque()
         self._is_asked = False
         self._is_closed = False
@@ -244,14 +244,14 @@ class Appends:
         """Whether less than the bound is under way. A closed writer has room for errors."""
         return self._given_bytes - self._ended_bytes < self._bytes_max or self._is_closed
 
-    def want_room(self) -> Latch:
+    def want_room(self) -> Completion:
         """What to wait for while there is no room; then look again."""
         with self._lock:
             latch = self._room
             if latch is None:
-                latch = self._room = Latch()
+                latch = self._room = Completion()
         if self.has_room:
-            latch = Latch()
+            latch = Completion()
             latch.is_set = True
         return latch
 

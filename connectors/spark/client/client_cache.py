@@ -24,7 +24,7 @@ from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.metastore import ledgers_root
 from ledger.metastore.layout import layout_of_uri
 from ledger.options import ClientOptions
-from ledger.runtime.bridge import BackgroundLoop, Call, Held
+from ledger.runtime.bridge import BackgroundLoop, Call, RemoteContext
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.crossing import Crossing, Holding
@@ -68,7 +68,7 @@ class _Connection:
         self.namespaces: dict[str, Namespace] = {}
         self._scopes: dict[trio.CancelScope, None] = {}
         """Around what runs here. The loop may go on: others use it too."""
-        self._held = Held(self.loop, lambda: _connect(cluster), Crossing.wake)
+        self._held = RemoteContext(self.loop, lambda: _connect(cluster), Crossing.wake)
         self._holding = Holding(self.crossing, self._held)
         try:
             self.client = self._holding.__enter__()

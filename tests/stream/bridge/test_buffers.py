@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import Latch
+from ledger.runtime.bridge import Completion
 from stream.bridge.appends import Appends, Lane, PendingRecord
 from stream.bridge.prefetch import Fetched, Prefetch
 
 
-def wake(latches: Sequence[Latch]) -> None:
+def wake(latches: Sequence[Completion]) -> None:
     for latch in latches:
         latch.is_set = True
         for waiter in latch.waiters or ():

@@ -15,7 +15,7 @@ import trio
 from bookie.testing.in_process import InProcessCluster
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.runtime import bridge
-from ledger.runtime.bridge import BackgroundLoop, Latch
+from ledger.runtime.bridge import BackgroundLoop, Completion
 from stream import aio, blocking
 from stream.aio import crossing as aio_crossing
 from stream.blocking import crossing as blocking_crossing
@@ -142,7 +142,7 @@ def test_reading_backward_loses_nothing_when_a_step_was_cancelled(
 
 def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
     """A latch that is set twice: `entered`, of a block whose caller has stopped waiting."""
-    latch = Latch()
+    latch = Completion()
     crossing = blocking_crossing.Crossing
     with blocking_crossing.open_crossing() as own:
         with pytest.raises(TimeoutError), blocking.fail_after(0):
@@ -281,7 +281,7 @@ def test_waiting_for_room_again_and_again_leaves_nothing_behind() -> None:
     latches = {id(appends.want_room()) for _ in range(100)}
     assert len(latches) == 1
     with blocking_crossing.open_crossing() as crossing:
-        latch = Latch()
+        latch = Completion()
         for _ in range(100):
             with pytest.raises(TimeoutError), blocking.fail_after(0):
                 crossing.wait(latch)
