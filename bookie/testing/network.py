@@ -206,7 +206,7 @@ class SimNetwork:
             delay_s = max(delay_s, clogged_s - self.simulation.now_s)
         return delay_s
 
-    def tell_reset(self, source: str, transport: SimTransport) -> None:
+    def notify_reset(self, source: str, transport: SimTransport) -> None:
         """Tells `transport` that its other end, at `source`, is gone; repeated until heard."""
 
         def arrive() -> None:

@@ -83,7 +83,7 @@ class _Pipe:
             # Nobody reads there any more: the peer's kernel answers with a reset.
             self.arrived.clear()
             if writer is not None and data is not None:
-                self.network.tell_reset(self.target, writer)
+                self.network.notify_reset(self.target, writer)
         else:
             reader.wake_reader()
 
@@ -185,7 +185,7 @@ class SimTransport:
         peer = self.outgoing.reader
         self.be_reset()
         if peer is not None:
-            self._network.tell_reset(self.node, peer)
+            self._network.notify_reset(self.node, peer)
 
     def be_reset(self) -> None:
         """This end learns that the connection broke."""

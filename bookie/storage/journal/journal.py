@@ -33,11 +33,11 @@ from bookie.core.journal import (
 )
 from bookie.core.journal_scan import SEQUENCE_UNKNOWN, FileScanner
 from bookie.storage.disk.disk import Disk, File
-from bookie.storage.journal.end_marker import JournalEnd
+from bookie.storage.journal.end_marker import EndMarker
 from bookie.storage.journal.files import JournalFiles
-from bookie.storage.journal.metrics import JournalMeters, JournalStatistics
+from bookie.storage.journal.metrics import JournalMetrics, JournalStatistics
 from bookie.storage.journal.page_cache_flush import PageCacheFlush
-from bookie.storage.journal.reader import ReadAhead, UnprovenTail
+from bookie.storage.journal.reader import ReadAhead, UnsyncedTail
 
 
 class CommitGroup:
@@ -135,7 +135,7 @@ class Journal:
         self._files = JournalFiles(
             disk, directory, rng, file_bytes_max, files_recycled, backups_max
         )
-        self.end = JournalEnd(disk, directory)
+        self.end = EndMarker(disk, directory)
         """After `replay` look whether it is `lost`; make that known, durably, before `run`."""
         self._drops_cache = drops_cache
         self._flush: PageCacheFlush | None = None
@@ -153,7 +153,7 @@ class Journal:
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
         self._sequence = 0  # of the last group written
-        self._meters = JournalMeters()
+        self._metrics = JournalMetrics()
 
     # --- queueing
 
@@ -199,7 +199,7 @@ class Journal:
             trio.lowlevel.reschedule(task)
 
     def statistics(self) -> JournalStatistics:
-        return self._meters.statistics(
+        return self._metrics.statistics(
             queued_bytes=self.queued_bytes,
             queued_entries=self.open_group.entries + self._entries_in_flight,
             mark=self.mark,
@@ -250,7 +250,7 @@ class Journal:
     def _synced(self, mark: Mark, seconds: float) -> None:
         """All up to `mark` is durable now; it had been accepted before."""
         self.mark = mark
-        self._meters.synced(seconds)
+        self._metrics.synced(seconds)
 
     async def _commit_groups(self) -> None:
         """Returns only when poisoned."""
@@ -261,7 +261,7 @@ class Journal:
             self.open_group = CommitGroup()
             self._bytes_in_flight, self._entries_in_flight = group.queued_bytes, group.entries
             if group.views:
-                self._meters.group_begun(self._policy.trigger(group.nbytes, group.entries))
+                self._metrics.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:
                     await self._write(group)
                 except OSError as error:
@@ -318,7 +318,7 @@ class Journal:
         flush, synced_sequence = self._flush, self._sequence
         size = group_bytes(group.nbytes, is_late=flush is not None)
         if flush is not None:
-            await flush.wait_room()
+            await flush.wait_capacity()
         if self._file is None or self._offset + size > self._file.size:
             await self._roll(size)
         assert self._file is not None
@@ -332,7 +332,7 @@ class Journal:
         end = Mark(self._header.file_id, self._offset + size)
         write = self._file.write_at_synced if flush is None else self._file.write_at
         started = trio.current_time()
-        await write(self._offset, views, then=self.end.telling(end))
+        await write(self._offset, views, then=self.end.recording(end))
         ended = trio.current_time()
         self._sequence += 1
         self._offset += size
@@ -340,11 +340,11 @@ class Journal:
             self._files.ask_spare()
         if flush is None:
             self.mark = end
-            self._meters.synced(ended - started)
+            self._metrics.synced(ended - started)
         else:
             flush.written(end, self._sequence, size)
         waited_s = ended - (started if group.queued_at is None else group.queued_at)
-        self._meters.group_written(group.entries, size, waited_s, is_late=flush is not None)
+        self._metrics.group_written(group.entries, size, waited_s, is_late=flush is not None)
 
     def _wake_acknowledger(self) -> None:
         task = self._acknowledger
@@ -385,17 +385,17 @@ class Journal:
                 await self._file.sync(drops_cache=True)
             self._file.close()
             self._file = None
-            self._meters.rolls += 1
+            self._metrics.rolls += 1
         self._file, self._header = await self._files.begin_next(self._sequence + 1, group_size)
         if self._flush is not None:
             path = self._files.path(file_name(self._header.file_id))
             await self._flush.begin_file(path, self._sequence)
-        self._meters.file_begun(trio.current_time() - started)
+        self._metrics.file_begun(trio.current_time() - started)
         self._offset = FIRST_GROUP_OFFSET
 
-    async def release_before(self, mark: Mark) -> None:
+    async def trim_before(self, mark: Mark) -> None:
         """Lets go of files that end before `mark`. Call it when `mark` is durable elsewhere."""
-        await self._files.release_before(mark)
+        await self._files.trim_before(mark)
 
     # --- replay
 
@@ -411,7 +411,7 @@ class Journal:
         """
         assert not self._is_replayed, "the journal was replayed before"
         last_sequence: int | None = 0 if from_mark == BEGINNING else None
-        self.mark, tail = from_mark, UnprovenTail(self._disk)
+        self.mark, tail = from_mark, UnsyncedTail(self._disk)
         await self._files.find(from_mark)
         for file_id in self._files.ids:
             file = await self._disk.open(self._files.path(file_name(file_id)))

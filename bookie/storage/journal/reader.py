@@ -104,7 +104,7 @@ class ReadAhead:
             self._next = None
 
 
-class UnprovenTail:
+class UnsyncedTail:
     """`add` each group that is read, then `write_again`."""
 
     def __init__(self, disk: Disk) -> None:

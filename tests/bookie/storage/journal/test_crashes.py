@@ -164,7 +164,7 @@ async def write_until_power_is_lost(
                 if number % 10 == 9:  # and ends: all before its mark is safe elsewhere
                     mark = taken[0]
                     durable.insert(taken[1], -1)
-                    await journal.release_before(mark)
+                    await journal.trim_before(mark)
             nursery.cancel_scope.cancel()
     except* PowerLost:
         pass
