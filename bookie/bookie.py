@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from bookie.config import BookieConfig
-from bookie.config_sections import garbage_options
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import DiskState
+from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
 from bookie.data_integrity import LimboRepair, settle_doubts
 from bookie.disk_monitor import DiskMonitor
@@ -76,6 +76,13 @@ def journals_of(config: BookieConfig, disk: Disk, rng: random.Random) -> list[Jo
         )
         for directory in config.journal_directories
     ]
+
+
+def garbage_options(config: BookieConfig) -> GarbageOptions:
+    """Returns the options of the storage's garbage collection."""
+    return GarbageOptions(
+        asks_per_s_max=config.garbage_asks_per_s_max, compaction=config.compaction_options()
+    )
 
 
 _log = logging.getLogger(__name__)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import trio
 
 from bookie.config import BookieConfig
-from bookie.config_sections import low_water_mark, recovery_bytes, room_bytes, start_bytes
 from bookie.core.disk_space import (
     DiskLimits,
     DiskState,
     DiskUse,
     FileSystem,
     WriteGate,
+    checkpoint_bytes,
     decide_gate,
 )
 from bookie.storage.disk.disk import Disk
@@ -33,6 +33,32 @@ _CURE = (
     "Cure: delete streams or shorten their retention, add bookies, or free the disk of other"
     " things; it is writable again by itself"
 )
+
+
+def low_water_mark(config: BookieConfig) -> float:
+    """Returns the usage ratio below which a full disk is usable again."""
+    return config.disk_usage_low_water_mark or config.disk_usage_threshold
+
+
+def start_bytes(config: BookieConfig, *, journals: int, directories: int) -> int:
+    """Returns the bytes that a start may have to write on a file system that holds this number of
+    journals and ledger directories: a checkpoint of the whole caches, and a journal file each."""
+    share = config.write_cache_bytes // len(config.ledger_directories)
+    return journals * config.journal_file_bytes_max + directories * checkpoint_bytes(share)
+
+
+def room_bytes(config: BookieConfig, *, journals: int, directories: int) -> int:
+    """Returns the bytes that must be free for a bookie to stay writable: those that a start may
+    write, and the log that a compaction writes in each ledger directory."""
+    start = start_bytes(config, journals=journals, directories=directories)
+    return start + directories * config.entry_log_bytes_max
+
+
+def recovery_bytes(config: BookieConfig, *, journals: int, directories: int) -> int:
+    """Returns the bytes that must be free for a bookie to take recovery adds: they fill one half
+    of the caches and the journals, and wait while those cannot be written."""
+    start = start_bytes(config, journals=journals, directories=directories)
+    return max(start // 2, journals * config.journal_file_bytes_max)
 
 
 @dataclass(slots=True)

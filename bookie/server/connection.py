@@ -69,9 +69,9 @@ class Connection:
         self._received = ReceivedSegments(buffer, storage.directories)
         self._is_v2 = False
         self._is_refusal_logged = False
-        has_room = partial(self._read_scheduler.resume, self)
+        resume = partial(self._read_scheduler.resume, self)
         self._send_queue = box = SendQueue(
-            transport, pressure, on_room=has_room, on_broken=self.close
+            transport, pressure, on_flushed=resume, on_broken=self.close
         )
         self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.make_known)
         self._held = ThrottledAdds(pressure)

@@ -1,6 +1,6 @@
-"""Long polls: reads that wait until the LAC passes what their reader knows. Facts 4.5.
+"""Long polls: reads that wait until the LAC passes the LAC that their reader knows.
 
-A parked poll costs no task and no timer of its own. Pure twin: `core/long_polls.py`.
+A parked poll costs no task and no timer of its own. The pure part is `bookie.core.long_polls`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ledger.wire.messages import ReadRequest, ReadResponse, ResponseBody
 
 LONG_POLL_S_MAX = 3600.0
 ReadAndReply = Callable[[ReadRequest, int, ReplyTarget], Awaitable[None]]
-"""Reads one entry wherever it is, and replies."""
+"""Reads one entry, from memory or disk, and replies."""
 
 
 class LongPolls:
-    """Of one bookie. `run` answers those whose time is up."""
+    """The long polls of one bookie. `run` answers those whose timeout has passed."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class LongPolls:
 
     @property
     def waiting(self) -> int:
-        """Polls that are parked now. Costs a look at all."""
+        """The number of polls that are parked now. Looks at each of them."""
         return self._polls.waiting
 
     async def run(self) -> None:
-        """The one timer of all long polls; until cancelled."""
+        """Answers polls whose timeout has passed, with one timer for all; runs until cancelled."""
         while True:
             deadline = self._polls.next_deadline()
             with trio.move_on_at(math.inf if deadline is None else deadline):
@@ -60,12 +60,12 @@ class LongPolls:
     def poll(
         self, body: ReadRequest, state: LedgerState, known_lac: int, target: ReplyTarget
     ) -> None:
-        """Answers now, or parks the poll."""
+        """Replies now, or parks the poll."""
         if body.is_piggyback and body.entry_id != -1:
             target.reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
             return
-        is_news = state.lac > known_lac
-        if body.timeout_ms is None or is_news or body.timeout_ms <= 0 or self._polls.is_full:
+        has_advanced = state.lac > known_lac
+        if body.timeout_ms is None or has_advanced or body.timeout_ms <= 0 or self._polls.is_full:
             self._answer(body, state, known_lac, None, target)
             return
         was_fenced = state.is_fenced
@@ -77,7 +77,7 @@ class LongPolls:
                 update_ms = self._storage.now_ms()
                 poll.answer()
             elif state.is_deleted or (state.is_fenced and not was_fenced):
-                poll.answer()  # no news, but the reader has something to look up
+                poll.answer()  # the LAC has not moved, but the reader should look at the metadata
             else:
                 state.watch(on_change)
 
@@ -100,16 +100,17 @@ class LongPolls:
         update_ms: int | None,
         target: ReplyTarget,
     ) -> None:
-        """With piggy-back the next entry comes along if the LAC has passed it; without it is an
-        ordinary read, whose entry may be beyond the LAC, and not durable yet.
+        """Replies to a poll that ends. With piggy-back the reply holds the next entry if the LAC
+        has passed it. Without, the poll is an ordinary read, whose entry may be beyond the LAC and
+        not durable yet.
 
-        `update_ms` is when the LAC moved, if that woke the poll. Called by whoever moves it: must
-        not raise.
+        `update_ms` is when the LAC advanced, if that ended the poll. The request that advances a
+        LAC calls this, so it must not raise.
         """
         ledger_id, entry_id, lac = body.ledger_id, body.entry_id, state.lac
         try:
             if body.is_piggyback and lac <= known_lac:
-                target.reply(self._no_news(body, state))
+                target.reply(self._unchanged(body, state))
                 return
             if body.is_piggyback:
                 entry_id = known_lac + 1
@@ -133,9 +134,9 @@ class LongPolls:
             target.reply(ReadResponse(Status.OK, ledger_id, entry_id, entry, lac, update_ms))
         else:
             found = ReadResponse(Status.OK, ledger_id, body.entry_id, entry, lac)
-            self._deferred.give_after_group(body, target, found, is_sure=entry_id <= lac)
+            self._deferred.send_after_open_group(body, target, found, is_durable=entry_id <= lac)
 
-    def _no_news(self, body: ReadRequest, state: LedgerState) -> ReadResponse:
+    def _unchanged(self, body: ReadRequest, state: LedgerState) -> ReadResponse:
         is_empty = (
             state.lac < 0
             and state.explicit_lac is None
