@@ -42,9 +42,9 @@ from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 
 class LedgerStorage:
-    """Call `load`, replay into `replay_target`, `checkpoint`, then `task.run`: each once, and nothing
-    else before. After a failed checkpoint it raises, and nothing more is taken: the process must exit.
-    """
+    """Call `load`, replay into `replay_target`, `checkpoint`, then `task.run`: each once, and
+    nothing else before. After a failed checkpoint it raises and takes nothing more: the process
+    must exit."""
 
     def __init__(
         self,

@@ -63,9 +63,10 @@ async def replay_journal(
         FrameCorrupt, OSError.
     """
     before = min(marks.values())
-    async with reading_ahead() as nursery, aclosing(journal.replay(before, nursery)) as payloads:
+    reader = journal.reader(before)
+    async with reading_ahead() as nursery, aclosing(reader.payloads(nursery)) as payloads:
         async for payload in payloads:
-            end = journal.replayed
+            end = reader.position
             skipped = {d for d, mark in marks.items() if mark >= end}
             _check_between(marks, before, end)
             before = end
@@ -98,6 +99,7 @@ async def replay_journal(
                 waiting = on_progress(directory)
                 if waiting is not None:
                     await waiting
+    await journal.begin(reader)
     _check_between(marks, journal.mark, Mark(1 << 64, 0))
 
 

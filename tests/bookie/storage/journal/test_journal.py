@@ -49,7 +49,10 @@ def journal_on(
 
 
 async def replayed(journal: Journal, mark: Mark = BEGINNING) -> list[bytes]:
-    return [bytes(payload) async for payload in journal.replay(mark)]
+    reader = journal.reader(mark)
+    payloads = [bytes(payload) async for payload in reader.payloads()]
+    await journal.begin(reader)
+    return payloads
 
 
 @asynccontextmanager

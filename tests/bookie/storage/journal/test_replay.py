@@ -72,8 +72,10 @@ async def journal_with(groups: list[bytes]) -> Journal:
     """A journal to be replayed that holds these groups."""
     disk = MemoryDisk()
     journal = Journal(disk, "journal", rng=random.Random(1), file_bytes_max=1 << 16)
-    async for _ in journal.replay(BEGINNING):
+    reader = journal.reader(BEGINNING)
+    async for _ in reader.payloads():
         raise AssertionError("not empty")
+    await journal.begin(reader)
     async with running(journal):
         for data in groups:
             await commit(journal, data)
