@@ -18,8 +18,8 @@ from ledger.errors import LedgerError, RetryableError, Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import ReadRequest, ReadResponse
 from stream.canary import Canary, CanaryOptions, CanaryRound
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
 from stream.verify import StreamReport
