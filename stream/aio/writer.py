@@ -11,7 +11,7 @@ from typing import Literal, overload
 from trio import WouldBlock
 
 from ledger.errors import LedgerError
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.aio.producer import Producer
 from stream.aio.tickets import Appending, Ticket
 from stream.bridge.writing import StreamAppends
@@ -30,15 +30,15 @@ class StreamWriter(Appending):
     failed; records not confirmed by then are *unknown*.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioStreamWriter
 
     _appends: StreamAppends
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: StreamAppends) -> StreamWriter:
+    def _of(cls, bridge: Bridge, holder: StreamAppends) -> StreamWriter:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.writer
+        made._bridge, made._inner = bridge, holder.writer
         made._appends = holder
         return made
 
@@ -87,7 +87,7 @@ class StreamWriter(Appending):
         if not self._appends.has_room:
             raise WouldBlock
         ticket = Ticket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+            self._bridge, self._appends, value, key, event_time_ms, headers, expected_sequence
         )
         self._appends.give(ticket)
         return ticket
@@ -135,7 +135,7 @@ class StreamWriter(Appending):
         SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
         if receipt:
-            return await self._crossing.call(
+            return await self._bridge.call(
                 lambda: self._appends.in_turn(
                     lambda: self._inner.append(
                         value,
@@ -148,7 +148,7 @@ class StreamWriter(Appending):
                 )
             )
         if expected_sequence is not None:
-            return await self._crossing.call(
+            return await self._bridge.call(
                 lambda: self._appends.in_turn(
                     lambda: self._inner.append(
                         value, key, event_time_ms, headers, expected_sequence=expected_sequence
@@ -156,7 +156,7 @@ class StreamWriter(Appending):
                 )
             )
         ticket = Ticket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+            self._bridge, self._appends, value, key, event_time_ms, headers, expected_sequence
         )
         await self._append(ticket)
         return await ticket.wait()
@@ -176,7 +176,7 @@ class StreamWriter(Appending):
         `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
         per value. Raises as `append`; InvalidArgument before anything is taken.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(
                     values, keys, event_times, expected_sequence=expected_sequence
@@ -190,10 +190,10 @@ class StreamWriter(Appending):
         Its `last_sequence` says where to go on. Each call gives the same object. Raises
         TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
         """
-        inner = await self._crossing.call(
+        inner = await self._bridge.call(
             lambda: self._appends.in_turn(lambda: self._inner.producer(name))
         )
-        return Producer._of(self._crossing, inner, self._appends)
+        return Producer._of(self._bridge, inner, self._appends)
 
     async def wait_room(self) -> None:
         """Returns when `append_nowait` may take a record; raises the writer's error."""
@@ -205,7 +205,7 @@ class StreamWriter(Appending):
         Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
         conditional record, and nobody waited for that.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
@@ -213,7 +213,7 @@ class StreamWriter(Appending):
         Does nothing if the stream was handed over. Raises the writer's error if it failed, and
         SequenceMismatch as `flush`. Called by the end of the `async with` block.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""

@@ -1,4 +1,4 @@
-"""Outbox: gathers records into batches; what sends and confirms them is batch_sender.py.
+"""RecordAccumulator: gathers records into batches; batch_sender.py sends and confirms them.
 
 Hot: a record costs one list append; a batch becomes one entry; a confirmation wakes all callers of
 an entry at once. What is rare (keys, limits, a quota, producers) must cost a plain record nothing.
@@ -28,7 +28,7 @@ BUSY_ENTRIES = 2
 full): waiting costs less than another small entry would."""
 
 
-class Outbox(BatchSender):
+class RecordAccumulator(BatchSender):
     """The open batch, and who waits for room. Guarantees: sent in the order they were taken.
 
     Args:

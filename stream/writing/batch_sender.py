@@ -1,8 +1,8 @@
 """BatchSender: sends sealed batches to the open segment and confirms them in order.
 
 Hot: a batch is one entry. Must never confirm a record before the metadata says that its segment
-exists, nor out of order. What gathers records into batches is outbox.py, who changes the segment
-under it segment_changes.py.
+exists, nor out of order. accumulator.py gathers records into batches; segment_lifecycle.py changes
+the segment that they are sent to.
 """
 
 from __future__ import annotations

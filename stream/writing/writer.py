@@ -22,15 +22,15 @@ from stream.core.position import Position
 from stream.core.receipt import Receipt
 from stream.errors import HandedOver
 from stream.takeover import StreamLedgers
-from stream.writing.accumulator import Outbox
+from stream.writing.accumulator import RecordAccumulator
 from stream.writing.batch import CONDITIONAL, Ticket
 from stream.writing.conditional import open_for
-from stream.writing.handover import hand_over
+from stream.writing.handover import handover
 from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
 from stream.writing.policy_watch import PolicyWatch
 from stream.writing.producer import Producer
 from stream.writing.receipt import ReceiptTicket
-from stream.writing.segment_lifecycle import SegmentChanges
+from stream.writing.segment_lifecycle import SegmentLifecycle
 
 _STEP_RECORDS = 8192
 """Records of one `append_many` looked at together."""
@@ -45,35 +45,34 @@ class StreamWriter:
     """
 
     def __init__(
-        self, ledgers: StreamLedgers, outbox: Outbox, changes: SegmentChanges, receipt_wait_s: float
+        self, ledgers: StreamLedgers, accumulator: RecordAccumulator, lifecycle: SegmentLifecycle
     ) -> None:
         self.stream = ledgers.stream
         self._ledgers = ledgers
-        self._receipt_wait_s = receipt_wait_s
-        self._outbox = outbox
-        self._changes = changes
+        self._accumulator = accumulator
+        self._lifecycle = lifecycle
         self._producers: dict[str, Producer] = {}
 
     @property
     def epoch(self) -> int:
         """How many writers the stream has had, this one included."""
-        return self._changes.epoch
+        return self._lifecycle.epoch
 
     @property
     def error(self) -> LedgerError | None:
         """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
         another asked for the stream and got it."""
-        return self._outbox.error
+        return self._accumulator.error
 
     @property
     def next_sequence(self) -> int:
         """Sequence of the record that will be taken next: what `expected_sequence` must be."""
-        return self._outbox.next_sequence
+        return self._accumulator.next_sequence
 
     @property
     def has_room(self) -> bool:
         """Whether `append_nowait` would take a record now."""
-        return self._outbox.has_room
+        return self._accumulator.has_room
 
     def append_nowait(
         self,
@@ -93,10 +92,10 @@ class StreamWriter:
         or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
         if expected_sequence is None:
-            return self._outbox.take(value, key, event_time_ms, headers)
-        self._outbox.check_sequence(expected_sequence)
-        self._outbox.open_conditional()
-        return self._outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
+            return self._accumulator.take(value, key, event_time_ms, headers)
+        self._accumulator.check_sequence(expected_sequence)
+        self._accumulator.open_conditional()
+        return self._accumulator.take(value, key, event_time_ms, headers, CONDITIONAL)
 
     def receipt_of(self, ticket: Ticket) -> ReceiptTicket:
         """Asks for a receipt of a record that was just taken; `await .receipt()` gives it.
@@ -104,7 +103,7 @@ class StreamWriter:
         Costs nothing for the entries of other records. Raises InvalidArgument if the record is
         confirmed already and nobody asked before.
         """
-        return ReceiptTicket(ticket, self._ledgers, self._receipt_wait_s)
+        return ReceiptTicket(ticket, self._ledgers, self._lifecycle.options.receipt_wait_s)
 
     @overload
     async def append(
@@ -146,14 +145,14 @@ class StreamWriter:
         SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
         SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
-        outbox = self._outbox
-        while not outbox.has_room:
-            await outbox.wait_room()
+        accumulator = self._accumulator
+        while not accumulator.has_room:
+            await accumulator.wait_room()
         if expected_sequence is None:
-            ticket = outbox.take(value, key, event_time_ms, headers)
+            ticket = accumulator.take(value, key, event_time_ms, headers)
         else:
-            await open_for(outbox, expected_sequence)
-            ticket = outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
+            await open_for(accumulator, expected_sequence)
+            ticket = accumulator.take(value, key, event_time_ms, headers, CONDITIONAL)
         if receipt:
             return await self.receipt_of(ticket).receipt()
         return await ticket.wait()
@@ -173,25 +172,25 @@ class StreamWriter:
         `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
         per value. Raises as `append`; InvalidArgument before anything is taken.
         """
-        outbox = self._outbox
-        sizes = many_bytes(values, keys, event_times, outbox.record_bytes_max)
+        accumulator = self._accumulator
+        sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
         if not sizes:
             raise InvalidArgument("append_many needs at least one record")
         if expected_sequence is not None:
-            if sum(sizes) > outbox.pending_bytes_max:
+            if sum(sizes) > (limit := accumulator.pending_bytes_max):
                 raise InvalidArgument(
-                    f"{sum(sizes)} bytes are too many for one conditional append; at most "
-                    f"{outbox.pending_bytes_max} fit (pending_bytes_max of the writer's options)"
+                    f"{sum(sizes)} bytes are too many for one conditional append; at most {limit} "
+                    "fit (pending_bytes_max of the writer's options)"
                 )
-            await open_for(outbox, expected_sequence)
+            await open_for(accumulator, expected_sequence)
         first: Ticket | None = None
         begin = 0
         while begin < len(sizes):
             # Conditional ones are taken together: nothing is awaited between the check and here.
-            while expected_sequence is None and not outbox.has_room:
-                await outbox.wait_room()
+            while expected_sequence is None and not accumulator.has_room:
+                await accumulator.wait_room()
             stop = begin + _STEP_RECORDS
-            count, ticket, last = outbox.take_many(
+            count, ticket, last = accumulator.take_many(
                 values[begin:stop],
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
@@ -216,14 +215,14 @@ class StreamWriter:
             return known
         if self.error is not None:
             raise copy.copy(self.error)
-        state = await self._changes.producer_state(name)
+        state = await self._lifecycle.producer_state(name)
         # Of two tasks that asked at once both get the producer of the first.
-        fresh = Producer(self.stream, name, state, self._outbox)
+        fresh = Producer(self.stream, name, state, self._accumulator)
         return self._producers.setdefault(name, fresh)
 
     async def wait_room(self) -> None:
         """Returns when `append_nowait` may take a record; raises the writer's error."""
-        await self._outbox.wait_room()
+        await self._accumulator.wait_room()
 
     async def flush(self) -> None:
         """Sends what has gathered; returns when all records taken so far are durable.
@@ -231,7 +230,7 @@ class StreamWriter:
         Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
         conditional record, and nobody waited for that.
         """
-        await self._outbox.flush()
+        await self._accumulator.flush()
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
@@ -243,19 +242,19 @@ class StreamWriter:
             return
         if self.error is not None:
             raise copy.copy(self.error)
-        await self._changes.close()
+        await self._lifecycle.close()
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""
-        outbox = self._outbox
+        accumulator = self._accumulator
         return StreamWriterStatistics(
             epoch=self.epoch,
-            segment=-1 if outbox.segment is None else outbox.segment.number,
-            records=outbox.records_confirmed,
-            entries=outbox.entries_confirmed,
-            bytes_pending=outbox.pending_bytes,
-            rolls=self._changes.rolls,
-            repairs=self._changes.repairs,
+            segment=-1 if accumulator.segment is None else accumulator.segment.number,
+            records=accumulator.records_confirmed,
+            entries=accumulator.entries_confirmed,
+            bytes_pending=accumulator.pending_bytes,
+            rolls=self._lifecycle.rolls,
+            repairs=self._lifecycle.repairs,
         )
 
 
@@ -273,27 +272,29 @@ async def open_writer(
     After an exception in the block the segment is left open for the next writer to recover.
     """
     policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
-    outbox = Outbox(ledgers.stream, policy, options, ledgers.client.now_ms)
-    changes = SegmentChanges(outbox, ledgers, policy, options)
-    writer = StreamWriter(ledgers, outbox, changes, options.receipt_wait_s)
+    accumulator = RecordAccumulator(ledgers.stream, policy, options, ledgers.client.now_ms)
+    lifecycle = SegmentLifecycle(accumulator, ledgers, policy, options)
+    writer = StreamWriter(ledgers, accumulator, lifecycle)
     async with open_background() as nursery:
-        outbox.nursery = nursery
+        accumulator.nursery = nursery
         # Before the takeover: from then on nothing that is asked of it may be missed.
-        watch.join(changes)
+        watch.join(lifecycle)
         try:
             if hand_over_s is None:
-                await changes.take_over(if_epoch)
+                await lifecycle.take_over(if_epoch)
             else:
-                async with hand_over(ledgers, hand_over_s):
-                    await changes.take_over(if_epoch)
-            nursery.start_soon(outbox.run_linger)
-            nursery.start_soon(changes.run)
+                async with handover(ledgers, hand_over_s):
+                    await lifecycle.take_over(if_epoch)
+            nursery.start_soon(accumulator.run_linger)
+            nursery.start_soon(lifecycle.run)
             try:
                 yield writer
                 await writer.close()
             except BaseException:
                 # Also if closing was cancelled: whoever waits elsewhere must not wait for ever.
-                outbox.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
+                accumulator.fail(
+                    LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned")
+                )
                 raise
         finally:
-            watch.leave(changes)
+            watch.leave(lifecycle)
