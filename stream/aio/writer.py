@@ -48,23 +48,23 @@ class StreamWriter(Appending):
 
     @property
     def epoch(self) -> int:
-        """How many writers the stream has had, this one included."""
+        """The number of writers that the stream has had, including this one."""
         return self._inner.epoch
 
     @property
     def error(self) -> LedgerError | None:
-        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
-        another asked for the stream and got it."""
+        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after it
+        handed the stream over to another writer that asked for it."""
         return self._inner.error
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the record that will be taken next: what `expected_sequence` must be."""
+        """Sequence of the record that is taken next: the value `expected_sequence` must have."""
         return self._inner.next_sequence
 
     @property
     def has_room(self) -> bool:
-        """Whether `append_nowait` would take a record now."""
+        """Whether `append_nowait` would accept a record now."""
         return self._appends.has_room and self._inner.error is None
 
     def append_nowait(
@@ -76,11 +76,11 @@ class StreamWriter(Appending):
         *,
         expected_sequence: int | None = None,
     ) -> Ticket:
-        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+        """Takes a record and returns at once; `await ticket.wait()` returns its position.
 
         `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
-        if it gets this sequence number (what has it instead may not be durable yet). Raises
-        WouldBlock when too much is unconfirmed or the quota is used up (then
+        if it gets this sequence number (the record that has it instead may not be durable yet).
+        Raises WouldBlock when too much is unconfirmed or the quota is used up (then
         `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
         or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
@@ -130,9 +130,9 @@ class StreamWriter(Appending):
         bookies fsynced it.
 
         Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
-        be in the stream all the same; trying again with the same `expected_sequence` tells:
-        SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
-        SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
+        still be in the stream; a retry with the same `expected_sequence` raises SequenceMismatch
+        if it is. Raises TakenOver (another writer; also a LedgerFenced), SequenceMismatch (nothing
+        was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
         if receipt:
             return await self._bridge.call(
@@ -171,10 +171,10 @@ class StreamWriter(Appending):
     ) -> tuple[Position, Position]:
         """Appends records in order; returns the first and the last position when all are durable.
 
-        Records of other callers may come between, unless `expected_sequence` says which sequence
-        number the first one gets: then they follow each other, and may be no more than fit
+        Records of other callers may come between, unless `expected_sequence` gives the sequence
+        number of the first one: then they follow each other, and together must fit
         `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
-        per value. Raises as `append`; InvalidArgument before anything is taken.
+        per value. Raises the same as `append`; InvalidArgument before any record is taken.
         """
         return await self._bridge.call(
             lambda: self._appends.in_turn(
@@ -185,9 +185,9 @@ class StreamWriter(Appending):
         )
 
     async def producer(self, name: str) -> Producer:
-        """The idempotent producer of this name, which the stream remembers from now on.
+        """Returns the idempotent producer of this name, which the stream stores from now on.
 
-        Its `last_sequence` says where to go on. Each call gives the same object. Raises
+        Continue after its `last_sequence`. Each call returns the same object. Raises
         TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
         """
         inner = await self._bridge.call(
@@ -200,10 +200,10 @@ class StreamWriter(Appending):
         await self._wait_room()
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all records taken so far are durable.
+        """Sends the records gathered so far; returns when all records taken are durable.
 
-        Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
-        conditional record, and nobody waited for that.
+        Raises the writer's error if it failed; SequenceMismatch if a sink committed a batch before
+        a conditional record that no caller waits for.
         """
         await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
@@ -211,7 +211,7 @@ class StreamWriter(Appending):
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
         Does nothing if the stream was handed over. Raises the writer's error if it failed, and
-        SequenceMismatch as `flush`. Called by the end of the `async with` block.
+        SequenceMismatch like `flush`. The end of the `async with` block calls it.
         """
         await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
 

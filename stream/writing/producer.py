@@ -18,7 +18,7 @@ from stream.core.metadata.streams import ProducerState
 from stream.core.position import Position
 from stream.core.producers import ProducerLog
 from stream.writing.accumulator import RecordAccumulator
-from stream.writing.batch import Batch, Ticket
+from stream.writing.batch import Batch, BatchKind, Ticket
 
 _STEP_RECORDS = 8192
 
@@ -77,7 +77,7 @@ class Producer:
         record_bytes(value, key, event_time_ms, headers, accumulator.record_bytes_max)
         batch = accumulator.open_for(producer_id, sequence)
         # May raise WouldBlock still: what was sent to make place for this one took the room.
-        ticket = accumulator.take(value, key, event_time_ms, headers, producer_id)
+        ticket = accumulator.take(value, key, event_time_ms, headers, BatchKind.PRODUCED)
         self._taken(batch, sequence, 1)
         return ticket
 
@@ -144,7 +144,7 @@ class Producer:
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
                 sizes[begin:stop],
-                log.producer_id,
+                BatchKind.PRODUCED,
             )
             self._taken(batch, first_sequence + begin, count)
             first = first or ticket

@@ -51,7 +51,7 @@ class SegmentLifecycle(SegmentOwner):
         self._done = trio.Event()
         self._end: LedgerError | None = None
         """Why no more records are taken, once that is so."""
-        accumulator.on_segment_event = self._noticed
+        accumulator.sender.on_segment_event = self._noticed
 
     @property
     def stream(self) -> str:
@@ -148,7 +148,7 @@ class SegmentLifecycle(SegmentOwner):
             watch, timeout_s = 1, math.inf  # from the first entry on the clock matters
         else:
             timeout_s = max(0.001, (segment.since_ms + due_ms - self._now_ms()) / 1000)
-        self._accumulator.segment_bytes_watch = watch
+        self._sender.segment_bytes_watch = watch
         with trio.move_on_after(timeout_s):
             await self._event.wait()
         self._event = trio.Event()
@@ -216,7 +216,7 @@ class SegmentLifecycle(SegmentOwner):
             return
         segment = OpenSegment(stream.next_segment, ledger, old.first_sequence + old.records)
         self._segments = [old, segment]
-        self._accumulator.use_segment(segment)
+        self._sender.use_segment(segment)
         machine = Succession(
             stream.name, now_ms, epoch=stream.epoch, stream=stream, version=version,
             is_recovery=False, begins_at=(segment.number, segment.first_sequence),
@@ -224,7 +224,7 @@ class SegmentLifecycle(SegmentOwner):
         try:
             await self._succeed(machine, closing=old, made=ledger)
         except LedgerError as error:
-            self._accumulator.ledger_failed(segment, error)
+            self._sender.ledger_failed(segment, error)
             return
         self._publish(segment)
         self.rolls += 1
@@ -243,8 +243,8 @@ class SegmentLifecycle(SegmentOwner):
         error = self._accumulator.error
         if error is not None and not isinstance(error, (LedgerClosed, HandedOver)):
             raise copy.copy(error)
-        if self._accumulator.refused is not None:
-            raise copy.copy(self._accumulator.refused)
+        if self._sender.refused is not None:
+            raise copy.copy(self._sender.refused)
 
     async def _finish(self, reason: LedgerError) -> None:
         if self._end is None:

@@ -56,6 +56,7 @@ class SegmentOwner:
         self.epoch = -1
         self.repairs = 0
         self._accumulator = accumulator
+        self._sender = accumulator.sender
         self._ledgers = ledgers
         self._policy = policy
         self._policy_version = -1
@@ -159,10 +160,10 @@ class SegmentOwner:
         segment = OpenSegment(begun.number, ledger, begun.first_sequence)
         segment.is_published = True
         self._segments, self._ends = [segment], {}
-        self._accumulator.go_on_at(begun.first_sequence, self._stream.last_time_ms)
-        self._accumulator.use_segment(segment)
-        self._accumulator.is_paused = False
-        self._accumulator.settle()
+        self._accumulator.resume_at(begun.first_sequence, self._stream.last_time_ms)
+        self._sender.use_segment(segment)
+        self._sender.is_paused = False
+        self._sender.settle()
 
     def _use_policy(self, policy: NamespaceMetadata, version: int) -> None:
         """Follows a policy, unless a newer one was seen: reads and watches race."""
@@ -229,7 +230,7 @@ class SegmentOwner:
         )
         self._segments = [segment]
         segment.is_published = True
-        self._accumulator.settle()
+        self._sender.settle()
 
     async def _repair(self) -> None:
         """After a ledger failed: recovers the open segment, begins another, sends again what the
@@ -237,7 +238,7 @@ class SegmentOwner:
         failed_at = trio.current_time()
         cause, self._error = self._error, None
         assert cause is not None, "nothing to repair"
-        confirmed = self._accumulator.records_confirmed
+        confirmed = self._sender.records_confirmed
         self._repairs_in_vain = (
             self._repairs_in_vain + 1 if confirmed == self._confirmed_at_repair else 0
         )
@@ -245,7 +246,7 @@ class SegmentOwner:
         if self._repairs_in_vain >= _REPAIRS_IN_VAIN_MAX:
             raise cause
         _log.info("stream=%s: ledger failed, repairing: %s", self._ledgers.stream, cause)
-        self._accumulator.is_paused = True
+        self._sender.is_paused = True
         for segment in self._segments:
             segment.ledger.on_confirmed = segment.ledger.on_failed = None
             segment.ledger.abandon()
@@ -295,9 +296,9 @@ class SegmentOwner:
         )
         ledger = await self._succeed(machine)
         assert self._stream is not None, machine.story()
-        assert self._stream.next_sequence >= self._accumulator.confirmed_sequence, (
+        assert self._stream.next_sequence >= self._sender.confirmed_sequence, (
             f"stream {stream.name!r}: recovery ended at sequence {self._stream.next_sequence}, "
-            f"{self._accumulator.confirmed_sequence} records were confirmed\n{machine.story()}"
+            f"{self._sender.confirmed_sequence} records were confirmed\n{machine.story()}"
         )
         # Publishing the last one may have been given up for unknown, and have happened.
         ends, held = self._ends, dict[OpenSegment, int]()
@@ -307,7 +308,7 @@ class SegmentOwner:
             if segment.is_published:
                 # One of which nobody says where it ended was closed by us, with all it got.
                 held[segment] = ends.get(ledger_id, segment.entries - 1)
-        self._accumulator.take_back(held)
+        self._sender.take_back(held)
         prepared, self._prepared, self._is_prepare_tried = self._prepared, None, False
         self._use(ledger)
         if prepared is not None:

@@ -1,7 +1,7 @@
-"""StreamWriter: appends records to a stream; its only writer at its epoch.
+"""StreamWriter: appends records to a stream, as the only writer at its epoch.
 
-The public face of two others: accumulator.py gathers, sends and confirms; segment_lifecycle.py
-takes over, rolls, repairs and seals. Nothing is decided here.
+The public interface of two others: accumulator.py gathers records, batch_sender.py sends and
+confirms them; segment_lifecycle.py takes over, rolls, repairs and seals. It decides nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from stream.core.receipt import Receipt
 from stream.errors import HandedOver
 from stream.takeover import StreamLedgers
 from stream.writing.accumulator import RecordAccumulator
-from stream.writing.batch import CONDITIONAL, Ticket
-from stream.writing.conditional import open_for
+from stream.writing.batch import BatchKind, Ticket
+from stream.writing.conditional import open_conditional
 from stream.writing.handover import handover
 from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
 from stream.writing.policy_watch import PolicyWatch
@@ -33,7 +33,7 @@ from stream.writing.receipt import ReceiptTicket
 from stream.writing.segment_lifecycle import SegmentLifecycle
 
 _STEP_RECORDS = 8192
-"""Records of one `append_many` looked at together."""
+"""Records of one `append_many` that are taken in one step."""
 
 
 class StreamWriter:
@@ -55,23 +55,23 @@ class StreamWriter:
 
     @property
     def epoch(self) -> int:
-        """How many writers the stream has had, this one included."""
+        """The number of writers that the stream has had, including this one."""
         return self._lifecycle.epoch
 
     @property
     def error(self) -> LedgerError | None:
-        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
-        another asked for the stream and got it."""
+        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after it
+        handed the stream over to another writer that asked for it."""
         return self._accumulator.error
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the record that will be taken next: what `expected_sequence` must be."""
+        """Sequence of the record that is taken next: the value `expected_sequence` must have."""
         return self._accumulator.next_sequence
 
     @property
     def has_room(self) -> bool:
-        """Whether `append_nowait` would take a record now."""
+        """Whether `append_nowait` would accept a record now."""
         return self._accumulator.has_room
 
     def append_nowait(
@@ -83,11 +83,11 @@ class StreamWriter:
         *,
         expected_sequence: int | None = None,
     ) -> Ticket:
-        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+        """Takes a record and returns at once; `await ticket.wait()` returns its position.
 
         `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
-        if it gets this sequence number (what has it instead may not be durable yet). Raises
-        trio.WouldBlock when too much is unconfirmed or the quota is used up (then
+        if it gets this sequence number (the record that has it instead may not be durable yet).
+        Raises trio.WouldBlock when too much is unconfirmed or the quota is used up (then
         `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
         or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
@@ -95,13 +95,13 @@ class StreamWriter:
             return self._accumulator.take(value, key, event_time_ms, headers)
         self._accumulator.check_sequence(expected_sequence)
         self._accumulator.open_conditional()
-        return self._accumulator.take(value, key, event_time_ms, headers, CONDITIONAL)
+        return self._accumulator.take(value, key, event_time_ms, headers, BatchKind.CONDITIONAL)
 
     def receipt_of(self, ticket: Ticket) -> ReceiptTicket:
-        """Asks for a receipt of a record that was just taken; `await .receipt()` gives it.
+        """Requests a receipt of a record that was just taken; `await .receipt()` returns it.
 
-        Costs nothing for the entries of other records. Raises InvalidArgument if the record is
-        confirmed already and nobody asked before.
+        The entries of other records pay nothing for it. Raises InvalidArgument if the record is
+        confirmed already and no receipt was requested before that.
         """
         return ReceiptTicket(ticket, self._ledgers, self._lifecycle.options.receipt_wait_s)
 
@@ -141,9 +141,9 @@ class StreamWriter:
         bookies fsynced it.
 
         Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
-        be in the stream all the same; trying again with the same `expected_sequence` tells:
-        SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
-        SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
+        still be in the stream; a retry with the same `expected_sequence` raises SequenceMismatch
+        if it is. Raises TakenOver (another writer; also a LedgerFenced), SequenceMismatch (nothing
+        was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
         accumulator = self._accumulator
         while not accumulator.has_room:
@@ -151,8 +151,8 @@ class StreamWriter:
         if expected_sequence is None:
             ticket = accumulator.take(value, key, event_time_ms, headers)
         else:
-            await open_for(accumulator, expected_sequence)
-            ticket = accumulator.take(value, key, event_time_ms, headers, CONDITIONAL)
+            await open_conditional(accumulator, expected_sequence)
+            ticket = accumulator.take(value, key, event_time_ms, headers, BatchKind.CONDITIONAL)
         if receipt:
             return await self.receipt_of(ticket).receipt()
         return await ticket.wait()
@@ -167,26 +167,23 @@ class StreamWriter:
     ) -> tuple[Position, Position]:
         """Appends records in order; returns the first and the last position when all are durable.
 
-        Records of other callers may come between, unless `expected_sequence` says which sequence
-        number the first one gets: then they follow each other, and may be no more than fit
+        Records of other callers may come between, unless `expected_sequence` gives the sequence
+        number of the first one: then they follow each other, and together must fit
         `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
-        per value. Raises as `append`; InvalidArgument before anything is taken.
+        per value. Raises the same as `append`; InvalidArgument before any record is taken.
         """
         accumulator = self._accumulator
         sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
         if not sizes:
             raise InvalidArgument("append_many needs at least one record")
+        kind = BatchKind.PLAIN
         if expected_sequence is not None:
-            if sum(sizes) > (limit := accumulator.pending_bytes_max):
-                raise InvalidArgument(
-                    f"{sum(sizes)} bytes are too many for one conditional append; at most {limit} "
-                    "fit (pending_bytes_max of the writer's options)"
-                )
-            await open_for(accumulator, expected_sequence)
+            await open_conditional(accumulator, expected_sequence, sum(sizes))
+            kind = BatchKind.CONDITIONAL
         first: Ticket | None = None
         begin = 0
         while begin < len(sizes):
-            # Conditional ones are taken together: nothing is awaited between the check and here.
+            # Conditional ones are taken together: nothing is awaited from the check to here.
             while expected_sequence is None and not accumulator.has_room:
                 await accumulator.wait_room()
             stop = begin + _STEP_RECORDS
@@ -195,7 +192,7 @@ class StreamWriter:
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
                 sizes[begin:stop],
-                0 if expected_sequence is None else CONDITIONAL,
+                kind,
             )
             first = first or ticket
             begin += count
@@ -204,9 +201,9 @@ class StreamWriter:
         return await first.wait(), end
 
     async def producer(self, name: str) -> Producer:
-        """The idempotent producer of this name, which the stream remembers from now on.
+        """Returns the idempotent producer of this name, which the stream stores from now on.
 
-        Its `last_sequence` says where to go on. Each call gives the same object. Raises
+        Continue after its `last_sequence`. Each call returns the same object. Raises
         TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
         """
         known = self._producers.get(check_name(name, "producer"))
@@ -216,7 +213,7 @@ class StreamWriter:
         if self.error is not None:
             raise copy.copy(self.error)
         state = await self._lifecycle.producer_state(name)
-        # Of two tasks that asked at once both get the producer of the first.
+        # Two tasks that call it at once both get the producer of the first.
         fresh = Producer(self.stream, name, state, self._accumulator)
         return self._producers.setdefault(name, fresh)
 
@@ -225,10 +222,10 @@ class StreamWriter:
         await self._accumulator.wait_room()
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all records taken so far are durable.
+        """Sends the records gathered so far; returns when all records taken are durable.
 
-        Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
-        conditional record, and nobody waited for that.
+        Raises the writer's error if it failed; SequenceMismatch if a sink committed a batch before
+        a conditional record that no caller waits for.
         """
         await self._accumulator.flush()
 
@@ -236,7 +233,7 @@ class StreamWriter:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
         Does nothing if the stream was handed over. Raises the writer's error if it failed, and
-        SequenceMismatch as `flush`. Called by the end of the `async with` block.
+        SequenceMismatch like `flush`. The end of the `async with` block calls it.
         """
         if isinstance(self.error, (LedgerClosed, HandedOver)):
             return
@@ -246,13 +243,13 @@ class StreamWriter:
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""
-        accumulator = self._accumulator
+        sender = self._accumulator.sender
         return StreamWriterStatistics(
             epoch=self.epoch,
-            segment=-1 if accumulator.segment is None else accumulator.segment.number,
-            records=accumulator.records_confirmed,
-            entries=accumulator.entries_confirmed,
-            bytes_pending=accumulator.pending_bytes,
+            segment=-1 if sender.segment is None else sender.segment.number,
+            records=sender.records_confirmed,
+            entries=sender.entries_confirmed,
+            bytes_pending=self._accumulator.pending_bytes,
             rolls=self._lifecycle.rolls,
             repairs=self._lifecycle.repairs,
         )
@@ -267,7 +264,7 @@ async def open_writer(
     if_epoch: int | None = None,
     hand_over_s: float | None = None,
 ) -> AsyncIterator[StreamWriter]:
-    """Takes the stream over and gives its writer, which is closed at the end of the block.
+    """Takes the stream over and yields its writer, which is closed at the end of the block.
 
     After an exception in the block the segment is left open for the next writer to recover.
     """
@@ -277,7 +274,7 @@ async def open_writer(
     writer = StreamWriter(ledgers, accumulator, lifecycle)
     async with open_background() as nursery:
         accumulator.nursery = nursery
-        # Before the takeover: from then on nothing that is asked of it may be missed.
+        # Before the takeover: from then on no request to the writer may be missed.
         watch.join(lifecycle)
         try:
             if hand_over_s is None:
@@ -291,7 +288,7 @@ async def open_writer(
                 yield writer
                 await writer.close()
             except BaseException:
-                # Also if closing was cancelled: whoever waits elsewhere must not wait for ever.
+                # Also if closing was cancelled: no waiting task may wait forever.
                 accumulator.fail(
                     LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned")
                 )
