@@ -27,7 +27,7 @@ from ledger.options import ClientOptions
 from ledger.runtime.bridge import BackgroundLoop, Call, RemoteContext
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.blocking.crossing import Crossing, Holding
+from stream.blocking.bridge import Bridge, BridgedContext
 from stream.bridge.prefetch import Prefetch
 from stream.namespace import Namespace
 
@@ -64,12 +64,12 @@ class _Connection:
 
     def __init__(self, cluster: str) -> None:
         self.loop: BackgroundLoop = acquire_loop()
-        self.crossing = Crossing(self.loop)
+        self.bridge = Bridge(self.loop)
         self.namespaces: dict[str, Namespace] = {}
         self._scopes: dict[trio.CancelScope, None] = {}
         """Around what runs here. The loop may go on: others use it too."""
-        self._held = RemoteContext(self.loop, lambda: _connect(cluster), Crossing.wake)
-        self._holding = Holding(self.crossing, self._held)
+        self._held = RemoteContext(self.loop, lambda: _connect(cluster), Bridge.wake)
+        self._holding = BridgedContext(self.bridge, self._held)
         try:
             self.client = self._holding.__enter__()
         except BaseException:
@@ -93,7 +93,7 @@ class _Connection:
     def close(self) -> None:
         """Soon, without waiting for it."""
         try:
-            self.crossing.post(self._cancel_all)
+            self.bridge.post(self._cancel_all)
         except LedgerClosed:
             pass  # the loop has ended, and with it what ran there
         self._holding.drop()
@@ -107,8 +107,8 @@ class _Connection:
 class Running(Generic[T]):
     """An async function begun by `KeptCluster.start`."""
 
-    def __init__(self, crossing: Crossing, call: Call[T]) -> None:
-        self._crossing = crossing
+    def __init__(self, bridge: Bridge, call: Call[T]) -> None:
+        self._bridge = bridge
         self._call = call
 
     @property
@@ -118,13 +118,13 @@ class Running(Generic[T]):
     def cancel(self) -> None:
         """Ends it soon; does not wait. Safe in any thread, and twice."""
         try:
-            self._crossing.post(self._call.cancel)
+            self._bridge.post(self._call.cancel)
         except LedgerClosed:
             pass  # its loop has ended, or it was left behind by a fork
 
     def result(self) -> T:
         """Waits for its end; what it returned, or raises what it raised."""
-        self._crossing.wait(self._call)
+        self._bridge.wait(self._call)
         return self._call.result()
 
 
@@ -166,7 +166,7 @@ class KeptCluster:
                 return connection.guarded(lambda: function(connection.client, *args, **kwargs))
 
             try:
-                return connection.crossing.call(begin)
+                return connection.bridge.call(begin)
             except LedgerClosed:
                 if begun or connection.is_alive:
                     raise  # what has begun is never done twice
@@ -182,10 +182,10 @@ class KeptCluster:
         call = Call(
             connection.loop,
             lambda: connection.guarded(lambda: function(connection.client, *args, **kwargs)),
-            Crossing.wake,
+            Bridge.wake,
         )
-        connection.crossing.post(call.start)
-        return Running(connection.crossing, call)
+        connection.bridge.post(call.start)
+        return Running(connection.bridge, call)
 
     def iterate(
         self,
@@ -201,13 +201,13 @@ class KeptCluster:
         closing this one, or dropping it, ends that one.
         """
         connection = self._connected()
-        crossing = connection.crossing
+        bridge = connection.bridge
         items = begin(connection.client, *args, **kwargs)
 
         async def pull(_: None) -> T | None:
             return await anext(items, None)
 
-        ahead = Prefetch[T, None](pull, size_of, crossing.post, crossing.wake, bytes_max=bytes_max)
+        ahead = Prefetch[T, None](pull, size_of, bridge.post, bridge.wake, bytes_max=bytes_max)
 
         async def run() -> None:
             try:
@@ -219,12 +219,12 @@ class KeptCluster:
                     with trio.CancelScope(shield=True):
                         await items.aclose()
 
-        crossing.ask(lambda: connection.loop.start_task(run))
+        bridge.ask(lambda: connection.loop.start_task(run))
         try:
             while True:
                 fetched = ahead.head()
                 if fetched is None:
-                    crossing.wait(ahead.want(None))
+                    bridge.wait(ahead.want(None))
                     continue
                 ahead.pop()
                 if fetched.error is not None:
@@ -234,13 +234,13 @@ class KeptCluster:
                 yield fetched.item
         finally:
             try:
-                crossing.post(ahead.close)
+                bridge.post(ahead.close)
             except LedgerClosed:
                 pass  # it ended with its loop
 
     def post(self, job: Callable[[], object]) -> None:
         """Has a plain function run in the thread of the loop soon. It must raise nothing."""
-        self._connected().crossing.post(job)
+        self._connected().bridge.post(job)
 
     def namespace(self, name: str) -> Namespace:
         """A namespace over the kept client, for use in functions that `run` and `start` call."""
