@@ -88,9 +88,8 @@ class LedgerStorage:
         self.task = task = CheckpointScheduler(self._checkpointer, options.checkpoint_interval_s)
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
-        self.integrity = DirectoryIntegrity(
-            pairs, changes := IndexChanges(task.writing, task.poison)
-        )
+        changes = IndexChanges(task.writing, task.poison)
+        self.integrity = DirectoryIntegrity(pairs, changes)
         self.scrubber = Scrubber(disk, index, pairs, logs, changes, options.scrub_bytes_per_s)
         self.garbage = GarbageCollector(
             disk,
