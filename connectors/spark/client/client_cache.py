@@ -104,8 +104,8 @@ class _Connection:
             scope.cancel()
 
 
-class Running(Generic[T]):
-    """An async function begun by `KeptCluster.start`."""
+class BackgroundCall(Generic[T]):
+    """An async function begun by `ClusterClient.start`."""
 
     def __init__(self, crossing: Crossing, call: Call[T]) -> None:
         self._crossing = crossing
@@ -128,7 +128,7 @@ class Running(Generic[T]):
         return self._call.result()
 
 
-class KeptCluster:
+class ClusterClient:
     """A cluster as this process is connected to it. Made by `kept`; may be pickled.
 
     Async functions are called with the client before their own arguments, in the thread of the
@@ -141,8 +141,8 @@ class KeptCluster:
         self._connection: _Connection | None = None
         self._used_s = 0.0
 
-    def __reduce__(self) -> tuple[Callable[[str], KeptCluster], tuple[str]]:
-        return kept, (self.cluster,)
+    def __reduce__(self) -> tuple[Callable[[str], ClusterClient], tuple[str]]:
+        return cached_cluster, (self.cluster,)
 
     def run(
         self,
@@ -176,7 +176,7 @@ class KeptCluster:
         function: Callable[Concatenate[LedgerClient, P], Awaitable[T]],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Running[T]:
+    ) -> BackgroundCall[T]:
         """Begins `function(client, ...)` on the loop and does not wait for it."""
         connection = self._connected()
         call = Call(
@@ -185,7 +185,7 @@ class KeptCluster:
             Crossing.wake,
         )
         connection.crossing.post(call.start)
-        return Running(connection.crossing, call)
+        return BackgroundCall(connection.crossing, call)
 
     def iterate(
         self,
@@ -275,7 +275,7 @@ class KeptCluster:
         connection = self._connection
         if connection is not None and connection.is_alive:
             return connection
-        _make_room(self)
+        _evict_idle(self)
         with self._lock:
             connection = self._connection
             if connection is None or not connection.is_alive:
@@ -292,10 +292,10 @@ class KeptCluster:
 
 
 _guard = threading.Lock()
-_kept: dict[str, KeptCluster] = {}
+_clusters: dict[str, ClusterClient] = {}
 
 
-def kept(cluster: str) -> KeptCluster:
+def cached_cluster(cluster: str) -> ClusterClient:
     """The cluster at this address, e.g. "sqlite:///var/lib/cluster.db"; connects when first used.
 
     Raises InvalidArgument for an address nobody can serve.
@@ -308,25 +308,25 @@ def kept(cluster: str) -> KeptCluster:
     ledgers_root(cluster)
     layout_of_uri(cluster)
     with _guard:
-        found = _kept.get(cluster)
+        found = _clusters.get(cluster)
         if found is None:
-            found = _kept[cluster] = KeptCluster(cluster)
+            found = _clusters[cluster] = ClusterClient(cluster)
         return found
 
 
-def _make_room(newcomer: KeptCluster) -> None:
+def _evict_idle(newcomer: ClusterClient) -> None:
     with _guard:
-        others = [k for k in _kept.values() if k is not newcomer and k.is_connected]
+        others = [k for k in _clusters.values() if k is not newcomer and k.is_connected]
     others.sort(key=lambda each: each.used_s)
     for each in others[: max(0, len(others) + 1 - CONNECTED_MAX)]:
         each.disconnect()
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     global _guard
     _guard = threading.Lock()
-    for each in _kept.values():
+    for each in _clusters.values():
         each.after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)
