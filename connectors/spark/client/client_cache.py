@@ -29,7 +29,6 @@ from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.crossing import Crossing, Holding
 from stream.bridge.prefetch import Prefetch
-from stream.namespace import Namespace
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -39,7 +38,6 @@ CONNECTED_MAX = 16
 BATCH_READ_BYTES = 2_000_000
 """Twice what clients ask for that do not read whole segments: less is done per byte at both ends
 (measured in turns: 18 % less in the client, 30 % less in the bookies)."""
-_NAMESPACES_MAX = 1000
 
 
 @asynccontextmanager
@@ -65,7 +63,6 @@ class _Connection:
     def __init__(self, cluster: str) -> None:
         self.loop: BackgroundLoop = acquire_loop()
         self.crossing = Crossing(self.loop)
-        self.namespaces: dict[str, Namespace] = {}
         self._scopes: dict[trio.CancelScope, None] = {}
         """Around what runs here. The loop may go on: others use it too."""
         self._held = Held(self.loop, lambda: _connect(cluster), Crossing.wake)
@@ -241,17 +238,6 @@ class ClusterClient:
     def post(self, job: Callable[[], object]) -> None:
         """Has a plain function run in the thread of the loop soon. It must raise nothing."""
         self._connected().crossing.post(job)
-
-    def namespace(self, name: str) -> Namespace:
-        """A namespace over the kept client, for use in functions that `run` and `start` call."""
-        connection = self._connected()
-        namespaces = connection.namespaces
-        namespace = namespaces.get(name)
-        if namespace is None:
-            if len(namespaces) >= _NAMESPACES_MAX:
-                namespaces.clear()
-            namespace = namespaces[name] = Namespace(connection.client, name)
-        return namespace
 
     def disconnect(self) -> None:
         """Lets go of the connections; the next call makes new ones. What runs fails."""

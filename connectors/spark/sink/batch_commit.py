@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from connectors.spark.sink.routing import look_up, parse_target
@@ -16,8 +17,11 @@ from connectors.spark.sink.sort_order import SortOrder
 from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from stream.namespace import Namespace
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.names import check_new_name
+from stream.errors import StreamExists
 from stream.sinks.sinks import BatchCommit, commit_batch, discard_ledgers, is_committed
+from stream.store.streams import StreamStore
 
 if TYPE_CHECKING:
     from connectors.spark.client.client_cache import ClusterClient
@@ -38,7 +42,9 @@ def make_target(cluster: ClusterClient, name: str) -> None:
 
 async def _make_streams(client: LedgerClient, names: Sequence[tuple[str, str]]) -> None:
     for namespace, stream in names:
-        await Namespace(client, namespace).ensure_stream(stream)
+        metadata = StreamMetadata(name=check_new_name(stream), created_ms=client.now_ms())
+        with suppress(StreamExists):
+            await StreamStore(client.store).create_stream(namespace, metadata)
 
 
 async def commit_task_ledgers(
