@@ -1,5 +1,5 @@
 """Writes the tables of options in docs/spark.md from the options themselves:
-`python -m tests.tidy.spark_options`.
+`python -m tools.docs.spark_options`.
 
 The test beside it compares; whoever adds an option runs this.
 """
