@@ -29,7 +29,6 @@ from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.bridge import Bridge, BridgedContext
 from stream.bridge.prefetch import Prefetch
-from stream.namespace import Namespace
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -39,7 +38,6 @@ CONNECTED_MAX = 16
 BATCH_READ_BYTES = 2_000_000
 """Twice what clients ask for that do not read whole segments: less is done per byte at both ends
 (measured in turns: 18 % less in the client, 30 % less in the bookies)."""
-_NAMESPACES_MAX = 1000
 
 
 @asynccontextmanager
@@ -65,7 +63,6 @@ class _Connection:
     def __init__(self, cluster: str) -> None:
         self.loop: BackgroundLoop = acquire_loop()
         self.bridge = Bridge(self.loop)
-        self.namespaces: dict[str, Namespace] = {}
         self._scopes: dict[trio.CancelScope, None] = {}
         """Around what runs here. The loop may go on: others use it too."""
         self._held = RemoteContext(self.loop, lambda: _connect(cluster), Bridge.wake)
@@ -104,8 +101,8 @@ class _Connection:
             scope.cancel()
 
 
-class Running(Generic[T]):
-    """An async function begun by `KeptCluster.start`."""
+class BackgroundCall(Generic[T]):
+    """An async function begun by `ClusterClient.start`."""
 
     def __init__(self, bridge: Bridge, call: Call[T]) -> None:
         self._bridge = bridge
@@ -128,7 +125,7 @@ class Running(Generic[T]):
         return self._call.result()
 
 
-class KeptCluster:
+class ClusterClient:
     """A cluster as this process is connected to it. Made by `kept`; may be pickled.
 
     Async functions are called with the client before their own arguments, in the thread of the
@@ -141,8 +138,8 @@ class KeptCluster:
         self._connection: _Connection | None = None
         self._used_s = 0.0
 
-    def __reduce__(self) -> tuple[Callable[[str], KeptCluster], tuple[str]]:
-        return kept, (self.cluster,)
+    def __reduce__(self) -> tuple[Callable[[str], ClusterClient], tuple[str]]:
+        return cached_cluster, (self.cluster,)
 
     def run(
         self,
@@ -176,7 +173,7 @@ class KeptCluster:
         function: Callable[Concatenate[LedgerClient, P], Awaitable[T]],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Running[T]:
+    ) -> BackgroundCall[T]:
         """Begins `function(client, ...)` on the loop and does not wait for it."""
         connection = self._connected()
         call = Call(
@@ -185,7 +182,7 @@ class KeptCluster:
             Bridge.wake,
         )
         connection.bridge.post(call.start)
-        return Running(connection.bridge, call)
+        return BackgroundCall(connection.bridge, call)
 
     def iterate(
         self,
@@ -242,17 +239,6 @@ class KeptCluster:
         """Has a plain function run in the thread of the loop soon. It must raise nothing."""
         self._connected().bridge.post(job)
 
-    def namespace(self, name: str) -> Namespace:
-        """A namespace over the kept client, for use in functions that `run` and `start` call."""
-        connection = self._connected()
-        namespaces = connection.namespaces
-        namespace = namespaces.get(name)
-        if namespace is None:
-            if len(namespaces) >= _NAMESPACES_MAX:
-                namespaces.clear()
-            namespace = namespaces[name] = Namespace(connection.client, name)
-        return namespace
-
     def disconnect(self) -> None:
         """Lets go of the connections; the next call makes new ones. What runs fails."""
         with self._lock:
@@ -275,7 +261,7 @@ class KeptCluster:
         connection = self._connection
         if connection is not None and connection.is_alive:
             return connection
-        _make_room(self)
+        _evict_idle(self)
         with self._lock:
             connection = self._connection
             if connection is None or not connection.is_alive:
@@ -292,10 +278,10 @@ class KeptCluster:
 
 
 _guard = threading.Lock()
-_kept: dict[str, KeptCluster] = {}
+_clusters: dict[str, ClusterClient] = {}
 
 
-def kept(cluster: str) -> KeptCluster:
+def cached_cluster(cluster: str) -> ClusterClient:
     """The cluster at this address, e.g. "sqlite:///var/lib/cluster.db"; connects when first used.
 
     Raises InvalidArgument for an address nobody can serve.
@@ -308,25 +294,25 @@ def kept(cluster: str) -> KeptCluster:
     ledgers_root(cluster)
     layout_of_uri(cluster)
     with _guard:
-        found = _kept.get(cluster)
+        found = _clusters.get(cluster)
         if found is None:
-            found = _kept[cluster] = KeptCluster(cluster)
+            found = _clusters[cluster] = ClusterClient(cluster)
         return found
 
 
-def _make_room(newcomer: KeptCluster) -> None:
+def _evict_idle(newcomer: ClusterClient) -> None:
     with _guard:
-        others = [k for k in _kept.values() if k is not newcomer and k.is_connected]
+        others = [k for k in _clusters.values() if k is not newcomer and k.is_connected]
     others.sort(key=lambda each: each.used_s)
     for each in others[: max(0, len(others) + 1 - CONNECTED_MAX)]:
         each.disconnect()
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     global _guard
     _guard = threading.Lock()
-    for each in _kept.values():
+    for each in _clusters.values():
         each.after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -1,4 +1,4 @@
-"""What differs between the trio classes and their faces for asyncio and threads: data for faces.py.
+"""What differs between the trio classes and their faces for asyncio and threads.
 
 Everything not named here is a plain bridge to the trio thread.
 """

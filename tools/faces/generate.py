@@ -1,7 +1,7 @@
-"""Writes stream/aio and stream/blocking from the trio classes: `python -m tests.tidy.faces`.
+"""Writes stream/aio and stream/blocking from the trio classes: `python -m tools.faces.generate`.
 
 Signatures and docstrings are the trio ones'; a body only crosses to the trio thread. What is
-no plain bridge (records, batches, positions) is in face_table.py and written by hand in
+no plain call over the bridge (records, batches, positions) is in table.py and written by hand in
 stream/aio. Then stream/blocking is stream/aio without its `await`. The test beside it compares.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tests.tidy.checkout import ROOT
-from tests.tidy.face_source import (
+from tools.faces.source import (
     Function,
     Method,
     awaits,
@@ -29,7 +29,7 @@ from tests.tidy.face_source import (
     tree_of_module,
     trio_module_of,
 )
-from tests.tidy.face_table import FACES, FUNCTIONS, HAND_WRITTEN, Face
+from tools.faces.table import FACES, FUNCTIONS, HAND_WRITTEN, Face
 
 AIO = ROOT / "stream" / "aio"
 BLOCKING = ROOT / "stream" / "blocking"
@@ -40,7 +40,7 @@ _HELPERS = {
     "PartitionTicket": "stream.aio.tickets:PartitionTicket",
     "BatchIterator": "stream.aio.batches:BatchIterator",
 }
-"""Names that bodies of face_table.py use, and where they are from."""
+"""Names that bodies of table.py use, and where they are from."""
 _CONTEXTS = {"AbstractAsyncContextManager", "AsyncIterator"}
 _HEAD = '"""{what}.\n\nGenerated from {source} by `make faces`. Not to be edited.\n"""\n'
 
