@@ -34,7 +34,7 @@ from ledger.errors import (
     NotEnoughBookies,
     UnknownLedgerState,
 )
-from tests.ledger.recovery_world import DIGEST, LEDGER, make_body, make_metadata
+from tests.ledger.core.simulated_recovery import DIGEST, LEDGER, make_body, make_metadata
 
 BOOKIES = ("b0", "b1", "b2")
 

@@ -22,7 +22,7 @@ from ledger.core.recovery_events import (
     Stored,
 )
 from ledger.errors import MetadataConflict, RecoveryIncomplete, Status, Unauthorized
-from tests.ledger.recovery_world import (
+from tests.ledger.core.simulated_recovery import (
     DIGEST,
     Recoverer,
     World,
