@@ -42,7 +42,7 @@ class Completion:
 
 
 Wake = Callable[[Sequence[Completion]], None]
-"""Sets latches and wakes who waits for them. Called in the trio thread only."""
+"""Sets completions and wakes who waits for them. Called in the trio thread only."""
 
 
 class BackgroundLoop:

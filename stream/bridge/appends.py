@@ -46,7 +46,7 @@ class PendingRecord(Completion):
         headers: Headers | None,
     ) -> None:
         """Raises InvalidArgument, TypeError for what can never be a record."""
-        # As `Latch` does it, which would be one more call per record.
+        # As `Completion` does it, which would be one more call per record.
         self.is_set = False
         self.waiters = None
         if (
@@ -247,13 +247,13 @@ class Appends:
     def want_room(self) -> Completion:
         """What to wait for while there is no room; then look again."""
         with self._lock:
-            latch = self._room
-            if latch is None:
-                latch = self._room = Completion()
+            completion = self._room
+            if completion is None:
+                completion = self._room = Completion()
         if self.has_room:
-            latch = Completion()
-            latch.is_set = True
-        return latch
+            completion = Completion()
+            completion.is_set = True
+        return completion
 
     def give(self, record: PendingRecord) -> None:
         """Hands a record over. Raises the writer's error if it has failed or is closed."""
@@ -301,9 +301,9 @@ class Appends:
         self._wake(records)
         if self._room is not None and self.has_room:
             with self._lock:
-                latch, self._room = self._room, None
-            if latch is not None:
-                self._wake([latch])
+                completion, self._room = self._room, None
+            if completion is not None:
+                self._wake([completion])
 
     def close(self) -> None:
         """Nothing more is taken."""
