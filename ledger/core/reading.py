@@ -181,7 +181,7 @@ class ReplicaRead(Generic[Value]):
         is_worth_it = self._asked < len(self._order) and self.hedges < self._hedges_max
         return [Wait(self._hedge_s)] if is_worth_it else []
 
-    def story(self) -> str:
+    def history(self) -> str:
         """Who was asked, and what came of it."""
         said = [f"{b}: {self._errors.get(b, 'no answer yet')}" for b in self._order[: self._asked]]
         return f"{self._what}: " + "; ".join(said)
@@ -224,7 +224,7 @@ class LacRead:
         raise NotEnoughBookies(
             f"ledger {self._metadata.ledger_id}: the last add confirmed is not known: in every "
             f"{self._metadata.write_quorum} bookies in a row fewer than "
-            f"{self._metadata.ack_quorum} may be silent; {self.story()}"
+            f"{self._metadata.ack_quorum} may be silent; {self.history()}"
         )
 
     def start(self) -> list[ReadReplica]:
@@ -245,7 +245,7 @@ class LacRead:
         )
         return []
 
-    def story(self) -> str:
+    def history(self) -> str:
         silent = "; ".join(f"{bookie}: {error}" for bookie, error in self._errors.items())
         return f"{len(self._answered)} of {len(self._bookies)} answered, silent: {silent}"
 

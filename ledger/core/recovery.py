@@ -41,7 +41,7 @@ from ledger.errors import (
     Unauthorized,
 )
 
-STORY_EVENTS_MAX = 64
+HISTORY_EVENTS_MAX = 64
 ATTEMPTS_MAX = 8
 """How often others may change the metadata under us before we give up."""
 
@@ -96,7 +96,7 @@ class RecoveryCore:
         self._window_entries = window_entries
         self._attempt = 0
         self._result: LedgerMetadata | LedgerError | None = None
-        self._story: deque[str] = deque(maxlen=STORY_EVENTS_MAX)
+        self._history: deque[str] = deque(maxlen=HISTORY_EVENTS_MAX)
         self._reset(metadata)
 
     def _reset(self, metadata: LedgerMetadata) -> None:
@@ -124,7 +124,7 @@ class RecoveryCore:
     @property
     def result(self) -> LedgerMetadata:
         """The closed metadata, ours or another recoverer's. Raises why it failed."""
-        assert self._result is not None, self.story()
+        assert self._result is not None, self.history()
         if isinstance(self._result, LedgerError):
             raise self._result
         return self._result
@@ -133,9 +133,9 @@ class RecoveryCore:
     def phase(self) -> Phase:
         return self._phase
 
-    def story(self) -> str:
+    def history(self) -> str:
         """The last events and actions, oldest first, one per line."""
-        return "\n".join(self._story)
+        return "\n".join(self._history)
 
     def start(self) -> list[Action]:
         """Fence all bookies of the last ensemble."""
@@ -144,8 +144,8 @@ class RecoveryCore:
 
     def handle(self, event: Event) -> list[Action]:
         """What to do after `event`. Answers to actions of an earlier attempt are ignored."""
-        assert not self.finished, f"event after the end: {event}\n{self.story()}"
-        self._story.append(f"< {event}")
+        assert not self.finished, f"event after the end: {event}\n{self.history()}"
+        self._history.append(f"< {event}")
         if event.action.attempt != self._attempt:
             return []
         match event:
@@ -164,13 +164,13 @@ class RecoveryCore:
         return self._tell(actions)
 
     def _tell(self, actions: list[Action]) -> list[Action]:
-        self._story.extend(f"> {action}" for action in actions)
+        self._history.extend(f"> {action}" for action in actions)
         return actions
 
     def _finish(self, result: LedgerMetadata | LedgerError) -> list[Action]:
         self._phase = Phase.FINISHED
         self._result = result
-        self._story.append(f"= {result}")
+        self._history.append(f"= {result}")
         return []
 
     # Fencing
@@ -298,7 +298,7 @@ class RecoveryCore:
                 actions += self._begin_read(self._next_read, is_fencing=True)
                 self._next_read += 1
         elif self._adds.is_settled:
-            assert self._adds.confirmed == self._end, self.story()
+            assert self._adds.confirmed == self._end, self.history()
             actions += self._begin_closing()
         return actions
 

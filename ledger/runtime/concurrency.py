@@ -1,4 +1,4 @@
-"""The same work for many, some at a time: the tasks are bounded, whatever the number of items."""
+"""Does the same work for many items, with a bounded number of tasks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ R = TypeVar("R")
 AT_ONCE_MAX = 16
 
 
-async def for_each(
+async def map_bounded(
     items: Iterable[T], work: Callable[[T], Awaitable[R]], *, at_once_max: int = AT_ONCE_MAX
 ) -> list[R]:
-    """What `work` gave for each, in their order; at most `at_once_max` at a time.
+    """Returns what `work` returned for each item, in their order; up to `at_once_max` at a time.
 
-    Raises the first error, by itself, when those under way are done; none is begun after it.
+    Raises the first error, without a group, once the items in progress are done; no further item
+    is begun after an error.
     """
     chosen = list(items)
     done: dict[int, R] = {}

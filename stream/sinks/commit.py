@@ -25,7 +25,7 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.backoff import conflict_pause_s, is_given_up
 from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata.format import encode_stream
@@ -230,7 +230,7 @@ class BatchCommitting:
                 )
             found[target] = stream, version
 
-        await for_each(self._targets, read)
+        await map_bounded(self._targets, read)
         return [found[target] for target in self._targets]
 
     async def _end_open_segments(self, streams: Sequence[tuple[StreamMetadata, int]]) -> None:
@@ -251,7 +251,7 @@ class BatchCommitting:
                     raise
                 raise MetadataConflict(f"stream {name!r} has moved on") from None
 
-        await for_each(zip(self._targets, streams, strict=True), end)
+        await map_bounded(zip(self._targets, streams, strict=True), end)
 
     async def _check_ledgers(self) -> None:
         """Raises InvalidArgument for a ledger that is not closed, or not as its task said."""
@@ -277,7 +277,7 @@ class BatchCommitting:
             self._checked.add(ledger.ledger_id)
 
         unchecked = [one for one in self._full() if one.ledger_id not in self._checked]
-        await for_each(unchecked, check)
+        await map_bounded(unchecked, check)
 
     async def _check_there(self) -> None:
         """Something a transaction needs is gone. Raises NoSuchLedger if it is a ledger; for all

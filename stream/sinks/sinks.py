@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import Check, Delete
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.sinks import SinkLedger as SinkLedger
 from stream.core.sinks import SinkTag, check_batch
 from stream.errors import NoSuchStream
@@ -117,7 +117,7 @@ async def discard_ledgers(
         nonlocal count
         count += await _discard(client, ledger)
 
-    await for_each(ledgers, discard)
+    await map_bounded(ledgers, discard)
     return count
 
 

@@ -21,7 +21,7 @@ from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.format import decode_stream
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.errors import IsPartitioned
@@ -105,7 +105,7 @@ class EndTracker:
         # One that is gone may be made again, under a node that is there all the time.
         gone = [name for name in may_be_gone if is_selected(self._selection, name)]
         names = dict.fromkeys((*found.names, *found.missing, *gone))
-        await for_each(names, self._look_closely)
+        await map_bounded(names, self._look_closely)
         for name in names:
             self._join(name)
 
@@ -118,7 +118,7 @@ class EndTracker:
             for name, each in news
             if not each.is_known or now_s - each.notified_s > STALE_AFTER_S
         ]
-        await for_each(stale, self._look_again)
+        await map_bounded(stale, self._look_again)
         for _, each in news:
             each.take()
         failure, self.failure = self.failure, None
@@ -131,7 +131,7 @@ class EndTracker:
         Raises NotEnoughBookies, MetadataUnavailable when that cannot be known.
         """
         found = await discover(self.client, self._selection)
-        await for_each(dict.fromkeys((*found.names, *self._known)), self._look_closely)
+        await map_bounded(dict.fromkeys((*found.names, *self._known)), self._look_closely)
         for name in found.names:
             self._join(name)
 
@@ -143,7 +143,7 @@ class EndTracker:
         """
         if len(self._known) <= POLLED_ENDS_MAX:
             with trio.move_on_after(END_POLL_TIMEOUT_S):
-                await for_each(list(self._known), self._sweep_one)
+                await map_bounded(list(self._known), self._sweep_one)
 
     @property
     def _known(self) -> dict[str, None]:
@@ -315,7 +315,7 @@ class EndTracker:
         found = (await discover(self.client, self._selection)).names
         by_namespace = self._selection.by_namespace()
         fresh = [name for name in found if name not in known]
-        await for_each(fresh, self.refresh)
+        await map_bounded(fresh, self.refresh)
         for name in fresh:
             self._join(name)
         for name in known:
@@ -327,7 +327,7 @@ class EndTracker:
     async def _sweep(self) -> None:
         while True:
             began_s = trio.current_time()
-            await for_each(list(self._swept), self._sweep_one)
+            await map_bounded(list(self._swept), self._sweep_one)
             await trio.sleep(max(SWEEP_PAUSE_S, trio.current_time() - began_s))
 
     async def _sweep_one(self, name: str) -> None:

@@ -83,7 +83,7 @@ class LedgerPartition(InputPartition):
     """What one task reads, in order.
 
     Args:
-        named_so: bookies that listen at the address that is their name.
+        named_so: bookies whose id is the address at which they listen.
         is_loss_error: whether records that are gone are an error.
     """
 
@@ -260,7 +260,7 @@ async def _entries(
 ) -> AsyncIterator[tuple[int, list[Entry]]]:
     """The entries of all ranges, with the number of their range. On the loop."""
     for bookie in partition.named_by_address:
-        client.addresses.note_named_so(bookie, True)
+        client.addresses.note_id_is_address(bookie, True)
     for number, each in enumerate(partition.ranges):
         reader = client.reader_of(
             metadata_format.decode(each.ledger_id, each.metadata), rotation=each.rotation
