@@ -215,7 +215,7 @@ async def collect_garbage(
         info = await client.bookies.info(bookie)
     kind = b'{"forceMinor": true}' if minor else b'{"forceMajor": true}'
     await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind)
-    output.tell({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
+    output.report({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
 
 
 @app.command(name="check")
