@@ -2,7 +2,7 @@
 
 Each ledger directory has slots of its own, so that a slow disk holds up nobody else's reads.
 Connections take turns. What recovery and fencing wait for goes before everything else, and has
-slots that nothing else uses. Pure twin: `core/turns.py`.
+slots that nothing else uses. Pure twin: `core/fair_queue.py`.
 """
 
 from __future__ import annotations

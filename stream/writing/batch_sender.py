@@ -1,8 +1,8 @@
 """BatchSender: sends sealed batches to the open segment and confirms them in order.
 
 Hot: a batch is one entry. Must never confirm a record before the metadata says that its segment
-exists, nor out of order. What gathers records into batches is outbox.py, who changes the segment
-under it segment_changes.py.
+exists, nor out of order. Records are gathered into batches in accumulator.py; the segment under it
+is changed by segment_lifecycle.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What it handed over before is known from the stream itself, whoever wrote it then; what is still on
 its way is waited for. What is new is decided by core/producers.py; whose batches they go to by
-outbox.py.
+accumulator.py.
 """
 
 from __future__ import annotations

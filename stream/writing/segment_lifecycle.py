@@ -1,7 +1,8 @@
 """When the segment of a writer changes: rolls, prepares, follows the policy, hands over, seals.
 
 One task does all of it, one thing at a time, so no two changes meet. How segments are taken over,
-published and repaired is own_segments.py; the decisions are core/ownership.py and core/policy.py.
+published and repaired is segment_owner.py; the decisions are core/takeover.py and
+core/metadata/namespaces.py.
 """
 
 from __future__ import annotations

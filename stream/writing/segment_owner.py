@@ -1,8 +1,8 @@
 """The segments a writer owns: takes them over, begins and publishes them, repairs them.
 
 Must never confirm anything in a segment that is not published, nor go on at an epoch that is not
-ours. When what is due is decided by segment_changes.py; the decisions on metadata are
-core/ownership.py.
+ours. When what is due is decided by segment_lifecycle.py; the decisions on metadata are
+core/takeover.py.
 """
 
 from __future__ import annotations
