@@ -107,13 +107,13 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 docs: $(STAMP)
-	$(BIN)/python -m tests.tidy.configuration
-	$(BIN)/python -m tests.tidy.metrics
-	$(BIN)/python -m tests.tidy.api
-	$(BIN)/python -m tests.tidy.spark_options
+	$(BIN)/python -m tools.docs.configuration
+	$(BIN)/python -m tools.docs.metrics
+	$(BIN)/python -m tools.docs.api
+	$(BIN)/python -m tools.docs.spark_options
 
 faces: $(STAMP)
-	$(BIN)/python -m tests.tidy.faces
+	$(BIN)/python -m tools.faces.generate
 
 sim: $(STAMP)
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)

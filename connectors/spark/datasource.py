@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from connectors.spark.error_messages import plain_errors
+from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.options.options import ReadOptions, Selection, WriteOptions
 from connectors.spark.schema import read_schema
 from connectors.spark.version import check_pyarrow, check_pyspark
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter
     from connectors.spark.source.batch_reader import LedgerstreamReader
 
-_found: set[tuple[str, str]] = set()
+_known_targets: set[tuple[str, str]] = set()
 """Targets of streaming writes this process has seen: Spark asks anew for every micro-batch."""
-_FOUND_MAX = 1000
+_KNOWN_TARGETS_MAX = 1000
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamDataSource(DataSource):
     """Streams of ledgerstream as a source and a sink of Spark."""
 
@@ -63,7 +63,7 @@ class LedgerstreamDataSource(DataSource):
             options = ReadOptions.parse(self.options, os.environ, is_streaming=True)
             return LedgerstreamStreamReader(options, read_schema(schema))
         except LedgerError as error:
-            return _Refusing(error)
+            return _FailingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> LedgerstreamWriter:
         _check_here()
@@ -92,8 +92,8 @@ class LedgerstreamDataSource(DataSource):
         return LedgerstreamStreamWriter(options, schema, overwrite)
 
 
-@plain_errors
-class _Refusing(DataSourceStreamReader):
+@errors_without_traceback
+class _FailingReader(DataSourceStreamReader):
     """Fails when it is asked anything: PySpark loses the error of a reader it does not get."""
 
     def __init__(self, error: LedgerError) -> None:
@@ -133,8 +133,8 @@ def _check_target(options: WriteOptions) -> None:
     if options.stream is None or options.create_streams:
         return
     target = (options.cluster, options.stream)
-    if options.is_streaming and target in _found:
+    if options.is_streaming and target in _known_targets:
         return
     _check_exist(options.cluster, Selection(streams=(options.stream,)))
-    if len(_found) < _FOUND_MAX:
-        _found.add(target)
+    if len(_known_targets) < _KNOWN_TARGETS_MAX:
+        _known_targets.add(target)

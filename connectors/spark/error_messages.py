@@ -23,18 +23,18 @@ HIDE_VARIABLE = "SPARK_HIDE_TRACEBACK"
 """PySpark reads it when it writes down an error, as the last act of a worker process."""
 
 
-def plain_errors(cls: C) -> C:
+def errors_without_traceback(cls: C) -> C:
     """Class decorator for what Spark calls: readers, writers, the data source."""
     for name, member in list(vars(cls).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
-            setattr(cls, name, _plain(member))
+            setattr(cls, name, _without_traceback(member))
     return cls
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _shown_plainly():
+        with _hidden_traceback():
             result = function(*args, **kwargs)
         return _rows(result) if isinstance(result, Iterator) else result
 
@@ -42,16 +42,16 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rows(rows: Iterator[Any]) -> Iterator[Any]:
-    with _shown_plainly():
+    with _hidden_traceback():
         yield from rows
 
 
 @contextmanager
-def _shown_plainly() -> Iterator[None]:
+def _hidden_traceback() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        alone = _only(group)
+        alone = _single_error(group)
         if alone is None:
             raise
         _hide_traceback()
@@ -61,7 +61,7 @@ def _shown_plainly() -> Iterator[None]:
         raise
 
 
-def _only(group: BaseExceptionGroup[BaseException]) -> LedgerError | None:
+def _single_error(group: BaseExceptionGroup[BaseException]) -> LedgerError | None:
     """The one error of ours in a group that holds nothing else."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
@@ -39,7 +39,7 @@ def check_exist(
     _check_file(cluster)
     begun_s = time.monotonic()
     try:
-        kept(cluster).run(_check, selection, may_be_none, may_be_gone)
+        cached_cluster(cluster).run(_check, selection, may_be_none, may_be_gone)
     except trio.TooSlowError:
         raise MetadataUnavailable(
             f"cluster {cluster}: its metadata store took the connection and did not answer in "
@@ -71,8 +71,8 @@ async def _check(
         for namespace, patterns in selection.by_namespace().items():
             await _check_namespace(store, namespace)
             for stream in () if may_be_gone else patterns.names:
-                if not await _is_there(store, namespace, stream):
-                    raise await _no_stream(store, namespace, stream)
+                if not await _exists(store, namespace, stream):
+                    raise await _missing_stream(store, namespace, stream)
             if patterns.patterns and not may_be_none:
                 await _check_patterns(store, namespace, patterns)
 
@@ -82,13 +82,14 @@ async def _check_namespace(store: StreamStore, namespace: str) -> None:
         await store.read_namespace(namespace)
     except NoSuchNamespace:
         names = await store.list_namespaces()
+        similar = _similar_names(namespace, names, "namespaces")
         raise NoSuchNamespace(
-            f"there is no namespace {namespace!r}; {_alike(namespace, names, 'namespaces')}. "
+            f"there is no namespace {namespace!r}; {similar}. "
             f"Cure: the right name, or ledgerstream namespace create {namespace}"
         ) from None
 
 
-async def _is_there(store: StreamStore, namespace: str, stream: str) -> bool:
+async def _exists(store: StreamStore, namespace: str, stream: str) -> bool:
     try:
         metadata, _ = await store.read_stream(namespace, stream)
     except IsPartitioned:
@@ -98,7 +99,7 @@ async def _is_there(store: StreamStore, namespace: str, stream: str) -> bool:
     return not metadata.is_deleted
 
 
-async def _no_stream(store: StreamStore, namespace: str, stream: str) -> LedgerError:
+async def _missing_stream(store: StreamStore, namespace: str, stream: str) -> LedgerError:
     names = await store.list_streams(namespace)
     partition = parse_partition(stream)
     if partition is not None:
@@ -116,7 +117,7 @@ async def _no_stream(store: StreamStore, namespace: str, stream: str) -> LedgerE
     whole = sorted({name.partition("#")[0] for name in names})
     return NoSuchStream(
         f"there is no stream '{namespace}/{stream}'; "
-        f"{_alike(stream, whole, f'streams of {namespace}')}. Cure: the right name, or "
+        f"{_similar_names(stream, whole, f'streams of {namespace}')}. Cure: the right name, or "
         f"ledgerstream stream create {namespace}/{stream}"
     )
 
@@ -127,11 +128,11 @@ async def _check_patterns(store: StreamStore, namespace: str, patterns: StreamPa
         shown = ", ".join(f"{namespace}/{pattern}" for pattern in patterns.patterns)
         whole = sorted({name.partition("#")[0] for name in names})
         raise NoSuchStream(
-            f"no stream matches {shown}; {_alike('', whole, f'streams of {namespace}')}"
+            f"no stream matches {shown}; {_similar_names('', whole, f'streams of {namespace}')}"
         )
 
 
-def _alike(wanted: str, names: Sequence[str], what: str) -> str:
+def _similar_names(wanted: str, names: Sequence[str], what: str) -> str:
     """The names that may have been meant, else some of those there are."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(wanted.lower(), by_lower, n=_SHOWN_MAX, cutoff=0.6)

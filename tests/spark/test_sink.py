@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from ledger.client import LedgerClient
 from stream.core.routing import partition_of
 from stream.takeover import STREAM_TAG
@@ -34,7 +34,7 @@ async def _tags(client: LedgerClient, ledger_id: int) -> dict[str, bytes]:
 
 
 def _ledgers(streams: Streams) -> set[int]:
-    return set(kept(streams.cluster).run(_list))
+    return set(cached_cluster(streams.cluster).run(_list))
 
 
 def test_a_frame_is_appended_in_the_order_of_its_partitions(
@@ -128,7 +128,7 @@ def test_a_task_that_fails_leaves_nothing_in_a_stream(
     assert streams.values(name) == []
     # A task that Spark kills meanwhile can tell nobody what it has: janitors find it by its tag.
     for left in _ledgers(streams) - before:
-        assert kept(streams.cluster).run(_tags, left)[STREAM_TAG] == name.encode()
+        assert cached_cluster(streams.cluster).run(_tags, left)[STREAM_TAG] == name.encode()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ SMALL_LINES = 60
 SMALL_MODULES = {
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
     "ledger/core/bookie_backoff.py": "a decision of the core, apart from the shell that asks it",
-    "ledger/frame_in_place.py": "keeps the writer, where everything meets, below its wall",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",
     "ledger/wire/v2_status.py": "Apache's numbers alone, to be compared with Apache's table",
     "stream/aio/advancing.py": "the one part of cursors that is not generated",

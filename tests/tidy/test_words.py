@@ -82,8 +82,8 @@ def test_documents_name_the_sources_that_quote_them() -> None:
     assert not missing
 
 
-_EXAMPLES = {"clicks.py", "x.py", "docs/x.md", "build/night/report.md"}
-"""Names of files in documents and comments that a user or a run creates."""
+_EXAMPLES = {"_pb2.py", "clicks.py", "x.py", "docs/x.md", "build/night/report.md"}
+"""In documents and comments: endings of names, and files that a user or a run creates."""
 _FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
 _FOLDERS = "|".join([*PRODUCT, "tests", "benchmarks", "examples", "tools"])
 _MODULE = re.compile(rf"`(?:python -m )?((?:{_FOLDERS})(?:\.\w+)+)")

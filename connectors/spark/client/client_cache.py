@@ -24,12 +24,11 @@ from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.metastore import ledgers_root
 from ledger.metastore.layout import layout_of_uri
 from ledger.options import ClientOptions
-from ledger.runtime.bridge import BackgroundLoop, Call, Held
+from ledger.runtime.bridge import BackgroundLoop, Call, RemoteContext
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.blocking.crossing import Crossing, Holding
+from stream.blocking.bridge import Bridge, BridgedContext
 from stream.bridge.prefetch import Prefetch
-from stream.namespace import Namespace
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -39,7 +38,6 @@ CONNECTED_MAX = 16
 BATCH_READ_BYTES = 2_000_000
 """Twice what clients ask for that do not read whole segments: less is done per byte at both ends
 (measured in turns: 18 % less in the client, 30 % less in the bookies)."""
-_NAMESPACES_MAX = 1000
 
 
 @asynccontextmanager
@@ -64,12 +62,11 @@ class _Connection:
 
     def __init__(self, cluster: str) -> None:
         self.loop: BackgroundLoop = acquire_loop()
-        self.crossing = Crossing(self.loop)
-        self.namespaces: dict[str, Namespace] = {}
+        self.bridge = Bridge(self.loop)
         self._scopes: dict[trio.CancelScope, None] = {}
         """Around what runs here. The loop may go on: others use it too."""
-        self._held = Held(self.loop, lambda: _connect(cluster), Crossing.wake)
-        self._holding = Holding(self.crossing, self._held)
+        self._held = RemoteContext(self.loop, lambda: _connect(cluster), Bridge.wake)
+        self._holding = BridgedContext(self.bridge, self._held)
         try:
             self.client = self._holding.__enter__()
         except BaseException:
@@ -93,7 +90,7 @@ class _Connection:
     def close(self) -> None:
         """Soon, without waiting for it."""
         try:
-            self.crossing.post(self._cancel_all)
+            self.bridge.post(self._cancel_all)
         except LedgerClosed:
             pass  # the loop has ended, and with it what ran there
         self._holding.drop()
@@ -104,11 +101,11 @@ class _Connection:
             scope.cancel()
 
 
-class Running(Generic[T]):
-    """An async function begun by `KeptCluster.start`."""
+class BackgroundCall(Generic[T]):
+    """An async function begun by `ClusterClient.start`."""
 
-    def __init__(self, crossing: Crossing, call: Call[T]) -> None:
-        self._crossing = crossing
+    def __init__(self, bridge: Bridge, call: Call[T]) -> None:
+        self._bridge = bridge
         self._call = call
 
     @property
@@ -118,17 +115,17 @@ class Running(Generic[T]):
     def cancel(self) -> None:
         """Ends it soon; does not wait. Safe in any thread, and twice."""
         try:
-            self._crossing.post(self._call.cancel)
+            self._bridge.post(self._call.cancel)
         except LedgerClosed:
             pass  # its loop has ended, or it was left behind by a fork
 
     def result(self) -> T:
         """Waits for its end; what it returned, or raises what it raised."""
-        self._crossing.wait(self._call)
+        self._bridge.wait(self._call)
         return self._call.result()
 
 
-class KeptCluster:
+class ClusterClient:
     """A cluster as this process is connected to it. Made by `kept`; may be pickled.
 
     Async functions are called with the client before their own arguments, in the thread of the
@@ -141,8 +138,8 @@ class KeptCluster:
         self._connection: _Connection | None = None
         self._used_s = 0.0
 
-    def __reduce__(self) -> tuple[Callable[[str], KeptCluster], tuple[str]]:
-        return kept, (self.cluster,)
+    def __reduce__(self) -> tuple[Callable[[str], ClusterClient], tuple[str]]:
+        return cached_cluster, (self.cluster,)
 
     def run(
         self,
@@ -166,7 +163,7 @@ class KeptCluster:
                 return connection.guarded(lambda: function(connection.client, *args, **kwargs))
 
             try:
-                return connection.crossing.call(begin)
+                return connection.bridge.call(begin)
             except LedgerClosed:
                 if begun or connection.is_alive:
                     raise  # what has begun is never done twice
@@ -176,16 +173,16 @@ class KeptCluster:
         function: Callable[Concatenate[LedgerClient, P], Awaitable[T]],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Running[T]:
+    ) -> BackgroundCall[T]:
         """Begins `function(client, ...)` on the loop and does not wait for it."""
         connection = self._connected()
         call = Call(
             connection.loop,
             lambda: connection.guarded(lambda: function(connection.client, *args, **kwargs)),
-            Crossing.wake,
+            Bridge.wake,
         )
-        connection.crossing.post(call.start)
-        return Running(connection.crossing, call)
+        connection.bridge.post(call.start)
+        return BackgroundCall(connection.bridge, call)
 
     def iterate(
         self,
@@ -201,13 +198,13 @@ class KeptCluster:
         closing this one, or dropping it, ends that one.
         """
         connection = self._connected()
-        crossing = connection.crossing
+        bridge = connection.bridge
         items = begin(connection.client, *args, **kwargs)
 
         async def pull(_: None) -> T | None:
             return await anext(items, None)
 
-        ahead = Prefetch[T, None](pull, size_of, crossing.post, crossing.wake, bytes_max=bytes_max)
+        ahead = Prefetch[T, None](pull, size_of, bridge.post, bridge.wake, bytes_max=bytes_max)
 
         async def run() -> None:
             try:
@@ -219,12 +216,12 @@ class KeptCluster:
                     with trio.CancelScope(shield=True):
                         await items.aclose()
 
-        crossing.ask(lambda: connection.loop.start_task(run))
+        bridge.ask(lambda: connection.loop.start_task(run))
         try:
             while True:
                 fetched = ahead.head()
                 if fetched is None:
-                    crossing.wait(ahead.want(None))
+                    bridge.wait(ahead.want(None))
                     continue
                 ahead.pop()
                 if fetched.error is not None:
@@ -234,24 +231,13 @@ class KeptCluster:
                 yield fetched.item
         finally:
             try:
-                crossing.post(ahead.close)
+                bridge.post(ahead.close)
             except LedgerClosed:
                 pass  # it ended with its loop
 
     def post(self, job: Callable[[], object]) -> None:
         """Has a plain function run in the thread of the loop soon. It must raise nothing."""
-        self._connected().crossing.post(job)
-
-    def namespace(self, name: str) -> Namespace:
-        """A namespace over the kept client, for use in functions that `run` and `start` call."""
-        connection = self._connected()
-        namespaces = connection.namespaces
-        namespace = namespaces.get(name)
-        if namespace is None:
-            if len(namespaces) >= _NAMESPACES_MAX:
-                namespaces.clear()
-            namespace = namespaces[name] = Namespace(connection.client, name)
-        return namespace
+        self._connected().bridge.post(job)
 
     def disconnect(self) -> None:
         """Lets go of the connections; the next call makes new ones. What runs fails."""
@@ -275,7 +261,7 @@ class KeptCluster:
         connection = self._connection
         if connection is not None and connection.is_alive:
             return connection
-        _make_room(self)
+        _evict_idle(self)
         with self._lock:
             connection = self._connection
             if connection is None or not connection.is_alive:
@@ -292,10 +278,10 @@ class KeptCluster:
 
 
 _guard = threading.Lock()
-_kept: dict[str, KeptCluster] = {}
+_clusters: dict[str, ClusterClient] = {}
 
 
-def kept(cluster: str) -> KeptCluster:
+def cached_cluster(cluster: str) -> ClusterClient:
     """The cluster at this address, e.g. "sqlite:///var/lib/cluster.db"; connects when first used.
 
     Raises InvalidArgument for an address nobody can serve.
@@ -308,25 +294,25 @@ def kept(cluster: str) -> KeptCluster:
     ledgers_root(cluster)
     layout_of_uri(cluster)
     with _guard:
-        found = _kept.get(cluster)
+        found = _clusters.get(cluster)
         if found is None:
-            found = _kept[cluster] = KeptCluster(cluster)
+            found = _clusters[cluster] = ClusterClient(cluster)
         return found
 
 
-def _make_room(newcomer: KeptCluster) -> None:
+def _evict_idle(newcomer: ClusterClient) -> None:
     with _guard:
-        others = [k for k in _kept.values() if k is not newcomer and k.is_connected]
+        others = [k for k in _clusters.values() if k is not newcomer and k.is_connected]
     others.sort(key=lambda each: each.used_s)
     for each in others[: max(0, len(others) + 1 - CONNECTED_MAX)]:
         each.disconnect()
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     global _guard
     _guard = threading.Lock()
-    for each in _kept.values():
+    for each in _clusters.values():
         each.after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -17,7 +17,7 @@ _SOCKETS_MAX = 16
 """Spark's is older than ours, and the lower numbers are given first."""
 
 
-def acknowledge_at_once() -> None:
+def set_quickack() -> None:
     """Sends acknowledgements that are due on the TCP sockets of this process, and the next ones
     without delay, for a while. Takes some ten microseconds a socket; for the start of a task."""
     # With a default timeout, looking at a socket would change whether it blocks, for its owner too.

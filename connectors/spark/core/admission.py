@@ -38,7 +38,7 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Backlog:
     """What is to be read of a stream: at least one record. `next_bytes` are of the first one, as
     far as that is known."""
 
@@ -51,7 +51,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Quota:
     """At most so many records, which have at most so many bytes; None: as many as they have."""
 
     records: int
@@ -66,39 +66,39 @@ class Admission:
     went on. `turn` is the stream to begin with the next time.
     """
 
-    shares: Mapping[str, Share]
+    quotas: Mapping[str, Quota]
     first: str
     turn: str
 
 
-def admit(waiting: Mapping[str, Waiting], limits: Limits, turn: str = "") -> Admission:
+def admit(backlogs: Mapping[str, Backlog], limits: Limits, turn: str = "") -> Admission:
     """Divides the limits among the streams. `waiting` is not empty."""
-    names = _in_turn(sorted(waiting), turn)
-    wanted = [waiting[name] for name in names]
+    names = _in_turn(sorted(backlogs), turn)
+    wanted = [backlogs[name] for name in names]
     records = [each.records for each in wanted]
     shared = _Division(records, len(names))
     if limits.records_max is not None:
-        shared = fair([0] * len(names), records, limits.records_max)
+        shared = divide_fairly([0] * len(names), records, limits.records_max)
         records = shared.parts
     nbytes: list[int] | None = None
     if limits.bytes_max is not None:
         floors = [min(max(1, each.next_bytes), max(1, each.nbytes)) for each in wanted]
-        by_bytes = fair(floors, [max(1, each.nbytes) for each in wanted], limits.bytes_max)
+        by_bytes = divide_fairly(floors, [max(1, each.nbytes) for each in wanted], limits.bytes_max)
         nbytes = by_bytes.parts
         if limits.records_max is None:
             shared = by_bytes
-    shares: dict[str, Share] = {}
+    quotas: dict[str, Quota] = {}
     unserved: str | None = None
     for index, name in enumerate(names):
         bytes_part = None if nbytes is None else nbytes[index]
         if records[index] and bytes_part != 0:
-            shares[name] = Share(records[index], bytes_part)
+            quotas[name] = Quota(records[index], bytes_part)
         elif index == 0:
-            shares[name] = Share(1, bytes_part)
+            quotas[name] = Quota(1, bytes_part)
         elif unserved is None:
             unserved = name
     following = names[shared.turn % len(names)]
-    return Admission(shares, names[0], following if unserved is None else unserved)
+    return Admission(quotas, names[0], following if unserved is None else unserved)
 
 
 def _in_turn(names: list[str], turn: str) -> list[str]:
@@ -115,7 +115,7 @@ class _Division:
     turn: int
 
 
-def fair(floors: Sequence[int], wishes: Sequence[int], total: int) -> _Division:
+def divide_fairly(floors: Sequence[int], wishes: Sequence[int], total: int) -> _Division:
     """Divides `total` so that the smallest part is as large as can be, then the next one.
 
     A part is 0, or from its floor to its wish (which is no less). Where `total` is too little for

@@ -14,11 +14,11 @@ from operator import attrgetter
 
 from ledger.errors import MetadataCorrupt
 
-LANDMARKS_MAX = 128
+INDEXED_ENTRIES_MAX = 128
 """Of one segment. Those least far along are forgotten first: a query goes forward."""
 
 
-class By(enum.Enum):
+class SearchKey(enum.Enum):
     """What a place is searched by."""
 
     SEQUENCE = "sequence"
@@ -26,7 +26,7 @@ class By(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Landmark:
+class IndexedEntry:
     """An entry: the sequence of its first record, how many it has, bytes stored in its segment
     before it, and its own."""
 
@@ -41,15 +41,15 @@ class Landmark:
         """Bytes stored before the record in this slot, of which each has an equal share."""
         return self.bytes_before + self.nbytes * slot // self.count
 
-    def slot_of(self, by: By, target: int) -> int:
+    def slot_of(self, key: SearchKey, target: int) -> int:
         """Of the last record that begins at or before `target`, which is in this entry."""
-        if by is By.SEQUENCE:
+        if key is SearchKey.SEQUENCE:
             return target - self.first_sequence
         return ((target - self.bytes_before + 1) * self.count - 1) // self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SegmentOffset:
     """Before a record of a segment, or behind its last one."""
 
     entry: int
@@ -58,16 +58,16 @@ class Place:
     nbytes: int
 
 
-class Landmarks:
+class SparseIndex:
     """The landmarks of one segment, whose records are numbered from `first_sequence`."""
 
     def __init__(self, first_sequence: int) -> None:
-        self._known: list[Landmark] = []
-        self._begin = Place(0, 0, first_sequence, 0)
+        self._known: list[IndexedEntry] = []
+        self._begin = SegmentOffset(0, 0, first_sequence, 0)
         self._end = self._begin
 
     @property
-    def end(self) -> Place:
+    def end(self) -> SegmentOffset:
         """Behind the last record known to be confirmed."""
         return self._end
 
@@ -76,7 +76,7 @@ class Landmarks:
 
         Raises MetadataCorrupt if it had more.
         """
-        end = Place(entries, 0, next_sequence, nbytes)
+        end = SegmentOffset(entries, 0, next_sequence, nbytes)
         if entries < self._end.entry:
             raise MetadataCorrupt(
                 f"a segment ends at entry {entries} and sequence {next_sequence}, but "
@@ -84,42 +84,42 @@ class Landmarks:
             )
         self._end = end
 
-    def add(self, landmark: Landmark) -> None:
+    def add(self, entry: IndexedEntry) -> None:
         """Remembers it; the segment has at least this entry."""
-        index = bisect_right(self._known, landmark.entry, key=attrgetter("entry"))
-        if not index or self._known[index - 1].entry != landmark.entry:
-            insort(self._known, landmark, key=attrgetter("entry"))
-            if len(self._known) > LANDMARKS_MAX:
+        index = bisect_right(self._known, entry.entry, key=attrgetter("entry"))
+        if not index or self._known[index - 1].entry != entry.entry:
+            insort(self._known, entry, key=attrgetter("entry"))
+            if len(self._known) > INDEXED_ENTRIES_MAX:
                 del self._known[0]
-        behind = _behind(landmark)
+        behind = _behind(entry)
         if behind.entry > self._end.entry:
             self._end = behind
 
-    def at(self, entry: int) -> Landmark | None:
+    def at(self, entry: int) -> IndexedEntry | None:
         """This entry, if it is known."""
         index = bisect_right(self._known, entry, key=attrgetter("entry"))
         found = self._known[index - 1] if index else None
         return found if found is not None and found.entry == entry else None
 
-    def find(self, by: By, target: int, tries: int = 0) -> Place | int:
+    def find(self, key: SearchKey, target: int, tries: int = 0) -> SegmentOffset | int:
         """The last place whose sequence, or bytes before it, are no more than `target`.
 
         `target` is between begin and end. An int is an entry that must be added first; `tries` is
         how often this was so. The second of two tries halves what is left, so that entries of
         very different size cost no more than a few more.
         """
-        low, high = self._between(by, target)
-        if isinstance(low, Landmark):
-            slot = low.slot_of(by, target)
-            return Place(low.entry, slot, low.first_sequence + slot, low.bytes_at(slot))
-        value, limit = _value(low, by), _value(high, by)
+        low, high = self._between(key, target)
+        if isinstance(low, IndexedEntry):
+            slot = low.slot_of(key, target)
+            return SegmentOffset(low.entry, slot, low.first_sequence + slot, low.bytes_at(slot))
+        value, limit = _value(low, key), _value(high, key)
         if target == value or low.entry >= high.entry:
             return low
         if target == limit:
             return high
         if not value < target < limit:
             raise MetadataCorrupt(
-                f"{by.value} {target} is not in entries {low.entry}..{high.entry - 1}, which "
+                f"{key.value} {target} is not in entries {low.entry}..{high.entry - 1}, which "
                 f"have {value}..{limit - 1}"
             )
         entries = high.entry - low.entry
@@ -128,20 +128,22 @@ class Landmarks:
         guess = low.entry + (target - value) * entries // (limit - value)
         return min(guess, high.entry - 1)
 
-    def _between(self, by: By, target: int) -> tuple[Landmark | Place, Place]:
+    def _between(
+        self, key: SearchKey, target: int
+    ) -> tuple[IndexedEntry | SegmentOffset, SegmentOffset]:
         """The entry that has `target`, if it is known; else the last place known at or before it,
         and the first one behind."""
-        key = _first_sequence if by is By.SEQUENCE else _bytes_before
-        index = bisect_right(self._known, target, key=key)
+        value_of = _first_sequence if key is SearchKey.SEQUENCE else _bytes_before
+        index = bisect_right(self._known, target, key=value_of)
         low, high = self._begin, self._end
         if index:
             before = self._known[index - 1]
             low = _behind(before)
-            if target < _value(low, by):
+            if target < _value(low, key):
                 return before, low
         if index < len(self._known):
             behind = self._known[index]
-            high = Place(behind.entry, 0, behind.first_sequence, behind.bytes_before)
+            high = SegmentOffset(behind.entry, 0, behind.first_sequence, behind.bytes_before)
         return low, high
 
 
@@ -149,14 +151,14 @@ _first_sequence = attrgetter("first_sequence")
 _bytes_before = attrgetter("bytes_before")
 
 
-def _behind(landmark: Landmark) -> Place:
-    return Place(
-        landmark.entry + 1,
+def _behind(entry: IndexedEntry) -> SegmentOffset:
+    return SegmentOffset(
+        entry.entry + 1,
         0,
-        landmark.first_sequence + landmark.count,
-        landmark.bytes_before + landmark.nbytes,
+        entry.first_sequence + entry.count,
+        entry.bytes_before + entry.nbytes,
     )
 
 
-def _value(place: Place, by: By) -> int:
-    return place.sequence if by is By.SEQUENCE else place.nbytes
+def _value(offset: SegmentOffset, key: SearchKey) -> int:
+    return offset.sequence if key is SearchKey.SEQUENCE else offset.nbytes

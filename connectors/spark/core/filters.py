@@ -21,14 +21,14 @@ _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BoundSpan:
     """Whole numbers from `low` to `high`, both included; none if `low` is above `high`."""
 
     low: int = _LOW
     high: int = _HIGH
 
-    def __and__(self, other: Span) -> Span:
-        return Span(max(self.low, other.low), min(self.high, other.high))
+    def __and__(self, other: BoundSpan) -> BoundSpan:
+        return BoundSpan(max(self.low, other.low), min(self.high, other.high))
 
     def meets(self, low: int, high: int) -> bool:
         """Whether any of low..high is in it."""
@@ -39,7 +39,7 @@ class Span:
         return self.low != _LOW or self.high != _HIGH
 
 
-ALL = Span()
+ALL = BoundSpan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Bounds:
     that rows without an event time do not match.
     """
 
-    sequence: Span = ALL
-    append_ms: Span = ALL
-    event_ms: Span = ALL
+    sequence: BoundSpan = ALL
+    append_ms: BoundSpan = ALL
+    event_ms: BoundSpan = ALL
     has_event_time: bool = False
     streams: frozenset[str] | None = None
     stream_prefix: str = ""
@@ -98,8 +98,8 @@ class Bounds:
         ):
             return False
         # -1 is also what a segment has whose end was found by recovery: it tells nothing.
-        is_told = segment.event_min_ms != -1 or segment.event_max_ms != -1
-        return not is_told or self.event_ms.meets(segment.event_min_ms, segment.event_max_ms)
+        is_known = segment.event_min_ms != -1 or segment.event_max_ms != -1
+        return not is_known or self.event_ms.meets(segment.event_min_ms, segment.event_max_ms)
 
     def may_be_in_entry(self, header: EntryHeader, append_time_ms: int) -> bool:
         """By an entry's header; its sequences are looked at by `slots`."""
@@ -119,14 +119,14 @@ class Bounds:
 
 
 NO_BOUNDS = Bounds()
-_NOTHING = Span(1, 0)
+_NOTHING = BoundSpan(1, 0)
 
 
-def bounded(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
+def narrow(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
     """`bounds` with one more condition, and whether they say all of it: nothing to filter then."""
     column, values = comparison.column, comparison.values
     if column in ("event_time", "append_time"):
-        return _time_bounded(bounds, comparison), False
+        return _narrow_time(bounds, comparison), False
     if column == "sequence" and all(_is_whole(value) for value in values):
         span = _span(comparison, values)
         if span is None:
@@ -136,11 +136,11 @@ def bounded(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
     if column == "partition" and all(_is_whole(value) for value in values):
         if comparison.operator not in ("=", "in"):
             return bounds, False
-        known = _met(bounds.partitions, values)
+        known = _intersection(bounds.partitions, values)
         return replace(bounds, partitions=known), True
     if column == "stream" and all(isinstance(value, str) for value in values):
         if comparison.operator in ("=", "in"):
-            return replace(bounds, streams=_met(bounds.streams, values)), True
+            return replace(bounds, streams=_intersection(bounds.streams, values)), True
         if comparison.operator == "prefix":
             prefix = max(bounds.stream_prefix, values[0], key=len)
             if prefix.startswith(bounds.stream_prefix) and prefix.startswith(values[0]):
@@ -154,11 +154,11 @@ def bounds_of(comparisons: Iterable[Comparison]) -> Bounds:
     """What all of them together say."""
     bounds = NO_BOUNDS
     for comparison in comparisons:
-        bounds, _ = bounded(bounds, comparison)
+        bounds, _ = narrow(bounds, comparison)
     return bounds
 
 
-def _time_bounded(bounds: Bounds, comparison: Comparison) -> Bounds:
+def _narrow_time(bounds: Bounds, comparison: Comparison) -> Bounds:
     is_event = comparison.column == "event_time"
     if comparison.operator == "not null":
         return replace(bounds, has_event_time=bounds.has_event_time or is_event)
@@ -171,30 +171,30 @@ def _time_bounded(bounds: Bounds, comparison: Comparison) -> Bounds:
     # To the next millisecond outwards: rows have no finer times.
     low = span_us.low if span_us.low == _LOW else span_us.low // 1000
     high = span_us.high if span_us.high == _HIGH else -(-span_us.high // 1000)
-    span = Span(low, high)
+    span = BoundSpan(low, high)
     if is_event:
         return replace(bounds, event_ms=bounds.event_ms & span, has_event_time=True)
     return replace(bounds, append_ms=bounds.append_ms & span)
 
 
-def _span(comparison: Comparison, values: tuple[int, ...]) -> Span | None:
+def _span(comparison: Comparison, values: tuple[int, ...]) -> BoundSpan | None:
     match comparison.operator:
         case "=":
-            return Span(values[0], values[0])
+            return BoundSpan(values[0], values[0])
         case "<":
-            return Span(high=values[0] - 1)
+            return BoundSpan(high=values[0] - 1)
         case "<=":
-            return Span(high=values[0])
+            return BoundSpan(high=values[0])
         case ">":
-            return Span(low=values[0] + 1)
+            return BoundSpan(low=values[0] + 1)
         case ">=":
-            return Span(low=values[0])
+            return BoundSpan(low=values[0])
         case "in":
-            return Span(min(values), max(values)) if values else _NOTHING
+            return BoundSpan(min(values), max(values)) if values else _NOTHING
     return None
 
 
-def _met(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
+def _intersection(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
     return frozenset(values) if known is None else known & frozenset(values)
 
 

@@ -109,7 +109,7 @@ def plan(
     tasks: list[Task] = []
     task: list[SegmentRange] = []
     left_bytes = total
-    room = _share(total, wanted)
+    room = _ceil_divide(total, wanted)
     for whole in ranges:
         left: SegmentRange | None = whole
         while left is not None:
@@ -125,13 +125,13 @@ def plan(
             if len(tasks) + 1 < wanted and (left is not None or room <= 0):
                 tasks.append(tuple(task))
                 task = []
-                room = _share(left_bytes, wanted - len(tasks))
+                room = _ceil_divide(left_bytes, wanted - len(tasks))
     if task:
         tasks.append(tuple(task))
     return tasks
 
 
-def _share(nbytes: int, tasks: int) -> int:
+def _ceil_divide(nbytes: int, tasks: int) -> int:
     return -(-nbytes // tasks) if tasks else nbytes
 
 
@@ -156,7 +156,7 @@ def _cut(
     )
 
 
-class ReplicaTurns:
+class ReplicaBalancer:
     """Gives out turns for the ranges of one plan; remembers how many bytes each bookie serves.
 
     Bounded by the bookies that the ledgers of the plan name.
@@ -165,7 +165,9 @@ class ReplicaTurns:
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
 
-    def turn(self, metadata: LedgerMetadata, first_entry: int, nbytes: int, preferred: int) -> int:
+    def choose(
+        self, metadata: LedgerMetadata, first_entry: int, nbytes: int, preferred: int
+    ) -> int:
         """The turn, 0 to write quorum - 1, for a range of so many stored bytes.
 
         Where every bookie of the ensemble holds every entry: that of the bookie with the fewest
@@ -182,6 +184,6 @@ class ReplicaTurns:
                 served[bookie] = served.get(bookie, 0) + nbytes // len(bookies)
             return preferred
         turns = ((preferred + i) % quorum for i in range(quorum))
-        turn = min(turns, key=lambda each: served.get(bookies[each], 0))
-        served[bookies[turn]] = served.get(bookies[turn], 0) + nbytes
-        return turn
+        replica = min(turns, key=lambda each: served.get(bookies[each], 0))
+        served[bookies[replica]] = served.get(bookies[replica], 0) + nbytes
+        return replica

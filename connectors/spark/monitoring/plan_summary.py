@@ -14,7 +14,7 @@ from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
 from stream.core.units import size_text
 
 
-def tell_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:
+def print_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:
     """One line on stderr: how much a batch is going to read; if the option `progress` says so."""
     is_terminal = bool(os.environ.get(TERMINAL_VARIABLE)) or sys.stderr.isatty()
     if options.progress == "true" or (options.progress == "auto" and is_terminal):

@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
-_LOOK_S = 0.25
+_REFRESH_S = 0.25
 _BAR_WIDTH = 30
 _STAGES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class BaselineStages:
     """What is none of the block's: stages that ran when it began, and jobs up to the newest."""
 
     stages: frozenset[int] = frozenset()
     newest_job: int = -1
 
     @classmethod
-    def of(cls, tracker: StatusTracker) -> Earlier:
+    def of(cls, tracker: StatusTracker) -> BaselineStages:
         jobs = tracker.getJobIdsForGroup()
         return cls(frozenset(tracker.getActiveStageIds()), max(jobs, default=-1))
 
 
 @dataclass(slots=True)
-class Watch:
+class ProgressWatch:
     """The tasks that Spark ran since the block began, as far as they were seen."""
 
     begun_s: float = field(default_factory=time.monotonic)
@@ -74,14 +74,14 @@ class Watch:
         stages = count_text(len(self.stages), "stage")
         return f"{count_text(self.tasks_done, 'task')} of {stages} in {self._elapsed()}{failed}"
 
-    def look(self, tracker: StatusTracker, earlier: Earlier) -> None:
+    def update(self, tracker: StatusTracker, earlier: BaselineStages) -> None:
         """Takes note of the stages that are running, and of what became of those seen before."""
         running = [stage for stage in tracker.getActiveStageIds() if stage not in earlier.stages]
         self._note(tracker, {*self.stages, *running})
 
-    def look_back(self, tracker: StatusTracker, earlier: Earlier) -> None:
+    def finish(self, tracker: StatusTracker, earlier: BaselineStages) -> None:
         """The same at the end; also stages too short to be met running, of jobs in no group."""
-        self.look(tracker, earlier)
+        self.update(tracker, earlier)
         for job in tracker.getJobIdsForGroup():
             info = tracker.getJobInfo(job) if job > earlier.newest_job else None
             if info is not None:
@@ -100,7 +100,7 @@ class Watch:
 @contextmanager
 def watching(
     spark: SparkSession, *, progress: bool | None = None, file: TextIO | None = None
-) -> Iterator[Watch]:
+) -> Iterator[ProgressWatch]:
     """Shows a bar of Spark's tasks while the block runs, and a line with what they took behind it.
 
     With Spark Connect there is nothing to see: a client is not told of tasks.
@@ -109,18 +109,18 @@ def watching(
         progress: True or False; None: if `file` is a terminal.
         file: where it is shown, stderr if not given.
     """
-    watch = Watch()
+    watch = ProgressWatch()
     shown = sys.stderr if file is None else file
     if is_remote(spark) or not (shown.isatty() if progress is None else progress):
         yield watch
         return
     tracker = spark.sparkContext.statusTracker()
-    earlier = Earlier.of(tracker)
+    earlier = BaselineStages.of(tracker)
     is_over = threading.Event()
 
     def show() -> None:
-        while not is_over.wait(_LOOK_S):
-            watch.look(tracker, earlier)
+        while not is_over.wait(_REFRESH_S):
+            watch.update(tracker, earlier)
             if watch.stages and shown.isatty():
                 print(f"\r{watch.bar()}\x1b[K", end="", file=shown, flush=True)
 
@@ -131,7 +131,7 @@ def watching(
     finally:
         is_over.set()
         thread.join()
-        watch.look_back(tracker, earlier)
+        watch.finish(tracker, earlier)
         if shown.isatty():
             print("\r\x1b[K", end="", file=shown)
         print(watch.summary(), file=shown, flush=True)

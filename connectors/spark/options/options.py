@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from connectors.spark.options import values
 from connectors.spark.options.table import (
-    OF_SPARK,
     READ_OPTIONS,
+    SPARK_OPTIONS,
     WRITE_OPTIONS,
+    AppliesTo,
     Option,
-    Where,
     check_no_table,
     nearest,
 )
@@ -110,7 +110,7 @@ class ReadOptions:
             is_streaming: `spark.readStream` rather than `spark.read`; None: not known yet, what
                 depends on it is not judged.
         """
-        given = _Given(options, READ_OPTIONS, "read", is_streaming=is_streaming)
+        given = _GivenOptions(options, READ_OPTIONS, "read", is_streaming=is_streaming)
         default_start: Start = LATEST if is_streaming else EARLIEST
         minimum = given.get("minRecordsPerTrigger", values.count)
         maximum = given.get("maxRecordsPerTrigger", values.count)
@@ -140,7 +140,7 @@ class ReadOptions:
             progress=given.value("progress", _progress, "auto"),
             push_filters=given.value("pushFilters", values.flag, False),
         )
-        _check_places(options_read, is_batch=is_streaming is False)
+        _check_positions(options_read, is_batch=is_streaming is False)
         return options_read
 
 
@@ -166,7 +166,7 @@ class WriteOptions:
         cls, options: Mapping[str, str], environment: Mapping[str, str], *, is_streaming: bool
     ) -> WriteOptions:
         """The same as for reading: `is_streaming` is `df.writeStream` rather than `df.write`."""
-        given = _Given(options, WRITE_OPTIONS, "write", is_streaming=is_streaming)
+        given = _GivenOptions(options, WRITE_OPTIONS, "write", is_streaming=is_streaming)
         txn_app_id = given.get("txnAppId", _sink_name)
         txn_version = given.get("txnVersion", values.version)
         if (txn_app_id is None) != (txn_version is None):
@@ -192,7 +192,7 @@ class WriteOptions:
         )
 
 
-class _Given:
+class _GivenOptions:
     """The options that were given, known ones only, by their lower-case names."""
 
     def __init__(
@@ -208,7 +208,7 @@ class _Given:
         names = [option.name for option in table]
         check_no_table(self._texts)
         for name in options:
-            if name.lower() in OF_SPARK:
+            if name.lower() in SPARK_OPTIONS:
                 continue
             option = self._table.get(name.lower())
             if option is None:
@@ -219,7 +219,7 @@ class _Given:
                     f"Options are {', '.join(names)}"
                 )
             if is_streaming is not None:
-                _check_where(option, self._texts[name.lower()], verb, is_streaming=is_streaming)
+                _check_applies(option, self._texts[name.lower()], verb, is_streaming=is_streaming)
 
     def text(self, name: str) -> str | None:
         return self._texts.get(name.lower())
@@ -269,8 +269,11 @@ class _Given:
         return Positions(default if everywhere is None else everywhere, named)
 
 
-def _check_where(option: Option, text: str, verb: str, *, is_streaming: bool) -> None:
-    if option.where is Where.ALWAYS or (option.where is Where.STREAMING) == is_streaming:
+def _check_applies(option: Option, text: str, verb: str, *, is_streaming: bool) -> None:
+    if (
+        option.applies_to is AppliesTo.ALWAYS
+        or (option.applies_to is AppliesTo.STREAMING) == is_streaming
+    ):
         return
     here, there = f"{verb}Stream", verb
     if not is_streaming:
@@ -286,7 +289,7 @@ def _check_where(option: Option, text: str, verb: str, *, is_streaming: bool) ->
     )
 
 
-def _selection(given: _Given) -> Selection:
+def _selection(given: _GivenOptions) -> Selection:
     named = [name for name in ("stream", "path", "paths", "streams", "streamPattern")
              if given.text(name) is not None]  # fmt: skip
     if len(named) != 1:
@@ -311,16 +314,16 @@ def _selection(given: _Given) -> Selection:
 
 
 def _stream_names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values.stream_name(word) for word in _words(text)))
+    return tuple(dict.fromkeys(values.stream_name(word) for word in _list_items(text)))
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return values.words(text)
+def _list_items(text: str) -> tuple[str, ...]:
+    return values.list_items(text)
 
 
 def _patterns(text: str) -> tuple[str, ...]:
     found = []
-    for word in _words(text):
+    for word in _list_items(text):
         namespace, slash, pattern = word.partition("/")
         if not slash or not pattern:
             raise InvalidArgument(f"{word!r}: write NAMESPACE/PATTERN, like demo/click-*")
@@ -359,7 +362,7 @@ def _entry_bytes(text: str) -> int:
     return size
 
 
-def _check_places(options: ReadOptions, *, is_batch: bool) -> None:
+def _check_positions(options: ReadOptions, *, is_batch: bool) -> None:
     """What is sure to read nothing, or names a stream that is not read, was not meant."""
     read = set(options.selection.streams)
     for name, places in (

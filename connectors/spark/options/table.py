@@ -14,7 +14,7 @@ from connectors.spark.options.values import nearest as nearest
 from ledger.errors import InvalidArgument
 
 
-class Where(enum.Enum):
+class AppliesTo(enum.Enum):
     ALWAYS = ""
     BATCH = "batch"
     STREAMING = "streaming"
@@ -27,7 +27,7 @@ class Option:
     """As people write it; empty: none."""
     forms: str
     meaning: str
-    where: Where = Where.ALWAYS
+    applies_to: AppliesTo = AppliesTo.ALWAYS
 
 
 _SIZE = "a size: 64m, 64MiB, 500MB or a number of bytes"
@@ -56,7 +56,7 @@ READ_OPTIONS = (
     ),
     Option(
         "endingPosition", "latest", f'{START_FORMS}; or JSON {{"demo/clicks": FORM, "*": FORM}}',
-        "where reading ends: the first record that is not read", Where.BATCH,
+        "where reading ends: the first record that is not read", AppliesTo.BATCH,
     ),
     Option(
         "columns", "all", "names separated by commas, or a JSON list",
@@ -71,20 +71,20 @@ READ_OPTIONS = (
     Option(
         "maxRecordsPerTrigger", "no limit", _COUNT,
         "a micro-batch has so many records at most, shared out fairly over the streams",
-        Where.STREAMING,
+        AppliesTo.STREAMING,
     ),
     Option(
         "maxBytesPerTrigger", "no limit", _SIZE, "the same in bytes, to the entry",
-        Where.STREAMING,
+        AppliesTo.STREAMING,
     ),
     Option(
         "minRecordsPerTrigger", "1", _COUNT,
         "a micro-batch waits for so many records, but not longer than `maxTriggerDelay`",
-        Where.STREAMING,
+        AppliesTo.STREAMING,
     ),
     Option(
         "maxTriggerDelay", "15m", "a duration: 10s, 1m30s, 500ms or a number of milliseconds",
-        "how long `minRecordsPerTrigger` may wait", Where.STREAMING,
+        "how long `minRecordsPerTrigger` may wait", AppliesTo.STREAMING,
     ),
     Option(
         "failOnDataLoss", "true", _FLAG,
@@ -94,12 +94,12 @@ READ_OPTIONS = (
     Option(
         "pushFilters", "false", _FLAG,
         "take filters that Spark pushes down; only for a DataFrame that is used once, because "
-        "Spark would read it the second time with the filters of the first", Where.BATCH,
+        "Spark would read it the second time with the filters of the first", AppliesTo.BATCH,
     ),
     Option("rowsPerBatch", "262144", _COUNT, "rows of one Arrow batch at most"),
     Option(
         "progress", "auto", "auto, true or false",
-        "a summary of what is read, on stderr; auto: if that is a terminal", Where.BATCH,
+        "a summary of what is read, on stderr; auto: if that is a terminal", AppliesTo.BATCH,
     ),
 )  # fmt: skip
 
@@ -112,16 +112,16 @@ WRITE_OPTIONS = (
     Option(
         "sinkId", "the query's id", "letters, digits, '.', '_' and '-'",
         "under which name the last batch is kept in the metadata of the cluster; of one query "
-        "only", Where.STREAMING,
+        "only", AppliesTo.STREAMING,
     ),
     Option(
         "txnAppId", "", "letters, digits, '.', '_' and '-'",
-        "with `txnVersion`: this write is done once, however often it is tried", Where.BATCH,
+        "with `txnVersion`: this write is done once, however often it is tried", AppliesTo.BATCH,
     ),
     Option(
         "txnVersion", "", "a whole number, 0 or more",
         "grows from write to write of one `txnAppId`; in foreachBatch the number of the batch",
-        Where.BATCH,
+        AppliesTo.BATCH,
     ),
     Option(
         "sortWithinBatch", "", "event_time, key, value; several by comma",
@@ -145,5 +145,5 @@ def check_no_table(names: Collection[str]) -> None:
         )
 
 
-OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname"})
+SPARK_OPTIONS = frozenset({"path", "paths", "checkpointlocation", "queryname"})
 """What Spark passes on to a source or sink though it is meant for Spark itself."""

@@ -36,7 +36,7 @@ def stream_name(text: str) -> str:
     return f"{check_name(namespace, 'namespace')}/{check_name(stream)}"
 
 
-def words(text: str) -> tuple[str, ...]:
+def list_items(text: str) -> tuple[str, ...]:
     """A list separated by commas, or a JSON list of strings; without the empty ones."""
     if text.lstrip().startswith("["):
         try:
@@ -178,7 +178,7 @@ def one_of(text: str, accepted: tuple[str, ...]) -> str:
 
 def known(text: str, columns: tuple[str, ...]) -> tuple[str, ...]:
     """Some of these columns, each once."""
-    found = tuple(word.lower() for word in words(text))
+    found = tuple(word.lower() for word in list_items(text))
     for word in found:
         if word not in columns:
             meant = nearest(word, list(columns))

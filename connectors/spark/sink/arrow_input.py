@@ -68,16 +68,16 @@ def _first_null(array: pa.Array) -> int:
     return int(pc.index(pc.is_null(array), True).as_py())
 
 
-def _binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
+def _as_binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
     kind = array.type
     if pa.types.is_binary(kind):
         return array
     if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
-        return _from_large(name, array)
+        return _narrow_offsets(name, array)
     if pa.types.is_dictionary(kind):
-        return _binary(name, array.dictionary_decode(), first_row)
+        return _as_binary(name, array.dictionary_decode(), first_row)
     if pa.types.is_run_end_encoded(kind):
-        return _binary(name, pc.run_end_decode(array), first_row)
+        return _as_binary(name, pc.run_end_decode(array), first_row)
     if (
         pa.types.is_string(kind)
         or pa.types.is_string_view(kind)
@@ -91,7 +91,7 @@ def _binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
     )
 
 
-def _from_large(name: str, array: pa.Array) -> pa.Array:
+def _narrow_offsets(name: str, array: pa.Array) -> pa.Array:
     """64-bit offsets as 32-bit ones from 0; the bytes are shared."""
     validity, offsets, data = array.buffers()
     count = len(array)
@@ -163,13 +163,13 @@ def _headers(name: str, array: pa.Array, first_row: int) -> pa.Array:
     zero = pa.array([0], pa.int32())
     bounds = pa.concat_arrays([zero, pc.cumulative_sum(lengths.cast(pa.int32()))])
     try:
-        texts = _binary(f"{name}.name", names, first_row).cast(pa.string())
+        texts = _as_binary(f"{name}.name", names, first_row).cast(pa.string())
     except pa.ArrowInvalid:
         raise InvalidArgument(
             f"column {name!r}: a header's name is no UTF-8 text, in a row from {first_row:,} to "
             f"{first_row + len(array) - 1:,} of the task"
         ) from None
-    content = _binary(f"{name}.value", values, first_row)
+    content = _as_binary(f"{name}.value", values, first_row)
     return pa.ListArray.from_arrays(
         bounds, pa.StructArray.from_arrays([texts, content], fields=list(_PAIR))
     )
@@ -214,8 +214,8 @@ def _partition(name: str, array: pa.Array, first_row: int) -> pa.Array:
 
 
 _INPUTS: Final = {
-    VALUE: _binary,
-    KEY: _binary,
+    VALUE: _as_binary,
+    KEY: _as_binary,
     EVENT_TIME: _event_time,
     HEADERS: _headers,
     STREAM: _stream,

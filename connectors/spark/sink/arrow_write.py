@@ -107,7 +107,7 @@ class RowSizes:
 # ---- entries
 
 
-class _Body:
+class _BodyBuffers:
     """The pieces of a body in order, each buffer begun at a multiple of 8 bytes."""
 
     __slots__ = ("nbytes", "pieces")
@@ -204,7 +204,7 @@ def encode_rows(
     of the same records. Raises InvalidArgument for too many rows or bytes;
     CompressionUnavailable.
     """
-    return b"".join(_pieces(rows, first_sequence, append_time_ms, compression))
+    return b"".join(_payload_parts(rows, first_sequence, append_time_ms, compression))
 
 
 def encode_frame(
@@ -216,11 +216,11 @@ def encode_frame(
 ) -> bytearray:
     """The same behind FRAME_ROOM_BYTES, for `LedgerWriter.append_frame_nowait`: the one copy of
     the rows that is made on their way to the sockets."""
-    pieces = _pieces(rows, first_sequence, append_time_ms, compression)
+    pieces = _payload_parts(rows, first_sequence, append_time_ms, compression)
     return bytearray().join([bytes(FRAME_ROOM_BYTES), *pieces])
 
 
-def _pieces(
+def _payload_parts(
     rows: pa.RecordBatch, first_sequence: int, append_time_ms: int, compression: Compression
 ) -> list[bytes]:
     count = rows.num_rows
@@ -228,7 +228,7 @@ def _pieces(
         raise InvalidArgument(f"an entry holds 1 to {RECORDS_PER_ENTRY_MAX} records, not {count}")
     flags = FLAG_SEQUENCE_IN_SEGMENT
     event_min = event_max = -1
-    body = _Body()
+    body = _BodyBuffers()
     names: Sequence[str] = rows.schema.names
     body.add_binary(rows.column(VALUE))
     if KEY in names:

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from connectors.spark.client.client_cache import kept
-from connectors.spark.client.quickack import acknowledge_at_once
-from connectors.spark.error_messages import plain_errors
+from connectors.spark.client.client_cache import cached_cluster
+from connectors.spark.client.quickack import set_quickack
+from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.sink.batch_commit import (
     commit_task_ledgers,
     discard_task_ledgers,
@@ -61,7 +61,7 @@ class TaskCommit(WriterCommitMessage):
         return sum(each.ledger.end.records for each in self.ledgers)
 
 
-@plain_errors
+@errors_without_traceback
 class _Sink:
     """What batch and streaming writers have in common."""
 
@@ -74,11 +74,11 @@ class _Sink:
         check_sink_schema(schema, options)
         self.options = options
         if options.create_streams and options.stream is not None:
-            make_target(kept(options.cluster), options.stream)
+            make_target(cached_cluster(options.cluster), options.stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """In a task: writes its rows to ledgers of its own, durable and closed."""
-        acknowledge_at_once()
+        set_quickack()
         options = self.options
         context = TaskContext.get()
         query_id = batch_id = None
@@ -96,7 +96,7 @@ class _Sink:
                 batch_id = None if number is None else int(number)
         sink_id, sink_batch = self._names(query_id, batch_id)
         batch = SinkBatch(sink_id, sink_batch, attempt)
-        writer = TaskWriter(kept(options.cluster), options, batch, turn=partition)
+        writer = TaskWriter(cached_cluster(options.cluster), options, batch, turn=partition)
         ledgers = writer.write(iterator)
         return TaskCommit(tuple(ledgers), partition, query_id, batch_id)
 
@@ -113,7 +113,7 @@ class _Sink:
         ledgers = _in_order(commits)
         if not ledgers and sink_id is None:
             return
-        done = kept(self.options.cluster).run(
+        done = cached_cluster(self.options.cluster).run(
             commit_task_ledgers, ledgers, self.options,
             sink_id=sink_id, batch_id=sink_batch, origin=self._origin(commits),
         )  # fmt: skip
@@ -136,7 +136,7 @@ class _Sink:
             return
         sink_id, sink_batch = self._identity(commits, batch_id)
         try:
-            count = kept(self.options.cluster).run(
+            count = cached_cluster(self.options.cluster).run(
                 discard_task_ledgers, ledgers, sink_id=sink_id, batch_id=sink_batch
             )
         except LedgerError as error:
@@ -166,7 +166,7 @@ class _Sink:
         return sink_id, sink_batch
 
 
-def _told(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+def _task_commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
     return [message for message in messages if isinstance(message, TaskCommit)]
 
 
@@ -176,22 +176,22 @@ def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger]:
     return [ledger for commit in ordered for ledger in commit.ledgers]
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("ledgerstream").mode("append")`."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Puts all rows into their streams. With txnAppId and txnVersion only if that version, or
         a later one, is not there yet."""
-        self._commit(_told(messages), None)
+        self._commit(_task_commits(messages), None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes what the tasks wrote, as far as no stream has it: a commit may have failed after
         it was done."""
-        self._abort(_told(messages), None)
+        self._abort(_task_commits(messages), None)
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("ledgerstream")`."""
 
@@ -200,8 +200,8 @@ class LedgerstreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
         Raises CommitOutOfOrder for a batch before the last one.
         """
-        self._commit(_told(messages), batchId)
+        self._commit(_task_commits(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """As that of a batch write."""
-        self._abort(_told(messages), batchId)
+        self._abort(_task_commits(messages), batchId)

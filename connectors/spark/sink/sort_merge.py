@@ -17,7 +17,7 @@ from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
 from connectors.spark.sink.arrow_write import RowSizes, encode_rows
 from connectors.spark.sink.routing import Target
 from connectors.spark.sink.sort_order import Key, SortOrder
-from connectors.spark.sink.task_ledgers import LedgerFacts, SinkBatch, TaskLedger, make_ledger
+from connectors.spark.sink.task_ledgers import SegmentTotals, SinkBatch, TaskLedger, make_ledger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader
@@ -92,9 +92,9 @@ async def in_total_order(
             for group in overlapping(its):
                 found += await merge.merged(target, [[each.ledger] for each in group])
     except BaseException:
-        await merge.give_up()
+        await merge.abort()
         raise
-    await merge.drop_rounds(found)
+    await merge.delete_intermediate(found)
     return found
 
 
@@ -156,12 +156,12 @@ class _Merge:
             rows = ready[0] if len(ready) == 1 else order.sorted(pa.concat_batches(ready))
             await output.add(rows)
 
-    async def drop_rounds(self, kept: Sequence[SinkLedger]) -> None:
+    async def delete_intermediate(self, cluster: Sequence[SinkLedger]) -> None:
         """Deletes what only an earlier round needed."""
-        kept_ids = {ledger.ledger_id for ledger in kept}
+        kept_ids = {ledger.ledger_id for ledger in cluster}
         await self._delete([made for made in self._made if made not in kept_ids])
 
-    async def give_up(self) -> None:
+    async def abort(self) -> None:
         """Deletes all fresh ledgers, as far as that is possible at once."""
         await self._delete(self._made)
 
@@ -250,43 +250,43 @@ class _Output:
         self._entry_bytes = entry_bytes
         self._made = made
         self._compression = Compression.named(policy.compression)
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_bytes = 0
         self._writer: LedgerWriter | None = None
-        self._facts = LedgerFacts()
+        self._totals = SegmentTotals()
         self._done: list[SinkLedger] = []
 
     async def add(self, rows: pa.RecordBatch) -> None:
-        self._held.append(rows)
-        self._held_bytes += RowSizes(rows).between(0, rows.num_rows)
-        if self._held_bytes >= self._entry_bytes:
+        self._buffered.append(rows)
+        self._buffered_bytes += RowSizes(rows).between(0, rows.num_rows)
+        if self._buffered_bytes >= self._entry_bytes:
             await self._send()
 
     async def _send(self) -> None:
-        if not self._held:
+        if not self._buffered:
             return
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self._buffered, self._buffered_bytes = self._buffered, [], 0
         rows = pa.concat_batches(held)
         for first, stop in RowSizes(rows).cuts(self._entry_bytes):
             writer = await self._room()
             count = stop - first
             payload = encode_rows(
                 rows.slice(first, count),
-                first_sequence=self._facts.records,
+                first_sequence=self._totals.records,
                 append_time_ms=self._client.now_ms(),
                 compression=self._compression,
             )
             while not writer.has_room:
                 await writer.wait_room()
             writer.append_nowait(payload)
-            self._facts.add(payload, count)
+            self._totals.add(payload, count)
 
     async def _room(self) -> LedgerWriter:
         """The ledger for the next entry."""
         if self._writer is not None and self._writer.length >= self._policy.roll_bytes:
             await self._end_ledger()
         if self._writer is None:
-            self._facts = LedgerFacts()
+            self._totals = SegmentTotals()
             self._writer = await make_ledger(self._client, self._target, self._policy, self._batch)
             self._made.append(self._writer.ledger_id)
         return self._writer
@@ -294,7 +294,7 @@ class _Output:
     async def _end_ledger(self) -> None:
         if self._writer is not None:
             metadata = await self._writer.close()
-            end = self._facts.end(metadata.last_entry_id, metadata.length)
+            end = self._totals.end(metadata.last_entry_id, metadata.length)
             namespace, stream = self._target
             self._done.append(SinkLedger(namespace, stream, metadata.ledger_id, end))
             self._writer = None

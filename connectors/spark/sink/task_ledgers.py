@@ -32,7 +32,7 @@ from stream.core.sinks import SinkLedger
 from stream.sinks.sinks import ledger_tags
 
 if TYPE_CHECKING:
-    from connectors.spark.client.client_cache import KeptCluster, Running
+    from connectors.spark.client.client_cache import BackgroundCall, ClusterClient
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ async def make_ledger(
 
 
 @dataclass(slots=True)
-class _Entries:
+class _LedgerEntries:
     """What goes to one ledger, in order. Filled by the task, emptied on the loop."""
 
     waiting: deque[tuple[bytes | bytearray, int]] = field(default_factory=deque)
@@ -92,7 +92,7 @@ class _Entries:
     is_complete: bool = False
 
 
-class LedgerFacts:
+class SegmentTotals:
     """What a segment's end will be, as far as its ledger was sent."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class _TargetSender:
     def __init__(self, ledgers: TaskLedgers, target: Target, policy: NamespaceMetadata) -> None:
         self.target = target
         self.policy = policy
-        self.queue: deque[_Entries] = deque()
+        self.queue: deque[_LedgerEntries] = deque()
         self.made: list[int] = []
         self.done: list[SinkLedger] = []
         self._ledgers = ledgers
@@ -152,12 +152,12 @@ class _TargetSender:
         await self._news.wait()
         self._news = trio.Event()
 
-    async def _write(self, client: LedgerClient, entries: _Entries) -> None:
+    async def _write(self, client: LedgerClient, entries: _LedgerEntries) -> None:
         batch, confirmed = self._ledgers.batch, self._ledgers.confirmed
         writer = await make_ledger(client, self.target, self.policy, batch)
         self.made.append(writer.ledger_id)
         sent: deque[int] = deque()
-        facts = LedgerFacts()
+        facts = SegmentTotals()
         acknowledged = -1
 
         def on_confirmed(entry: int) -> None:
@@ -213,23 +213,23 @@ class TaskLedgers:
 
     def __init__(
         self,
-        kept: KeptCluster,
+        cluster: ClusterClient,
         batch: SinkBatch,
         *,
         unconfirmed_bytes_max: int = UNCONFIRMED_BYTES_MAX,
     ) -> None:
         self.batch = batch
-        self._kept = kept
+        self._cluster = cluster
         self._bytes_max = unconfirmed_bytes_max
         self._senders: dict[Target, _TargetSender] = {}
-        self._open: dict[Target, _Entries] = {}
+        self._open: dict[Target, _LedgerEntries] = {}
         self._unconfirmed = 0
         self._moved = threading.Condition()
         self._has_ended = False
         self._news: trio.Event | None = None
         self._fresh: deque[_TargetSender] = deque()
         self._is_complete = False
-        self._running: Running[list[SinkLedger]] | None = None
+        self._running: BackgroundCall[list[SinkLedger]] | None = None
 
     def __enter__(self) -> TaskLedgers:
         return self
@@ -272,14 +272,14 @@ class TaskLedgers:
         if begins_ledger:
             if (before := self._open.get(target)) is not None:
                 before.is_complete = True
-            self._open[target] = entries = _Entries()
+            self._open[target] = entries = _LedgerEntries()
             entries.waiting.append((payload, records))
             sender.queue.append(entries)
         else:
             self._open[target].waiting.append((payload, records))
         if self._running is None:
-            self._running = self._kept.start(self._drive)
-        self._kept.post(lambda: self._wake(sender))
+            self._running = self._cluster.start(self._drive)
+        self._cluster.post(lambda: self._wake(sender))
 
     def close(self) -> list[SinkLedger]:
         """Returns when all is durable and every ledger closed: those of a target in their order.
@@ -290,7 +290,7 @@ class TaskLedgers:
             return []
         for entries in self._open.values():
             entries.is_complete = True
-        self._kept.post(self._complete)
+        self._cluster.post(self._complete)
         running, self._running = self._running, None
         return running.result()
 

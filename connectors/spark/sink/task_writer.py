@@ -26,7 +26,7 @@ from stream.core.sinks import SinkLedger
 from stream.core.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from connectors.spark.client.client_cache import KeptCluster
+    from connectors.spark.client.client_cache import ClusterClient
     from connectors.spark.options.options import WriteOptions
 
 GATHERED_BYTES_MAX = 64 << 20
@@ -156,9 +156,9 @@ class TaskWriter:
     """
 
     def __init__(
-        self, kept: KeptCluster, options: WriteOptions, batch: SinkBatch, turn: int = 0
+        self, cluster: ClusterClient, options: WriteOptions, batch: SinkBatch, turn: int = 0
     ) -> None:
-        self._kept = kept
+        self._cluster = cluster
         self._options = options
         self._batch = batch
         self._turn = turn
@@ -179,7 +179,7 @@ class TaskWriter:
         if options.stream is not None:
             default = parse_target(options.stream, options.namespace)
         router = Router(default, options.namespace, self._describe, self._turn)
-        with TaskLedgers(self._kept, self._batch) as ledgers:
+        with TaskLedgers(self._cluster, self._batch) as ledgers:
             held = 0
             for batch in _bounded(batches):
                 rows = input_rows(batch, self.records)
@@ -202,7 +202,7 @@ class TaskWriter:
         stream = self._streams.get(target)
         if stream is None:
             may_be_missing = self._options.create_streams
-            stream = self._kept.run(look_up, target, may_be_missing=may_be_missing)
+            stream = self._cluster.run(look_up, target, may_be_missing=may_be_missing)
             self._streams[target] = stream
         return stream
 

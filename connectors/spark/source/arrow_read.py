@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from stream.core.entry.records import RecordBatch
 
-ALONE_BYTES = 256 << 10
+OWN_BATCH_BYTES = 256 << 10
 """An entry of so many bytes is not put together with others: copying it would cost more than one
 more batch does."""
 FLUSH_BYTES = 1 << 20
@@ -25,7 +25,7 @@ _US_MAX = (1 << 63) - 1
 _MS_MAX = _US_MAX // 1000
 
 
-class _Runs:
+class _PendingEntries:
     """Entries that wait to become one batch: per entry, numbers; of its columns, arrays."""
 
     def __init__(self, columns: tuple[str, ...]) -> None:
@@ -51,7 +51,7 @@ class ArrowBuilder:
         self._rows_max = rows_max
         self._constants = {"stream": stream, "partition": partition}
         self._constant_arrays: dict[str, Any] = {}
-        self._runs = _Runs(self._columns)
+        self._pending = _PendingEntries(self._columns)
 
     def add(self, batch: RecordBatch, append_time_ms: int) -> Iterator[pa.RecordBatch]:
         """Takes the records that `batch` shows; yields what is ready. Raises RecordFormatError."""
@@ -60,12 +60,14 @@ class ArrowBuilder:
             return
         # Not as it is stored: compressed entries may be a thousand times as large here.
         nbytes = batch.header.body_bytes
-        if self._runs.rows and (nbytes >= ALONE_BYTES or self._runs.rows + count > self._rows_max):
+        if self._pending.rows and (
+            nbytes >= OWN_BATCH_BYTES or self._pending.rows + count > self._rows_max
+        ):
             yield self.flush()
-        columns = {name: self._stored(batch, name) for name in self._runs.arrays}
+        columns = {name: self._stored(batch, name) for name in self._pending.arrays}
         for first in range(0, count, self._rows_max):
             rows = min(self._rows_max, count - first)
-            runs = self._runs
+            runs = self._pending
             for name, arrays in runs.arrays.items():
                 arrays.append(columns[name].slice(first, rows))
             runs.numbers.append(
@@ -76,7 +78,7 @@ class ArrowBuilder:
             runs.nbytes += nbytes
             if (
                 rows < count
-                or nbytes >= ALONE_BYTES
+                or nbytes >= OWN_BATCH_BYTES
                 or runs.nbytes >= FLUSH_BYTES
                 or runs.rows >= self._rows_max
             ):
@@ -84,13 +86,13 @@ class ArrowBuilder:
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """What is left."""
-        if self._runs.rows:
+        if self._pending.rows:
             yield self.flush()
 
     def flush(self) -> pa.RecordBatch:
-        runs, self._runs = self._runs, _Runs(self._columns)
+        runs, self._pending = self._pending, _PendingEntries(self._columns)
         arrays = [
-            _together(runs.arrays[name]) if name in runs.arrays else self._made(name, runs)
+            _concatenated(runs.arrays[name]) if name in runs.arrays else self._made(name, runs)
             for name in self._columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -100,12 +102,12 @@ class ArrowBuilder:
         kind = self._schema.field(name).type
         array = batch.arrow_column(*_STORED[name], *([kind] if name == "headers" else []))
         if array is None:
-            return _NOTHING[name](kind, len(batch))
+            return _UNUSED[name](kind, len(batch))
         if len(batch) != batch.header.count:
             array = array.slice(batch.first_slot, len(batch))
         return timestamps(array, kind) if name == "event_time" else array
 
-    def _made(self, name: str, runs: _Runs) -> Any:
+    def _made(self, name: str, runs: _PendingEntries) -> Any:
         kind = self._schema.field(name).type
         if name in self._constants:
             return self._constant(name, kind, runs.rows)
@@ -148,11 +150,11 @@ def _us(times_ms: Any) -> Any:
     return np.clip(times_ms, -_MS_MAX, _MS_MAX) * 1000
 
 
-def _together(arrays: list[Any]) -> Any:
+def _concatenated(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _no_lists(kind: Any, count: int) -> Any:
+def _empty_lists(kind: Any, count: int) -> Any:
     offsets = pa.py_buffer(bytes(4 * (count + 1)))
     return pa.Array.from_buffers(
         kind, count, [None, offsets], children=[pa.nulls(0).cast(kind.value_type)]
@@ -170,9 +172,9 @@ _STORED: dict[str, tuple[str]] = {
     "headers": ("headers",),
 }
 """Columns that are in the entries, and what they are called there."""
-_NOTHING: dict[str, Callable[[Any, int], Any]] = {
+_UNUSED: dict[str, Callable[[Any, int], Any]] = {
     "key": _nulls,
     "event_time": _nulls,
-    "headers": _no_lists,
+    "headers": _empty_lists,
 }
 """What an entry has for a column that none of its records uses."""

@@ -15,24 +15,28 @@ from pyspark.sql import datasource as spark_filters
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from connectors.spark.client.client_cache import kept
-from connectors.spark.client.quickack import acknowledge_at_once
-from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded
+from connectors.spark.client.client_cache import cached_cluster
+from connectors.spark.client.quickack import set_quickack
+from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, narrow
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.core.planner import SegmentRange, plan, ranges_between
-from connectors.spark.error_messages import plain_errors
-from connectors.spark.monitoring.plan_summary import tell_plan
+from connectors.spark.error_messages import errors_without_traceback
+from connectors.spark.monitoring.plan_summary import print_plan
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import arrow_schema
-from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.discovery import (
     ending_offset,
+    offset_at,
     open_streams,
-    place_of,
     starting_offset,
 )
-from connectors.spark.source.input_partitions import Piece, make_pieces, read_piece
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.input_partitions import (
+    LedgerPartition,
+    make_partitions,
+    read_partition,
+)
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchEntry, NoSuchLedger
 from ledger.runtime.concurrency import for_each
@@ -59,7 +63,7 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamReader(DataSourceReader):
     """Reads what the options say, as it is when the partitions are asked for."""
 
@@ -70,18 +74,18 @@ class LedgerstreamReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        acknowledge_at_once()
+        set_quickack()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return kept(self._options.cluster).run(_plan, self._options, self._bounds)
+        return cached_cluster(self._options.cluster).run(_plan, self._options, self._bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Piece):
+        if not isinstance(partition, LedgerPartition):
             return iter(())  # Spark makes up a partition where there is nothing to read
-        return read_piece(partition, self._schema)
+        return read_partition(partition, self._schema)
 
 
-@plain_errors
+@errors_without_traceback
 class FilteringReader(LedgerstreamReader):
     """The same, where Spark hands over the filters of the query. Spark refuses a reader that can
     take them where `spark.sql.python.filterPushdown.enabled` is not set.
@@ -100,7 +104,7 @@ class FilteringReader(LedgerstreamReader):
             comparison = _comparison(each)
             is_exact = False
             if comparison is not None:
-                self._bounds, is_exact = bounded(self._bounds, comparison)
+                self._bounds, is_exact = narrow(self._bounds, comparison)
             if not is_exact:
                 left.append(each)
         return left
@@ -136,7 +140,9 @@ def _comparison(each: Filter) -> Comparison | None:
     return Comparison(column[0], operator, values)
 
 
-async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
+async def _plan(
+    client: LedgerClient, options: ReadOptions, bounds: Bounds
+) -> list[LedgerPartition]:
     """What the batch reads, as it is now. Raises what finding streams and places raises."""
     for _ in range(_PURGES_MAX):
         try:
@@ -146,23 +152,25 @@ async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> l
     return await _plan_once(client, options, bounds)
 
 
-async def _plan_once(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
-    losses = LossLog(is_error=options.fail_on_data_loss)
+async def _plan_once(
+    client: LedgerClient, options: ReadOptions, bounds: Bounds
+) -> list[LedgerPartition]:
+    losses = DataLossLog(is_error=options.fail_on_data_loss)
     tasks = plan(
         await batch_ranges(client, options, losses, bounds),
         task_bytes_max=options.max_bytes_per_task,
         tasks_min=options.min_tasks or options.default_tasks,
     )
-    pieces = await make_pieces(
+    partitions = await make_partitions(
         client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
         is_loss_error=options.fail_on_data_loss,
     )  # fmt: skip
-    tell_plan(options, tasks)
-    return pieces
+    print_plan(options, tasks)
+    return partitions
 
 
 async def batch_ranges(
-    client: LedgerClient, options: ReadOptions, losses: LossLog, bounds: Bounds = NO_BOUNDS
+    client: LedgerClient, options: ReadOptions, losses: DataLossLog, bounds: Bounds = NO_BOUNDS
 ) -> list[SegmentRange]:
     """What a batch reads: each stream from where options say it starts to where they say it ends,
     as it is now, without what cannot be within the bounds. Streams in the order of their names.
@@ -175,11 +183,11 @@ async def batch_ranges(
         base, _, partition = name.partition("#")
         if not bounds.may_be_in_stream(base, int(partition or 0)):
             return []
-        places = streams[name]
-        start = await starting_offset(places, options.starting, losses)
-        end = await ending_offset(places, options.ending)
-        start, end = await _within(places, start, end, bounds)
-        found = ranges_between(name, places.metadata, start, end)
+        index = streams[name]
+        start = await starting_offset(index, options.starting, losses)
+        end = await ending_offset(index, options.ending)
+        start, end = await _within(index, start, end, bounds)
+        found = ranges_between(name, index.metadata, start, end)
         return [each for each in found if bounds.may_be_in_segment(each.segment)]
 
     found = await for_each(sorted(streams), of_one)
@@ -187,7 +195,7 @@ async def batch_ranges(
 
 
 async def _within(
-    places: StreamPlaces, start: StreamOffset, end: StreamOffset, bounds: Bounds
+    index: StreamIndex, start: StreamOffset, end: StreamOffset, bounds: Bounds
 ) -> tuple[StreamOffset, StreamOffset]:
     """The same, nearer to each other where the bounds say that nothing matches beyond: a few
     headers of entries are read then, instead of all that is there."""
@@ -203,9 +211,9 @@ async def _within(
     if 0 <= bounds.append_ms.high < NUMBER_MAX:
         highs.append(FromTime(bounds.append_ms.high + 1))
     for place in lows:
-        start = max(start, await place_of(places, place), key=_sequence)
+        start = max(start, await offset_at(index, place), key=_sequence)
     for place in highs:
-        end = min(end, await place_of(places, place), key=_sequence)
+        end = min(end, await offset_at(index, place), key=_sequence)
     return start, end
 
 

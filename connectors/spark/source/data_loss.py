@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import FinalError, LedgerError
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -30,7 +30,7 @@ class DataLoss(FinalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostRange:
     """Sequences `first` to `behind` - 1 of a stream; `behind` is None where nobody knows how many
     they were. `created_ms` is the stream's."""
 
@@ -53,16 +53,16 @@ class Loss:
         return f"stream {self.stream!r}: {lost} cannot be read any more: {self.reason}"
 
 
-class LossLog:
+class DataLossLog:
     """What a query lost. With `is_error` a loss is raised, else counted and logged."""
 
     def __init__(self, *, is_error: bool) -> None:
         self.records = 0
         self._is_error = is_error
-        self._told: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[str, int], int] = {}
         """Up to which sequence of a stream losses were counted."""
 
-    def meet(self, loss: Loss) -> None:
+    def record(self, loss: LostRange) -> None:
         """Raises DataLoss, or takes note. A loss that was counted is not counted again."""
         if self._is_error:
             raise DataLoss(
@@ -70,37 +70,37 @@ class LossLog:
                 f"without these records (option failOnDataLoss=false counts and logs them)"
             )
         key = (loss.stream, loss.created_ms)
-        counted = self._told.get(key, loss.first)
+        counted = self._counted.get(key, loss.first)
         behind = loss.first if loss.behind is None else loss.behind
-        if key in self._told and behind <= counted:
+        if key in self._counted and behind <= counted:
             return
         self.records += max(0, behind - max(loss.first, counted))
-        self._told[key] = behind
+        self._counted[key] = behind
         _log.warning("%s. The query goes on without them", loss)
 
 
-async def of_truncated(
-    places: StreamPlaces, offset: StreamOffset, first: StreamOffset
-) -> Loss | None:
+async def lost_by_truncation(
+    index: StreamIndex, offset: StreamOffset, first: StreamOffset
+) -> LostRange | None:
     """What is missing between `offset` and `first`, where the stream begins now."""
     if offset.sequence >= first.sequence:
         return None
-    reason = await why_truncated(places, first)
-    return Loss(places.name, offset.created_ms, offset.sequence, first.sequence, reason)
+    reason = await truncation_reason(index, first)
+    return LostRange(index.name, offset.created_ms, offset.sequence, first.sequence, reason)
 
 
-async def why_truncated(places: StreamPlaces, first: StreamOffset) -> str:
+async def truncation_reason(index: StreamIndex, first: StreamOffset) -> str:
     """The rule that took what is before `first`, as far as it can be known afterwards."""
-    stream = places.metadata
+    stream = index.metadata
     what = f"the stream was truncated to {stream.first_available} (sequence {first.sequence})"
     try:
-        policy, _ = await StreamStore(places.client.store).read_namespace(places.namespace)
+        policy, _ = await StreamStore(index.client.store).read_namespace(index.namespace)
     except LedgerError as error:
         return f"{what}; the policy of its namespace cannot be read ({error})"
-    return f"{what} {_rule(stream, policy)}"
+    return f"{what} {_retention_rule(stream, policy)}"
 
 
-def _rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
+def _retention_rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     rules = []
     dropped = stream.dropped()
     last = dropped[-1] if dropped and dropped[-1].dropped_ms >= 0 else None
@@ -125,30 +125,30 @@ def _rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     )
 
 
-async def of_vanished(
+async def lost_by_deletion(
     client: LedgerClient, name: str, offset: StreamOffset
-) -> tuple[Loss | None, int]:
+) -> tuple[LostRange | None, int]:
     """What a stream that was deleted had from `offset` on, None if all of it was read or the loss
     was told; and since when it lies in the trash, 0 if it cannot come back.
 
     Raises MetadataUnavailable, and what reading ledgers raises.
     """
     namespace, _, stream = name.partition("/")
-    found = await _in_trash(client, namespace, stream, offset.created_ms)
+    found = await _find_in_trash(client, namespace, stream, offset.created_ms)
     gone_ms = 0 if found is None or found.is_purged else found.deleted_ms
-    is_told = offset.gone_ms and (found is None or found.deleted_ms == offset.gone_ms)
-    return None if is_told else await _unread(client, name, offset, found), gone_ms
+    is_counted = offset.gone_ms and (found is None or found.deleted_ms == offset.gone_ms)
+    return None if is_counted else await _unread_range(client, name, offset, found), gone_ms
 
 
-async def _unread(
+async def _unread_range(
     client: LedgerClient, name: str, offset: StreamOffset, found: StreamMetadata | None
-) -> Loss | None:
+) -> LostRange | None:
     if found is None:
         reason = (
             "the stream was deleted, and it is not in the trash of its namespace, so that nobody "
             "can say whether all of it had been read"
         )
-        return Loss(name, offset.created_ms, offset.sequence, None, reason)
+        return LostRange(name, offset.created_ms, offset.sequence, None, reason)
     behind = found.next_sequence
     if found.open_segment is not None:
         _, behind = await measure(client, found)
@@ -158,10 +158,10 @@ async def _unread(
     if not found.is_purged:
         whole = name.partition("#")[0]
         reason += f"; it is in the trash: ledgerstream stream undelete {whole} brings it back"
-    return Loss(name, offset.created_ms, offset.sequence, behind, reason)
+    return LostRange(name, offset.created_ms, offset.sequence, behind, reason)
 
 
-async def _in_trash(
+async def _find_in_trash(
     client: LedgerClient, namespace: str, stream: str, created_ms: int
 ) -> StreamMetadata | None:
     """The deleted stream of this name that was made at this time, or None."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import trio
 
 from connectors.spark.options.options import Selection
-from connectors.spark.source.discovery import discover, is_meant, read_metadata
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.discovery import discover, is_selected, read_metadata
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node
@@ -31,18 +31,18 @@ _log = logging.getLogger(__name__)
 
 FOLLOWED_MAX = 200
 """Streams that are followed; each has two tasks and a long poll."""
-FRESH_S = 0.02
+STALE_AFTER_S = 0.02
 """News older than this are looked at once more: there is more of it by then."""
-GLANCED_AT_MAX = 4
+POLLED_ENDS_MAX = 4
 """So few streams are asked for their ends before it is said that there is nothing."""
-GLANCE_S = 1.0
+END_POLL_TIMEOUT_S = 1.0
 SWEEP_PAUSE_S = 1.0
 """Between looks at the streams that are not followed; a look at all of them takes no more than
 half of the time."""
-_POLL_S = 30.0
-_PAUSE_S = 0.5
+_LONG_POLL_S = 30.0
+_RETRY_PAUSE_S = 0.5
 _LISTING_PAUSE_S = 0.1
-_LOOK_S = 10.0
+_EXACT_END_TIMEOUT_S = 10.0
 """How long bookies may be silent where an exact answer is needed."""
 
 
@@ -56,15 +56,15 @@ class _Followed:
     has_news: bool = False
     is_known: bool = False
     """Whether the news are all there was when they came."""
-    told_s: float = 0.0
+    notified_s: float = 0.0
     taken: trio.Event = field(default_factory=trio.Event)
 
-    def tell_changed(self) -> None:
+    def notify_changed(self) -> None:
         changed, self.changed = self.changed, trio.Event()
         changed.set()
 
-    def tell(self, *, is_known: bool) -> None:
-        self.has_news, self.is_known, self.told_s = True, is_known, trio.current_time()
+    def notify(self, *, is_known: bool) -> None:
+        self.has_news, self.is_known, self.notified_s = True, is_known, trio.current_time()
 
     def take(self) -> None:
         self.has_news = False
@@ -72,7 +72,7 @@ class _Followed:
         taken.set()
 
 
-class Followers:
+class EndTracker:
     """The streams of a selection, as far as they are known.
 
     `begin` finds them; `run` is the task that follows them then. All for one loop, but `version`
@@ -84,7 +84,7 @@ class Followers:
     ) -> None:
         self.client = client
         self.version = 0
-        self.streams: dict[str, StreamPlaces] = {}
+        self.streams: dict[str, StreamIndex] = {}
         """Those that are there now, by full name."""
         self.failure: LedgerError | None = None
         """What kept a stream from being followed; it is for whoever asks next."""
@@ -103,7 +103,7 @@ class Followers:
         """
         found = await discover(self.client, self._selection)
         # One that is gone may be made again, under a node that is there all the time.
-        gone = [name for name in may_be_gone if is_meant(self._selection, name)]
+        gone = [name for name in may_be_gone if is_selected(self._selection, name)]
         names = dict.fromkeys((*found.names, *found.missing, *gone))
         await for_each(names, self._look_closely)
         for name in names:
@@ -113,7 +113,11 @@ class Followers:
         """Makes ends known of which there are news, as they are now; takes the news."""
         now_s = trio.current_time()
         news = [(name, each) for name, each in self._followed.items() if each.has_news]
-        stale = [name for name, each in news if not each.is_known or now_s - each.told_s > FRESH_S]
+        stale = [
+            name
+            for name, each in news
+            if not each.is_known or now_s - each.notified_s > STALE_AFTER_S
+        ]
         await for_each(stale, self._look_again)
         for _, each in news:
             each.take()
@@ -131,14 +135,14 @@ class Followers:
         for name in found.names:
             self._join(name)
 
-    async def glance(self) -> None:
+    async def poll_ends(self) -> None:
         """Looks whether there is something of which no news has come yet, if the streams are few.
 
         News are a few milliseconds late, and who has just been told that his record is durable
         may ask Spark for it at once (`processAllAvailable`).
         """
-        if len(self._known) <= GLANCED_AT_MAX:
-            with trio.move_on_after(GLANCE_S):
+        if len(self._known) <= POLLED_ENDS_MAX:
+            with trio.move_on_after(END_POLL_TIMEOUT_S):
                 await for_each(list(self._known), self._sweep_one)
 
     @property
@@ -151,12 +155,12 @@ class Followers:
         self._note(name, await read_metadata(self.client, name))
 
     async def _look_closely(self, name: str) -> None:
-        deadline = trio.current_time() + _LOOK_S
+        deadline = trio.current_time() + _EXACT_END_TIMEOUT_S
         while True:
             try:
                 await self.refresh(name)
                 if name in self.streams:
-                    await self.streams[name].look()
+                    await self.streams[name].read_end()
             except (NoSuchLedger, NoSuchEntry):
                 # The segment was purged between two looks.
                 if trio.current_time() > deadline:
@@ -165,17 +169,17 @@ class Followers:
                 if trio.current_time() > deadline:
                     raise
                 _log.info("stream=%s: asking again: %s", name, error)
-                await trio.sleep(_PAUSE_S)
+                await trio.sleep(_RETRY_PAUSE_S)
             else:
                 return
 
     async def _look_again(self, name: str) -> None:
         """As far as it goes: who follows the stream meets what is wrong with it, too."""
-        places = self.streams.get(name)
-        if places is None:
+        index = self.streams.get(name)
+        if index is None:
             return
         try:
-            await places.look()
+            await index.read_end()
         except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
             _log.info("stream=%s: its end is not known for now: %s", name, error)
 
@@ -193,8 +197,8 @@ class Followers:
         finally:
             self._nursery = None
             with trio.CancelScope(shield=True):
-                for places in self.streams.values():
-                    await places.aclose()
+                for index in self.streams.values():
+                    await index.aclose()
 
     def _join(self, name: str) -> None:
         if name in self._followed or name in self._swept:
@@ -219,22 +223,22 @@ class Followers:
 
     def _note(self, name: str, stream: StreamMetadata | None) -> None:
         """The stream is as this says; None: it is not there."""
-        places = self.streams.get(name)
-        if places is not None and places.metadata == stream:
+        index = self.streams.get(name)
+        if index is not None and index.metadata == stream:
             return
         if stream is None:
-            if places is None:
+            if index is None:
                 return
             del self.streams[name]
-        elif places is None or places.metadata.created_ms != stream.created_ms:
-            self.streams[name] = StreamPlaces(self.client, name, stream)
-        elif _is_older(stream, places.metadata):
+        elif index is None or index.metadata.created_ms != stream.created_ms:
+            self.streams[name] = StreamIndex(self.client, name, stream)
+        elif _is_older(stream, index.metadata):
             return  # a watch tells late what was read meanwhile; it tells the rest, too
         else:
-            places.update(stream)
+            index.update(stream)
         self.version += 1
         if name in self._followed:
-            self._followed[name].tell_changed()
+            self._followed[name].notify_changed()
 
     async def _follow(self, name: str, followed: _Followed) -> None:
         with followed.scope:
@@ -242,14 +246,14 @@ class Followers:
                 nursery.start_soon(self._watch_metadata, name)
                 while True:
                     changed = followed.changed
-                    places = self.streams.get(name)
-                    segment = None if places is None else places.metadata.open_segment
+                    index = self.streams.get(name)
+                    segment = None if index is None else index.metadata.open_segment
                     try:
-                        if places is not None and segment is not None:
-                            await self._follow_ledger(places, segment, followed)
+                        if index is not None and segment is not None:
+                            await self._follow_ledger(index, segment, followed)
                     except RetryableError as error:
                         _log.info("stream=%s: following it again: %s", name, error)
-                        await trio.sleep(_PAUSE_S)
+                        await trio.sleep(_RETRY_PAUSE_S)
                         continue
                     except (NoSuchLedger, NoSuchEntry):
                         pass  # metadata will tell what became of it
@@ -258,23 +262,23 @@ class Followers:
                     await changed.wait()
 
     async def _follow_ledger(
-        self, places: StreamPlaces, segment: Segment, followed: _Followed
+        self, index: StreamIndex, segment: Segment, followed: _Followed
     ) -> None:
         """Until the ledger is closed, or the stream is another one: what was deleted may stay open
         until the janitor gets round to closing it."""
-        reader = await places.reader(segment)
-        while self.streams.get(places.name) is places and (
-            not reader.is_closed or reader.last_add_confirmed > places.confirmed(segment)
+        reader = await index.reader(segment)
+        while self.streams.get(index.name) is index and (
+            not reader.is_closed or reader.last_add_confirmed > index.confirmed(segment)
         ):
             while followed.has_news:
                 await followed.taken.wait()
-            known = places.confirmed(segment)
-            confirmed = await reader.wait_lac_after(known, _POLL_S)
+            known = index.confirmed(segment)
+            confirmed = await reader.wait_lac_after(known, _LONG_POLL_S)
             if confirmed > known:
                 entry = reader.take_piggybacked(confirmed)
                 if entry is not None:
-                    places.note_entry(segment, entry)
-                followed.tell(is_known=entry is not None)
+                    index.note_entry(segment, entry)
+                followed.notify(is_known=entry is not None)
                 self.version += 1
 
     async def _watch_metadata(self, name: str) -> None:
@@ -284,12 +288,12 @@ class Followers:
                 watching = self.client.store.watch(stream_path(namespace, stream))
                 async with aclosing(watching) as nodes:
                     async for node in nodes:
-                        self._note(name, None if node is None else _plain(stream, node))
+                        self._note(name, None if node is None else _decode_live(stream, node))
             except RetryableError as error:
                 _log.info("stream=%s: waiting for its metadata: %s", name, error)
             except LedgerError as error:
                 self._fail(error)
-            await trio.sleep(_PAUSE_S)
+            await trio.sleep(_RETRY_PAUSE_S)
 
     async def _watch_listing(self, namespace: str) -> None:
         """Streams that are made join, and partitions; what left no trace leaves."""
@@ -304,7 +308,7 @@ class Followers:
                 _log.info("namespace=%s: waiting for its streams: %s", namespace, error)
             except LedgerError as error:
                 self._fail(error)
-            await trio.sleep(_PAUSE_S)
+            await trio.sleep(_RETRY_PAUSE_S)
 
     async def _find_streams(self) -> None:
         known = self._known
@@ -329,12 +333,12 @@ class Followers:
     async def _sweep_one(self, name: str) -> None:
         try:
             await self.refresh(name)
-            places = self.streams.get(name)
-            if places is None:
+            index = self.streams.get(name)
+            if index is None:
                 return
-            before = places.end.sequence
-            await places.look()
-            if places.end.sequence != before:
+            before = index.end.sequence
+            await index.read_end()
+            if index.end.sequence != before:
                 self.version += 1
         except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
             _log.info("stream=%s: its end is not known for now: %s", name, error)
@@ -346,7 +350,7 @@ class Followers:
         self.version += 1
 
 
-def _plain(name: str, node: Node) -> StreamMetadata | None:
+def _decode_live(name: str, node: Node) -> StreamMetadata | None:
     """The stream that can be read under its own name; None: it is deleted, or another one of its
     name is partitioned, whose partitions join by theirs."""
     try:

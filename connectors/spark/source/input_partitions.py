@@ -18,9 +18,9 @@ import pyarrow as pa
 import trio
 from pyspark.sql.datasource import InputPartition
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.core.filters import NO_BOUNDS, Bounds
-from connectors.spark.core.planner import ReplicaTurns, SegmentRange, Task
+from connectors.spark.core.planner import ReplicaBalancer, SegmentRange, Task
 from connectors.spark.source.arrow_read import ArrowBuilder
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
@@ -28,23 +28,23 @@ from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.core.entry.records import RecordBatch, decode
-from stream.core.position import Position
-from stream.errors import NoSuchStream, RecordFormatError, Truncated
+from stream.core.position import Position, Truncated
+from stream.errors import NoSuchStream, RecordFormatError
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 
 READ_AHEAD_BYTES = 16 << 20
 """Of a task: entries asked for or on their way."""
-WAITING_BYTES = 8 << 20
+BUFFERED_BYTES = 8 << 20
 """Of a task: entries that are there and wait for Spark, but for one answer more."""
 _METADATA_KEPT_MAX = 10_000
-NAMED_SO_S = 60.0
+ADDRESS_TTL_S = 60.0
 """Whoever plans asks anew where a bookie listens: one may move while a query runs for days."""
 
 
 @dataclass(frozen=True, slots=True)
-class PieceRange:
+class EntryRange:
     """Entries of one ledger: `first_entry` to `last_entry`, both included.
 
     Of the first entry those from `first_slot` on, of the last those before `end_slot` (None: all).
@@ -79,7 +79,7 @@ class PieceRange:
 
 
 @dataclass(frozen=True)
-class Piece(InputPartition):
+class LedgerPartition(InputPartition):
     """What one task reads, in order.
 
     Args:
@@ -88,14 +88,14 @@ class Piece(InputPartition):
     """
 
     cluster: str
-    ranges: tuple[PieceRange, ...]
+    ranges: tuple[EntryRange, ...]
     rows_per_batch: int
-    named_so: tuple[str, ...] = ()
+    named_by_address: tuple[str, ...] = ()
     bounds: Bounds = field(default=NO_BOUNDS)
     is_loss_error: bool = True
 
 
-async def make_pieces(
+async def make_partitions(
     client: LedgerClient,
     cluster: str,
     tasks: Sequence[Task],
@@ -104,35 +104,40 @@ async def make_pieces(
     bounds: Bounds = NO_BOUNDS,
     is_loss_error: bool = True,
     known: Mapping[int, LedgerMetadata] | None = None,
-) -> list[Piece]:
+) -> list[LedgerPartition]:
     """One piece per task. For `KeptCluster.run`, on the driver's side.
 
     Reads the metadata of each ledger once per process, unless it is among the `known`.
     """
-    remembered = _known_of.setdefault(client, _Known())
-    turns = ReplicaTurns()
-    pieces = []
+    cache = _caches.setdefault(client, _PlanningCache())
+    balancer = ReplicaBalancer()
+    partitions = []
     for number, task in enumerate(tasks):
-        ranges, named_so = [], dict[str, None]()
+        ranges, named_by_address = [], dict[str, None]()
         for each in task:
-            metadata = await remembered.metadata(client, each.segment.ledger_id, known or {})
+            metadata = await cache.metadata(client, each.segment.ledger_id, known or {})
             for fragment in metadata.fragments:
                 for bookie in fragment.bookies:
-                    if await remembered.is_named_so(client, bookie):
-                        named_so[bookie] = None
-            turn = turns.turn(metadata, each.first_entry, each.nbytes, number)
-            ranges.append(_piece_range(each, metadata, turn))
-        pieces.append(
-            Piece(
-                cluster, tuple(ranges), rows_per_batch, tuple(named_so), bounds, is_loss_error
+                    if await cache.is_named_by_address(client, bookie):
+                        named_by_address[bookie] = None
+            replica = balancer.choose(metadata, each.first_entry, each.nbytes, number)
+            ranges.append(_entry_range(each, metadata, replica))
+        partitions.append(
+            LedgerPartition(
+                cluster,
+                tuple(ranges),
+                rows_per_batch,
+                tuple(named_by_address),
+                bounds,
+                is_loss_error,
             )
-        )  # fmt: skip
-    return pieces
+        )
+    return partitions
 
 
-def _piece_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) -> PieceRange:
+def _entry_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) -> EntryRange:
     segment = each.segment
-    return PieceRange(
+    return EntryRange(
         stream=each.stream,
         segment=segment.number,
         ledger_id=segment.ledger_id,
@@ -147,12 +152,12 @@ def _piece_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) ->
     )
 
 
-class _Known:
+class _PlanningCache:
     """What a driver's process remembers of the ledgers and bookies of one client."""
 
     def __init__(self) -> None:
         self._metadata: dict[int, LedgerMetadata] = {}
-        self._named_so: dict[str, tuple[bool, float]] = {}
+        self._named_by_address: dict[str, tuple[bool, float]] = {}
         """Whether bookies are, and until when that is believed without asking."""
 
     async def metadata(
@@ -167,23 +172,23 @@ class _Known:
             self._metadata[ledger_id] = found
         return found
 
-    async def is_named_so(self, client: LedgerClient, bookie: str) -> bool:
+    async def is_named_by_address(self, client: LedgerClient, bookie: str) -> bool:
         now_s = trio.current_time()
-        found, until_s = self._named_so.get(bookie, (False, 0.0))
+        found, until_s = self._named_by_address.get(bookie, (False, 0.0))
         if now_s >= until_s:
             try:
                 host, port = await client.bookies.address(bookie)
             except LedgerError:
                 return False  # whoever reads asks for itself
             found = bookie == f"{host}:{port}"
-            self._named_so[bookie] = found, now_s + NAMED_SO_S
+            self._named_by_address[bookie] = found, now_s + ADDRESS_TTL_S
         return found
 
 
-_known_of: WeakKeyDictionary[LedgerClient, _Known] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[LedgerClient, _PlanningCache] = WeakKeyDictionary()
 
 
-def read_piece(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: LedgerPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, in order, in batches of this schema.
 
     Raises Truncated (records were deleted while the query ran), RecordFormatError, and what
@@ -191,17 +196,19 @@ def read_piece(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """
     builder: ArrowBuilder | None = None
     current = -1
-    fetched = kept(piece.cluster).iterate(_entries, _size_of, WAITING_BYTES, piece)
+    fetched = cached_cluster(partition.cluster).iterate(
+        _entries, _size_of, BUFFERED_BYTES, partition
+    )
     try:
         for number, entries in fetched:
-            each = piece.ranges[number]
-            if builder is None or piece.ranges[current].stream != each.stream:
+            each = partition.ranges[number]
+            if builder is None or partition.ranges[current].stream != each.stream:
                 if builder is not None:
                     yield from builder.finish()
-                builder = ArrowBuilder(schema, each.name, each.partition, piece.rows_per_batch)
+                builder = ArrowBuilder(schema, each.name, each.partition, partition.rows_per_batch)
             current = number
             for entry in entries:
-                yield from _rows(each, entry, piece.bounds, builder)
+                yield from _rows(each, entry, partition.bounds, builder)
         if builder is not None:
             yield from builder.finish()
     finally:
@@ -209,7 +216,7 @@ def read_piece(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(
-    each: PieceRange, entry: Entry, bounds: Bounds, builder: ArrowBuilder
+    each: EntryRange, entry: Entry, bounds: Bounds, builder: ArrowBuilder
 ) -> Iterator[pa.RecordBatch]:
     entry_id = entry.entry_id
     try:
@@ -238,7 +245,7 @@ def _rows(
         ) from None
 
 
-def _append_time_ms(each: PieceRange, batch: RecordBatch) -> int:
+def _append_time_ms(each: EntryRange, batch: RecordBatch) -> int:
     if batch.header.is_sequence_in_segment and each.committed_ms >= 0:
         return each.committed_ms
     return batch.append_time_ms
@@ -248,11 +255,13 @@ def _size_of(fetched: tuple[int, list[Entry]]) -> int:
     return sum(len(entry.payload) for entry in fetched[1])
 
 
-async def _entries(client: LedgerClient, piece: Piece) -> AsyncIterator[tuple[int, list[Entry]]]:
+async def _entries(
+    client: LedgerClient, partition: LedgerPartition
+) -> AsyncIterator[tuple[int, list[Entry]]]:
     """The entries of all ranges, with the number of their range. On the loop."""
-    for bookie in piece.named_so:
+    for bookie in partition.named_by_address:
         client.addresses.note_named_so(bookie, True)
-    for number, each in enumerate(piece.ranges):
+    for number, each in enumerate(partition.ranges):
         reader = client.reader_of(
             metadata_format.decode(each.ledger_id, each.metadata), rotation=each.rotation
         )
@@ -266,10 +275,10 @@ async def _entries(client: LedgerClient, piece: Piece) -> AsyncIterator[tuple[in
                     seen = entries[-1].entry_id + 1
                     yield number, entries
         except (NoSuchLedger, NoSuchEntry) as error:
-            if piece.is_loss_error:
-                await _explain(client, each, seen, error)
+            if partition.is_loss_error:
+                await _raise_cause(client, each, seen, error)
                 raise
-            if await _is_elsewhere(client, each, reader.metadata):
+            if await _may_have_moved(client, each, reader.metadata):
                 raise
             _log.warning(
                 "stream=%s: entries %d..%d of segment %d are gone and were not read: %s",
@@ -277,7 +286,7 @@ async def _entries(client: LedgerClient, piece: Piece) -> AsyncIterator[tuple[in
             )  # fmt: skip
 
 
-async def _is_elsewhere(client: LedgerClient, each: PieceRange, known: LedgerMetadata) -> bool:
+async def _may_have_moved(client: LedgerClient, each: EntryRange, known: LedgerMetadata) -> bool:
     """Whether the entries may be on bookies that whoever found none did not know of.
 
     Raises MetadataUnavailable: doubt is no reason to leave them out.
@@ -288,7 +297,7 @@ async def _is_elsewhere(client: LedgerClient, each: PieceRange, known: LedgerMet
         return False
 
 
-async def _explain(client: LedgerClient, each: PieceRange, entry: int, error: Any) -> None:
+async def _raise_cause(client: LedgerClient, each: EntryRange, entry: int, error: Any) -> None:
     """Raises a better error than `error` if the stream's metadata tells what happened."""
     namespace, _, name = each.stream.partition("/")
     try:

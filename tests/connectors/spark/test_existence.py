@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.existence import check_exist
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
@@ -35,9 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Metadata only: what is there is asked of no bookie."""
     path = tmp_path_factory.mktemp("existence") / "cluster.db"
     uri = f"sqlite://{path}"
-    kept(uri).run(_make)
+    cached_cluster(uri).run(_make)
     yield uri
-    kept(uri).disconnect()
+    cached_cluster(uri).disconnect()
 
 
 def named(*streams: str) -> Selection:

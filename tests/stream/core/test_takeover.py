@@ -17,10 +17,10 @@ from stream.core.takeover import (
     MakeLedger,
     ReadStream,
     StoreConflicted,
-    Stored,
     StoreStream,
     StoreUnknown,
     StreamRead,
+    StreamStored,
     Succession,
 )
 from stream.core.trash import tombstone
@@ -43,7 +43,7 @@ def told(machine: Succession, *events: Event) -> list[object]:
 def test_takeover_of_a_new_stream() -> None:
     machine = Succession("s", 50)
     epoch_1 = NEW.taken_over()
-    assert told(machine, StreamRead(NEW, 0), Stored(1), LedgerMade(7), Stored(2)) == [
+    assert told(machine, StreamRead(NEW, 0), StreamStored(1), LedgerMade(7), StreamStored(2)) == [
         ReadStream(),
         StoreStream(epoch_1, 0),
         MakeLedger(None),
@@ -57,7 +57,12 @@ def test_takeover_moves_the_epoch_before_it_fences() -> None:
     machine = Succession("s", 50)
     epoch_2 = OPEN.taken_over()
     assert told(
-        machine, StreamRead(OPEN, 3), Stored(4), LedgerEnded(TEN), LedgerMade(71), Stored(5)
+        machine,
+        StreamRead(OPEN, 3),
+        StreamStored(4),
+        LedgerEnded(TEN),
+        LedgerMade(71),
+        StreamStored(5),
     ) == [
         ReadStream(),
         StoreStream(epoch_2, 3),
@@ -73,13 +78,13 @@ def test_takeover_tries_again_when_another_was_faster_with_the_epoch() -> None:
     other = OPEN.taken_over()
     actions = told(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(other, 4))
     assert actions[-1] == StoreStream(other.taken_over(), 4)
-    assert machine.handle(Stored(5)) == (EndLedger(70, 0, is_recovery=True),)
+    assert machine.handle(StreamStored(5)) == (EndLedger(70, 0, is_recovery=True),)
     assert machine.epoch == 3
 
 
 def test_the_slower_of_two_takeovers_gives_way() -> None:
     machine = Succession("s", 50)
-    told(machine, StreamRead(OPEN, 3), Stored(4), LedgerEnded(TEN), LedgerMade(71))
+    told(machine, StreamRead(OPEN, 3), StreamStored(4), LedgerEnded(TEN), LedgerMade(71))
     assert machine.handle(StoreConflicted()) == (ReadStream(),)
     assert machine.handle(StreamRead(OPEN.taken_over().taken_over(), 5)) == ()
     assert machine.finished
@@ -99,7 +104,7 @@ def test_a_change_by_the_janitor_in_between_is_kept() -> None:
 def test_roll_takes_the_prepared_ledger() -> None:
     stream = OPEN.with_prepared(1, 71)
     machine = Succession("s", 50, epoch=1, stream=stream, version=3, is_recovery=False)
-    assert told(machine, LedgerEnded(TEN), LedgerMade(71), Stored(4)) == [
+    assert told(machine, LedgerEnded(TEN), LedgerMade(71), StreamStored(4)) == [
         EndLedger(70, 0, is_recovery=False),
         MakeLedger(71),
         StoreStream(stream.sealed(1, TEN, 50).begun(1, 71, 50), 3),
@@ -133,13 +138,13 @@ def test_an_earlier_change_that_happens_late_is_built_upon() -> None:
     assert machine.handle(LedgerMade(72)) == (
         StoreStream(late.sealed(1, NOTHING, 50).begun(1, 72, 50), 4),
     )
-    assert machine.handle(Stored(5)) == ()
+    assert machine.handle(StreamStored(5)) == ()
     assert [s.ledger_id for s in machine.result.segments] == [70, 72]
 
 
 def test_sealing_begins_nothing() -> None:
     machine = Succession("s", 50, epoch=1, stream=OPEN, version=3, begins_next=False)
-    actions = told(machine, LedgerEnded(TEN), Stored(4))
+    actions = told(machine, LedgerEnded(TEN), StreamStored(4))
     assert actions[-1] == StoreStream(OPEN.sealed(1, TEN, 50), 3)
     assert machine.result.open_segment is None
 
@@ -176,7 +181,7 @@ def test_an_answer_that_does_not_fit_is_a_bug_with_a_story() -> None:
     machine = Succession("s", 50)
     machine.start()
     with pytest.raises(AssertionError, match="ReadStream"):
-        machine.handle(Stored(1))
+        machine.handle(StreamStored(1))
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=200), st.lists(st.integers(0, 2)))
@@ -204,7 +209,7 @@ def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
                 event = StoreConflicted()
                 if at == version and doubt != 1:
                     before, stored, version = stored, wanted, version + 1
-                    event = Stored(version)
+                    event = StreamStored(version)
                     if stored.open_segment not in (None, before.open_segment):
                         assert stored.epoch not in begun_by, "two segments by one takeover"
                         begun_by[stored.epoch] = turn
@@ -226,7 +231,7 @@ def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
 def test_a_ledger_that_is_gone_means_another_took_over_if_the_epoch_says_so() -> None:
     """The other found it empty, and deleted it. Found by seed 1035 of the simulator."""
     machine = Succession("s", 50)
-    told(machine, StreamRead(OPEN, 3), Stored(4))
+    told(machine, StreamRead(OPEN, 3), StreamStored(4))
     assert machine.handle(LedgerGone(NoSuchLedger("ledger 70"))) == (ReadStream(),)
     assert machine.handle(StreamRead(OPEN.taken_over().taken_over(), 5)) == ()
     with pytest.raises(TakenOver):
@@ -235,7 +240,7 @@ def test_a_ledger_that_is_gone_means_another_took_over_if_the_epoch_says_so() ->
 
 def test_a_ledger_that_is_gone_from_under_the_stream_is_an_error() -> None:
     machine = Succession("s", 50)
-    told(machine, StreamRead(OPEN, 3), Stored(4))
+    told(machine, StreamRead(OPEN, 3), StreamStored(4))
     machine.handle(LedgerGone(NoSuchLedger("ledger 70")))
     assert machine.handle(StreamRead(OPEN.taken_over(), 4)) == ()
     with pytest.raises(NoSuchLedger, match="70"):

@@ -18,7 +18,7 @@ from connectors.spark.options.options import (
     Selection,
     WriteOptions,
 )
-from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, Where
+from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, AppliesTo
 from ledger.errors import InvalidArgument
 from stream.core.position import (
     EARLIEST,
@@ -112,15 +112,15 @@ def test_every_form_of_a_place(text: str, start: object) -> None:
 
 
 def test_places_of_single_streams_and_of_their_partitions() -> None:
-    places = read(
+    index = read(
         {
             "stream": "", "streams": "demo/a, demo/b,demo/a",
             "startingPosition": '{"demo/a": "sequence=5", "demo/a#2": "end=1", "*": "earliest"}',
         },
         is_streaming=True,
     )  # fmt: skip
-    assert places.selection == Selection(streams=("demo/a", "demo/b"))
-    assert [places.starting.of(name) for name in ("demo/a", "demo/a#1", "demo/a#2", "demo/b")] == [
+    assert index.selection == Selection(streams=("demo/a", "demo/b"))
+    assert [index.starting.of(name) for name in ("demo/a", "demo/a#1", "demo/a#2", "demo/b")] == [
         FromSequence(5), FromSequence(5), FromEnd(1), EARLIEST,
     ]  # fmt: skip
     alone = read({"startingPosition": '{"demo/clicks": "end=2"}'}, is_streaming=True)
@@ -296,7 +296,7 @@ def test_every_option_of_the_table_is_read() -> None:
             continue
         message = error_of(
             {"stream": "" if option.name.startswith("stream") else "a/b", option.name: "?"},
-            is_streaming=option.where is Where.STREAMING,
+            is_streaming=option.applies_to is AppliesTo.STREAMING,
         )
         assert option.name in message
         assert option.forms in message
@@ -304,7 +304,7 @@ def test_every_option_of_the_table_is_read() -> None:
         if option.name == "cluster":
             continue
         with pytest.raises(InvalidArgument) as caught:
-            write({option.name: "?"}, is_streaming=option.where is Where.STREAMING)
+            write({option.name: "?"}, is_streaming=option.applies_to is AppliesTo.STREAMING)
         assert option.name in str(caught.value)
 
 

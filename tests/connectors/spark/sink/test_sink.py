@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter, TaskCommit
 from ledger.client import LedgerClient
@@ -41,7 +41,7 @@ async def _list(client: LedgerClient) -> list[int]:
 
 
 def _ledgers(streams: Streams) -> list[int]:
-    return kept(streams.cluster).run(_list)
+    return cached_cluster(streams.cluster).run(_list)
 
 
 def _ids(commit: TaskCommit) -> set[int]:

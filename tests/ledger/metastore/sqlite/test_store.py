@@ -20,7 +20,7 @@ from ledger.metastore.base import Create
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.sqlite.liveness import ProcessIdentity, identity_of, is_gone
 from ledger.metastore.sqlite.store import open_sqlite
-from ledger.metastore.sqlite.tree import SqliteFile
+from ledger.metastore.sqlite.tree import SqliteTree
 
 
 async def refused(path: Path) -> str:
@@ -181,8 +181,8 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
     here = identity_of(os.getpid())
     elsewhere = ProcessIdentity(here.boot_id, "another container", 7, 7)
 
-    def opened(identity: ProcessIdentity) -> SqliteFile:
-        return SqliteFile(
+    def opened(identity: ProcessIdentity) -> SqliteTree:
+        return SqliteTree(
             str(tmp_path / "c.db"),
             session_timeout_ms=500,
             now_ms=lambda: 0,
@@ -240,7 +240,7 @@ async def test_a_successor_elsewhere_gets_the_id_of_one_who_died_in_a_container(
     node = "/ledgers/available/b1"
     info = BookieInfo("10.0.0.1", 3181)
     contained = ProcessIdentity(identity_of(os.getpid()).boot_id, "another container", 7, 7)
-    died = SqliteFile(
+    died = SqliteTree(
         path,
         session_timeout_ms=600,
         now_ms=lambda: 0,

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the tables of metrics: `python -m tests.tidy.metrics`.
+"""Writes docs/metrics.md from the tables of metrics: `python -m tools.docs.metrics`.
 
 The test beside it compares; whoever adds a metric runs this.
 """

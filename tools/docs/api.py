@@ -1,4 +1,4 @@
-"""Writes docs/api.md from types and docstrings: `python -m tests.tidy.api`.
+"""Writes docs/api.md from types and docstrings: `python -m tools.docs.api`.
 
 The test beside it compares. Every public name of `stream` is in one group below.
 """
@@ -15,8 +15,8 @@ import textwrap
 from collections.abc import Iterator
 
 from tests.tidy.checkout import ROOT
-from tests.tidy.face_source import Method, class_node, is_public, methods_of, names_of, source_of
-from tests.tidy.face_table import FACES
+from tools.faces.source import Method, class_node, is_public, methods_of, names_of, source_of
+from tools.faces.table import FACES
 
 DOCUMENT = ROOT / "docs" / "api.md"
 GROUPS = {
@@ -62,7 +62,7 @@ def document() -> str:
         and name not in names
     ]  # fmt: skip
     missing = set(package.__all__) - {*names, *errors}
-    assert not missing, f"in no group of tests/tidy/api.py: {', '.join(sorted(missing))}"
+    assert not missing, f"in no group of tools/docs/api.py: {', '.join(sorted(missing))}"
     parts = [_HEAD]
     for group, members in GROUPS.items():
         parts.append(f"\n## {group}\n")

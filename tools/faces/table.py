@@ -1,6 +1,6 @@
-"""What differs between the trio classes and their faces for asyncio and threads: data for faces.py.
+"""What differs between the trio classes and their faces for asyncio and threads.
 
-Everything not named here is a plain crossing to the trio thread.
+Everything not named here is a plain bridge to the trio thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Face:
     """How a trio class is shown.
 
     Args:
-        bodies: of methods that are no plain crossing; text of the asyncio one.
+        bodies: of methods that do more than call the trio method; text of the asyncio one.
         attributes: of the trio object that are public, with their types, or with where else they
             are ("Position: self._to").
         home: module of the trio class, if it is no public name of `stream`.
@@ -21,10 +21,10 @@ class Face:
         reads: plain functions that any thread may call; others are called in the trio thread while
             the caller stands still.
         base: class of the hand-written half.
-        opened: expressions that `_of` sets beside `_crossing` and `_inner`, by name.
+        opened: expressions that `_of` sets beside `_bridge` and `_inner`, by name.
         extra: one more argument of `_of`.
         holder: type of what `_of` gets instead of the trio object itself, and where that is in it.
-        turn: what crossing functions go through, so that they come after what was handed over.
+        turn: what bridge functions go through, so that they come after what was handed over.
     """
 
     bodies: dict[str, str] = field(default_factory=dict)
@@ -44,18 +44,18 @@ _LEAVE = "await self.aclose()"
 # Who is cancelled in the moment in which his records arrive gets them next time.
 _STEP = """\
 inner = self._inner
-return await self._crossing.call(lambda: anext(inner), inner._take_back)"""
+return await self._bridge.call(lambda: anext(inner), inner._take_back)"""
 _RECORD_STEP = """\
 inner = {}
-taken = await self._crossing.call(inner._next_of_part, inner._take_back_record)
+taken = await self._bridge.call(inner._next_of_part, inner._take_back_record)
 return taken[0]"""
 _TICKET = """\
 ticket = Ticket(
-    self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+    self._bridge, self._appends, value, key, event_time_ms, headers, expected_sequence
 )"""
 _RECEIPT = """\
 if receipt:
-    return await self._crossing.call(
+    return await self._bridge.call(
         lambda: self._appends.in_turn(
             lambda: self._inner.append(
                 value, key, event_time_ms, headers,
@@ -64,7 +64,7 @@ if receipt:
         )
     )
 if expected_sequence is not None:
-    return await self._crossing.call(
+    return await self._bridge.call(
         lambda: self._appends.in_turn(
             lambda: self._inner.append(
                 value, key, event_time_ms, headers, expected_sequence=expected_sequence
@@ -74,9 +74,9 @@ if expected_sequence is not None:
 """
 _PARTITION_TICKET = """\
 ticket = PartitionTicket(
-    self._crossing, self._appends, value, key, event_time_ms, headers, partition
+    self._bridge, self._appends, value, key, event_time_ms, headers, partition
 )"""
-_SETTLE = "await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
+_SETTLE = "await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
 _GIVE = """
 self._appends.give(ticket)
 return ticket"""
@@ -94,23 +94,23 @@ FACES: dict[str, Face] = {
         bodies={
             "connect": """\
 async with (
-    open_crossing() as crossing,
-    crossing.hold(
+    open_bridge() as bridge,
+    bridge.hold(
         lambda: TrioNamespace.connect(
             cluster, name, create=create, options=options, writer_options=writer_options
         )
     ) as inner,
 ):
-    yield cls._of(crossing, inner)""",
+    yield cls._of(bridge, inner)""",
             "create_stream": """\
 if partitions is None:
-    return await self._crossing.call(lambda: self._inner.create_stream(stream))
-return await self._crossing.call(
+    return await self._bridge.call(lambda: self._inner.create_stream(stream))
+return await self._bridge.call(
     lambda: self._inner.create_stream(stream, partitions=partitions)
 )""",
             "verify": """\
-told = self._crossing.relay(on_progress)
-return await self._crossing.call(
+told = self._bridge.relay(on_progress)
+return await self._bridge.call(
     lambda: self._inner.verify(stream, receipt=receipt, on_progress=told)
 )""",
         },
@@ -131,8 +131,8 @@ return await self._crossing.call(
             "flush": _SETTLE.format("flush"),
             "close": _SETTLE.format("close"),
             "producer": """\
-inner = await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
-return Producer._of(self._crossing, inner, self._appends)""",
+inner = await self._bridge.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
+return Producer._of(self._bridge, inner, self._appends)""",
         },
     ),
     "PartitionedWriter": Face(

@@ -1,4 +1,4 @@
-"""The trio classes as their source has them: methods, annotations, docstrings. Read by faces.py."""
+"""Reads the source of the trio classes: methods, annotations and docstrings, for generate.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tests.tidy.checkout import ROOT
-from tests.tidy.face_table import FACES
+from tools.faces.table import FACES
 
 
 @cache

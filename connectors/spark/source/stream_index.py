@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from connectors.spark.core.entry_index import By, Landmark, Landmarks, Place
+from connectors.spark.core.entry_index import IndexedEntry, SearchKey, SegmentOffset, SparseIndex
 from connectors.spark.core.offsets import StreamOffset
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
@@ -24,7 +24,7 @@ _READERS_MAX = 2
 _TRIES_MAX = 200
 
 
-class StreamPlaces:
+class StreamIndex:
     """A stream, by its full name ("ns/clicks", "ns/clicks#2"), and what was learned of it.
 
     For tasks of one loop. Calls that read entries raise what reading ledgers raises: NoSuchLedger
@@ -36,7 +36,7 @@ class StreamPlaces:
         self.name = name
         self.namespace, _, self.stream = name.partition("/")
         self.metadata = stream
-        self._landmarks: dict[int, Landmarks] = {}
+        self._indexes: dict[int, SparseIndex] = {}
         self._readers: dict[int, LedgerReader] = {}
         self._ledgers: dict[int, LedgerMetadata] = {}
         """Of sealed segments, whose ledgers change no more."""
@@ -48,19 +48,19 @@ class StreamPlaces:
         assert stream.created_ms == self.metadata.created_ms, f"{self.name} is another stream"
         self.metadata = stream
         live = {segment.number for segment in stream.segments}
-        for known in (self._landmarks, self._readers, self._ledgers):
+        for known in (self._indexes, self._readers, self._ledgers):
             for number in [number for number in known if number not in live]:
                 del known[number]
         for segment in stream.segments:
-            if not segment.is_open and segment.number in self._landmarks:
-                self._seal(segment, self._landmarks[segment.number])
+            if not segment.is_open and segment.number in self._indexes:
+                self._seal(segment, self._indexes[segment.number])
 
     @property
     def end(self) -> StreamOffset:
         """Behind the last record that is known to be confirmed."""
         segments = self.metadata.segments
         if not segments:
-            place = Place(0, 0, self.metadata.next_sequence, 0)
+            place = SegmentOffset(0, 0, self.metadata.next_sequence, 0)
             return self._offset(self.metadata.next_segment, place)
         return self._offset(segments[-1].number, self._of(segments[-1]).end)
 
@@ -76,10 +76,10 @@ class StreamPlaces:
                 total -= start.nbytes if segment.number == start.segment else 0
         return max(0, total)
 
-    def landmark_at(self, offset: StreamOffset) -> Landmark | None:
+    def entry_at(self, offset: StreamOffset) -> IndexedEntry | None:
         """The entry that holds the record at `offset`, if it is known."""
-        landmarks = self._landmarks.get(offset.segment)
-        return None if landmarks is None else landmarks.at(offset.entry)
+        index = self._indexes.get(offset.segment)
+        return None if index is None else index.at(offset.entry)
 
     async def aclose(self) -> None:
         """Ends what ledgers that are open here wait for."""
@@ -89,7 +89,7 @@ class StreamPlaces:
 
     def forget_before(self, offset: StreamOffset) -> None:
         """Nobody will ask for places before `offset` soon."""
-        for known in (self._landmarks, self._readers, self._ledgers):
+        for known in (self._indexes, self._readers, self._ledgers):
             for number in [number for number in known if number < offset.segment]:
                 del known[number]
 
@@ -105,14 +105,16 @@ class StreamPlaces:
         segment = self.metadata.segment_at(position)
         if segment is None:
             return self.end
-        landmarks = self._of(segment)
+        index = self._of(segment)
         if position <= Position(segment.number, 0, 0):
-            return self._offset(segment.number, Place(0, 0, segment.first_sequence, 0))
-        if position.entry >= landmarks.end.entry:
-            return self._offset(segment.number, landmarks.end)
-        entry = await self.landmark(segment, position.entry)
+            return self._offset(segment.number, SegmentOffset(0, 0, segment.first_sequence, 0))
+        if position.entry >= index.end.entry:
+            return self._offset(segment.number, index.end)
+        entry = await self.indexed_entry(segment, position.entry)
         slot = min(position.slot, entry.count)
-        place = Place(position.entry, slot, entry.first_sequence + slot, entry.bytes_at(slot))
+        place = SegmentOffset(
+            position.entry, slot, entry.first_sequence + slot, entry.bytes_at(slot)
+        )
         if slot == entry.count:
             place = replace(place, entry=position.entry + 1, slot=0)
         return self._offset(segment.number, place)
@@ -127,7 +129,7 @@ class StreamPlaces:
         if found is None:
             assert sequence <= self.end.sequence, f"{self.name}: sequence {sequence} is to come"
             return await self.at(self.metadata.first_available)
-        return self._offset(found.number, await self._find(found, By.SEQUENCE, sequence))
+        return self._offset(found.number, await self._find(found, SearchKey.SEQUENCE, sequence))
 
     async def ahead(self, start: StreamOffset, end: StreamOffset, nbytes: int) -> StreamOffset:
         """As many records from `start` on as have at most `nbytes` together, but none behind `end`.
@@ -142,7 +144,7 @@ class StreamPlaces:
             limit = self._of(segment).end.nbytes
             if segment.number >= end.segment or left < limit:
                 limit = end.nbytes if segment.number >= end.segment else limit
-                place = await self._find(segment, By.BYTES, min(left, limit))
+                place = await self._find(segment, SearchKey.BYTES, min(left, limit))
                 found = replace(self._offset(segment.number, place), begin=start.begin)
                 return found if found.sequence < end.sequence else end
             left -= limit
@@ -157,45 +159,45 @@ class StreamPlaces:
         if entry > self.confirmed(segment):
             return self.client.now_ms()
         try:
-            return (await self.landmark(segment, entry)).append_time_ms
+            return (await self.indexed_entry(segment, entry)).append_time_ms
         except LedgerError:
             return max(segment.first_time_ms, segment.created_ms)
 
-    def _of(self, segment: Segment) -> Landmarks:
-        landmarks = self._landmarks.get(segment.number)
-        if landmarks is None:
-            landmarks = self._landmarks[segment.number] = Landmarks(segment.first_sequence)
+    def _of(self, segment: Segment) -> SparseIndex:
+        index = self._indexes.get(segment.number)
+        if index is None:
+            index = self._indexes[segment.number] = SparseIndex(segment.first_sequence)
             # Whoever asks may have the segment from metadata of before.
             for present in self.metadata.segments:
                 if present.number == segment.number and not present.is_open:
-                    self._seal(present, landmarks)
-        return landmarks
+                    self._seal(present, index)
+        return index
 
     @staticmethod
-    def _seal(segment: Segment, landmarks: Landmarks) -> None:
-        landmarks.end_at(segment.last_entry + 1, segment.next_sequence, segment.nbytes)
+    def _seal(segment: Segment, index: SparseIndex) -> None:
+        index.end_at(segment.last_entry + 1, segment.next_sequence, segment.nbytes)
 
-    def _offset(self, segment: int, place: Place) -> StreamOffset:
+    def _offset(self, segment: int, place: SegmentOffset) -> StreamOffset:
         return StreamOffset(
             segment, place.entry, place.slot, place.sequence, place.nbytes, 0,
             self.metadata.created_ms,
         )  # fmt: skip
 
-    async def _find(self, segment: Segment, by: By, target: int) -> Place:
-        landmarks = self._of(segment)
+    async def _find(self, segment: Segment, by: SearchKey, target: int) -> SegmentOffset:
+        index = self._of(segment)
         for tries in range(_TRIES_MAX):
-            found = landmarks.find(by, target, tries)
-            if isinstance(found, Place):
+            found = index.find(by, target, tries)
+            if isinstance(found, SegmentOffset):
                 return found
-            await self.landmark(segment, found)
+            await self.indexed_entry(segment, found)
         raise AssertionError(f"{self.name}: no {by.value} {target} in segment {segment.number}")
 
     # Reading
 
-    async def landmark(self, segment: Segment, entry_id: int) -> Landmark:
+    async def indexed_entry(self, segment: Segment, entry_id: int) -> IndexedEntry:
         """What the header of a confirmed entry says; read unless it is known."""
-        landmarks = self._of(segment)
-        known = landmarks.at(entry_id)
+        index = self._of(segment)
+        known = index.at(entry_id)
         if known is not None:
             return known
         reader = await self.reader(segment)
@@ -203,7 +205,7 @@ class StreamPlaces:
         (entry,) = await reader.read(entry_id, entry_id)
         return self.note_entry(segment, entry)
 
-    def note_entry(self, segment: Segment, entry: Entry) -> Landmark:
+    def note_entry(self, segment: Segment, entry: Entry) -> IndexedEntry:
         """Learns from an entry of this segment that somebody has read, and is confirmed."""
         header = read_header(entry.payload)
         first = header.first_sequence
@@ -213,13 +215,13 @@ class StreamPlaces:
         appended_ms = header.append_time_ms
         if header.is_sequence_in_segment and segment.first_time_ms >= 0:
             appended_ms = segment.first_time_ms  # it was committed as a whole
-        landmark = Landmark(
+        indexed = IndexedEntry(
             entry.entry_id, first, header.count, entry.length - size, size, appended_ms
         )
-        self._of(segment).add(landmark)
-        return landmark
+        self._of(segment).add(indexed)
+        return indexed
 
-    async def look(self) -> None:
+    async def read_end(self) -> None:
         """Asks the bookies how far the open segment is confirmed, if there is one."""
         segment = self.metadata.open_segment
         if segment is None:
@@ -234,7 +236,7 @@ class StreamPlaces:
     async def note_confirmed(self, segment: Segment, entry_id: int) -> None:
         """This segment is confirmed up to an entry; -1: to none."""
         if entry_id >= self._of(segment).end.entry:
-            await self.landmark(segment, entry_id)
+            await self.indexed_entry(segment, entry_id)
 
     async def reader(self, segment: Segment) -> LedgerReader:
         """Of the segment's ledger; open until others are asked for."""

@@ -1,5 +1,5 @@
 """Writes the tables of options in docs/spark.md from the options themselves:
-`python -m tests.tidy.spark_options`.
+`python -m tools.docs.spark_options`.
 
 The test beside it compares; whoever adds an option runs this.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, Option, Where
+from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, AppliesTo, Option
 from tests.tidy.checkout import ROOT
 
 DOCUMENT = ROOT / "docs" / "spark.md"
 TABLES = {"read": READ_OPTIONS, "write": WRITE_OPTIONS}
 _ONLY = {
-    "read": {Where.BATCH: "`read` only: ", Where.STREAMING: "`readStream` only: "},
-    "write": {Where.BATCH: "`write` only: ", Where.STREAMING: "`writeStream` only: "},
+    "read": {AppliesTo.BATCH: "`read` only: ", AppliesTo.STREAMING: "`readStream` only: "},
+    "write": {AppliesTo.BATCH: "`write` only: ", AppliesTo.STREAMING: "`writeStream` only: "},
 }
 
 
@@ -35,7 +35,7 @@ def _row(name: str, option: Option) -> str:
     default = option.default or "none"
     if re.fullmatch(r"[\w]+", default) and default not in {"none", "all"}:
         default = f"`{default}`"
-    only = _ONLY[name].get(option.where, "")
+    only = _ONLY[name].get(option.applies_to, "")
     assert "|" not in option.meaning + option.forms + default
     return f"| `{option.name}` | {default} | {only}{option.meaning}. Accepted: {_plain(option)} |\n"
 

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the settings themselves: `python -m tests.tidy.configuration`.
+"""Writes docs/configuration.md from the settings themselves: `python -m tools.docs.configuration`.
 
 The test beside it compares; whoever adds a setting runs this.
 """
@@ -10,8 +10,8 @@ import ast
 from bookie.config import BookieConfig
 from ledger.runtime.config import settings_table
 from stream.core.entry.format import RECORD_BYTES_MAX
-from tests.tidy import apache_settings
 from tests.tidy.checkout import ROOT, tree_of
+from tools.docs import apache_settings
 
 DOCUMENT = ROOT / "docs" / "configuration.md"
 
