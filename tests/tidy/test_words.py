@@ -85,6 +85,8 @@ def test_documents_name_the_sources_that_quote_them() -> None:
 _EXAMPLES = {"_pb2.py", "clicks.py", "x.py", "docs/x.md", "build/night/report.md"}
 """In documents and comments: endings of names, and files that a user or a run creates."""
 _FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
+_PRIVATE = re.compile(r"\bfacts(?: section)? \d[\d.]*")
+"""Sections of notes that are not in the repository."""
 _FOLDERS = "|".join([*PRODUCT, "tests", "benchmarks", "examples", "tools"])
 _MODULE = re.compile(rf"`(?:python -m )?((?:{_FOLDERS})(?:\.\w+)+)")
 
@@ -129,7 +131,8 @@ def missing_citations(text: str, path: Path) -> list[str]:
     cited = set(_FILE.findall(text)) - _EXAMPLES
     modules = set(_MODULE.findall(text))
     return sorted(
-        [name for name in cited if not _is_file(name, path)]
+        _PRIVATE.findall(text)
+        + [name for name in cited if not _is_file(name, path)]
         + [name for name in modules if not _is_module(name)]
     )
 
@@ -148,6 +151,7 @@ def test_a_citation_of_what_is_not_there_is_noticed() -> None:
     here = Path(__file__)
     text = "core/append.py, checkout.py, docs/formats.md, `ledger.core.append`, `stream.Namespace`"
     assert not missing_citations(text, here)
+    assert missing_citations("Served late (facts " + "2.4, 4).", here) == ["facts " + "2.4"]
     gone = ["core/gone.py", "gone.py", "ledger.core.gone", "stream.Gone"]
     assert missing_citations("core/gone.py gone.py `ledger.core.gone.f` `stream.Gone`", here) == [
         each.replace("ledger.core.gone", "ledger.core.gone.f") for each in gone
