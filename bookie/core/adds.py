@@ -41,7 +41,7 @@ def take_adds(
     """Takes whole ADD frames from `segment[start:end]`; returns where it stopped: what is before
     that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    All have the packet header `header` and are of `shard` (of `shards`, see `core/directories.py`).
+    All have the packet header `header` and are of `shard` (of `shards`, see `core/marks.py`).
     Their LACs are noted, which may wake polls.
     `shift`: the frames will be moved by so many bytes before anybody looks at them there.
     """

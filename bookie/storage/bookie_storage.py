@@ -2,7 +2,7 @@
 
 Ledger `l` has its frames in journal `l mod journals` and its entries in directory `l mod
 directories`. What concerns one ledger goes to its directory; this module only finds it. Pure twin:
-`core/directories.py`.
+`core/marks.py`.
 """
 
 from __future__ import annotations

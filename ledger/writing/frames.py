@@ -20,7 +20,7 @@ from ledger.wire import v2, v3
 from ledger.wire.messages import FRAME_BYTES_MAX, AddRequest, Buffer, Request
 
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
-"""Largest payload of one entry: a frame less its headers (facts section 1)."""
+"""Largest payload of one entry: a frame less 500 bytes, enough for the headers of both versions."""
 
 ADD_START_BYTES = 28 + ENTRY_HEADER_BYTES
 """Of an add's frame before its digest: length, packet header and key, and the entry's header."""

@@ -1,6 +1,6 @@
 """Consumer: one member of a consumer group; what the group's other members do not get, it gets.
 
-Cores: core/assignment.py, core/group_metadata.py. Every record is handed out at least once; what
+Core: core/metadata/groups.py. Every record is handed out at least once; what
 was committed never goes back; only partitions that move to another member pause. Must never
 commit what was not handled, nor at the epoch of another.
 """

@@ -1,4 +1,4 @@
-"""Coordinator: a member's part in deciding who handles what. Core: core/assignment.py.
+"""Coordinator: a member's part in deciding who handles what. Core: core/metadata/groups.py.
 
 There is no leader: whoever sees that the assignment does not fit members and partitions changes
 it, comparing versions; the others wait a moment longer by their rank, so that one does it. Reads

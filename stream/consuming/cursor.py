@@ -1,6 +1,6 @@
 """Cursor: a durable position in one stream, committed at most once per interval.
 
-Core: core/cursor_metadata.py. Must never commit over what somebody else committed, never move
+Core: core/metadata/cursors.py. Must never commit over what somebody else committed, never move
 back, and never take an unknown outcome for a failure: a commit of ours that arrived late is
 found by its token, and gone on from.
 """

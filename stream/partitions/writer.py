@@ -1,7 +1,7 @@
 """PartitionedWriter: routes records to the partitions of a stream, each with a writer of its own.
 
 Must keep records of one key in order, growth included, and never let one partition's trouble
-stop the others. The decisions are core/routing.py; the writers partition_writers.py.
+stop the others. The decisions are core/routing.py; the writers writers.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Must never run a callback of `on_durable` before its frames are durable, write t
 after a failed write or sync, or say of a group that the ones before it are durable when they are
 not (replay relies on that to tell a torn tail from damage). Nothing here is done per entry.
 
-What gathers for one write of the journal; made and taken by `storage/journal.py`.
+What gathers for one write of the journal; made and taken by `storage/journal/journal.py`.
 """
 
 from __future__ import annotations

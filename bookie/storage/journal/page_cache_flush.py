@@ -1,7 +1,7 @@
 """Syncs what a journal wrote and acknowledged without a sync; its twin is
-`core/journal_flush.py`.
+`core/journal.py`.
 
-Used by `storage/journal.py` alone, and only with `journal_sync_data = false`. Must never say that
+Used by `journal.py` alone, and only with `journal_sync_data = false`. Must never say that
 a group is durable which was written after the sync began.
 """
 

@@ -1,6 +1,6 @@
 """What somebody at a terminal sees of a batch while it runs: a bar of its tasks, what they took.
 
-What is going to be read is known where Spark plans, and told there (plan_line.py). Asks Spark's own
+What is going to be read is known where Spark plans, and told there (plan_summary). Asks Spark's own
 status tracker, in a thread of the driver; shows nothing where nobody looks.
 """
 

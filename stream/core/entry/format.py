@@ -1,7 +1,7 @@
 """The fixed header of a stream entry, and the limits of an entry (docs/formats.md).
 
 Answers for reading the header without touching the columns. The numbers here are on disks: they
-may never change; a new layout takes a new version. Columns: entry_encoder.py and records.py.
+may never change; a new layout takes a new version. Columns: encoder.py and records.py.
 """
 
 from __future__ import annotations

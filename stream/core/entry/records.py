@@ -2,7 +2,7 @@
 
 `decode` checks the header and that every column lies inside the payload; a column's own offsets
 are checked when it is first read, so that no access reads outside and no bytes are looked at
-twice. Every damage is a RecordFormatError. The writing half is entry_encoder.py.
+twice. Every damage is a RecordFormatError. The writing half is encoder.py.
 """
 
 from __future__ import annotations
