@@ -15,14 +15,11 @@ from itertools import islice
 
 from bookie.core.buffer_pool import SegmentPool
 from ledger.errors import InvalidArgument
+from ledger.wire.v2 import ADD_BYTES_MIN, ADD_ENTRY_AT
 
 Buffer = bytes | bytearray | memoryview
 Half = dict[int, dict[int, int]]
 
-ENTRY_OFFSET = 28
-"""Where the entry begins in a frame: after length (4), packet header (4), master key (20)."""
-FRAME_BYTES_MIN = ENTRY_OFFSET + 32
-"""A frame whose entry has its 32-byte header and nothing else."""
 OFFSET_MASK = 0xFFFFFFFF
 OWN_SEGMENT_BYTES = 256 * 1024
 
@@ -128,12 +125,12 @@ class WriteCache:
         Raises InvalidArgument if `frame` is not one frame with at least an entry header.
         """
         size = len(frame)
-        if size < FRAME_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
+        if size < ADD_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
             raise InvalidArgument(
-                f"a frame of {size} bytes: needs {FRAME_BYTES_MIN} or more and its own length "
+                f"a frame of {size} bytes: needs {ADD_BYTES_MIN} or more and its own length "
                 "in the first four"
             )
-        ledger_id, entry_id = _frame_ids(frame, ENTRY_OFFSET)
+        ledger_id, entry_id = _frame_ids(frame, ADD_ENTRY_AT)
         if ledger_id < 0 or entry_id < 0:
             raise InvalidArgument(f"entry {entry_id} of ledger {ledger_id}: ids are never negative")
         own_no, offset, _ = self.reserve_own(size, OWN_SEGMENT_BYTES)
@@ -174,7 +171,7 @@ class WriteCache:
                 return None
         segment = self.segments[place >> 32]
         offset = place & OFFSET_MASK
-        return segment[offset + ENTRY_OFFSET : offset + 4 + _frame_length(segment, offset)[0]]
+        return segment[offset + ADD_ENTRY_AT : offset + 4 + _frame_length(segment, offset)[0]]
 
     def holds(self, ledger_id: int) -> bool:
         """Is there any entry of this ledger in either half?"""

@@ -21,8 +21,7 @@ import trio
 from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
-from ledger.metastore import ledgers_root
-from ledger.metastore.layout import layout_of_uri
+from ledger.metastore import ClusterAddress
 from ledger.options import ClientOptions
 from ledger.runtime.bridge import BackgroundLoop, Call, RemoteContext
 from ledger.runtime.network import TcpNetwork
@@ -41,7 +40,7 @@ BATCH_READ_BYTES = 2_000_000
 
 
 @asynccontextmanager
-async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
+async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
     async with (
         LazyStore(cluster) as store,
         LedgerClient(
@@ -49,8 +48,8 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
             TcpNetwork(),
             rng=random.SystemRandom(),
             now_ms=wall_ms,
-            root=ledgers_root(cluster),
-            layout=layout_of_uri(cluster),
+            root=cluster.root,
+            layout=cluster.layout,
             options=ClientOptions(batch_read_bytes=BATCH_READ_BYTES),
         ) as client,
     ):
@@ -60,7 +59,7 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
 class _Connection:
     """A client on the loop, from `open` to `close`."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: ClusterAddress) -> None:
         self.loop: BackgroundLoop = acquire_loop()
         self.bridge = Bridge(self.loop)
         self._scopes: dict[trio.CancelScope, None] = {}
@@ -132,8 +131,9 @@ class ClusterClient:
     background loop. They must not block it.
     """
 
-    def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
+    def __init__(self, address: ClusterAddress) -> None:
+        self.cluster = address.uri
+        self._address = address
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._used_s = 0.0
@@ -268,7 +268,7 @@ class ClusterClient:
                 if connection is not None and not connection.loop.is_forked:
                     connection.close()
                 self._connection = None
-                connection = self._connection = _Connection(self.cluster)
+                connection = self._connection = _Connection(self._address)
             return connection
 
     def after_fork(self) -> None:
@@ -291,12 +291,11 @@ def cached_cluster(cluster: str) -> ClusterClient:
             f"cluster address {cluster!r}: a cluster in memory cannot be shared by Spark's "
             "processes. Cure: sqlite:///path/cluster.db or zk://host:2181/ledgers"
         )
-    ledgers_root(cluster)
-    layout_of_uri(cluster)
+    address = ClusterAddress.parse(cluster)
     with _guard:
         found = _clusters.get(cluster)
         if found is None:
-            found = _clusters[cluster] = ClusterClient(cluster)
+            found = _clusters[cluster] = ClusterClient(address)
         return found
 
 
