@@ -135,7 +135,7 @@ def test_a_task_that_fails_leaves_nothing_in_a_stream(
     ("query", "options", "told"),
     [
         ("SELECT 1 AS value", {}, "column 'value' is int; it must be binary or string"),
-        ("SELECT 'v' AS text", {}, "column 'text' has no place"),
+        ("SELECT 'v' AS text", {}, "column 'text' is not part"),
         ("SELECT 'k' AS key", {}, "no column 'value'"),
         ("SELECT 'v' AS value, DATE '2020-01-01' AS event_time", {}, "CAST.event_time AS TIMEST"),
         ("SELECT CAST(NULL AS STRING) AS value", {}, "'value' is null in row 0"),

@@ -133,7 +133,11 @@ def test_messages_that_do_not_belong_together_are_refused(streams: Streams) -> N
     ("schema", "options", "told"),
     [
         (StructType().add("value", "integer"), {}, "binary or string"),
-        (StructType().add("value", "string").add("event_time", "timestamp_ntz"), {}, "no instant"),
+        (
+            StructType().add("value", "string").add("event_time", "timestamp_ntz"),
+            {},
+            "not a point in time",
+        ),
         (
             StructType().add("value", "string").add("headers", ArrayType(StringType())),
             {},
@@ -141,7 +145,7 @@ def test_messages_that_do_not_belong_together_are_refused(streams: Streams) -> N
         ),
         (StructType().add("value", "string").add("partition", "string"), {}, "AS INT"),
         (StructType().add("value", "string").add("value", "string"), {}, "twice"),
-        (StructType().add("value", "string"), {"stream": ""}, "to which stream"),
+        (StructType().add("value", "string"), {"stream": ""}, "no target stream"),
         (StructType().add("value", "string"), {"sortWithinBatch": "key"}, "not written"),
     ],
 )

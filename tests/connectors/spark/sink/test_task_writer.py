@@ -281,7 +281,7 @@ def test_too_many_targets_are_refused(streams: Streams, kept_cluster: ClusterCli
 @pytest.mark.parametrize(
     ("columns", "error", "told"),
     [
-        ({"partition": [4]}, InvalidArgument, "partition 4 .* legal is 0 to 3"),
+        ({"partition": [4]}, InvalidArgument, "partition 4 .* valid: 0 to 3"),
         ({"partition": [-1]}, InvalidArgument, "partition -1"),
         ({"stream": ["tests/no-such"]}, NoSuchStream, "createStreams"),
         ({"stream": ["nowhere/x"]}, NoSuchNamespace, "nowhere"),

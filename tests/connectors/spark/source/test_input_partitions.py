@@ -162,7 +162,7 @@ def test_what_is_gone_is_an_error_or_left_out(
             rows_of([lost])
         both = replace(lost, ranges=lost.ranges + partition.ranges, is_loss_error=False)
         assert [row["value"] for row in rows_of([both])] == [b"x"]
-    assert "were not read" in caplog.text
+    assert "are not read" in caplog.text
 
 
 def test_what_is_gone_is_told_though_the_metadata_store_is_away(

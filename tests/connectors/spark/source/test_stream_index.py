@@ -210,7 +210,7 @@ async def test_a_start_that_was_truncated_is_a_loss(tmp_path: Path) -> None:
 async def test_a_start_behind_the_end_is_told(tmp_path: Path, starting: str) -> None:
     async with filled(tmp_path, is_open=False) as (namespace, _):
         wanted = options(stream="demo/s", startingPosition=starting)
-        with pytest.raises(InvalidArgument, match="is behind that"):
+        with pytest.raises(InvalidArgument, match="is after that"):
             await batch_ranges(namespace.client, wanted, DataLossLog(is_error=True))
 
 
