@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from random import Random
 
-PATIENCE_S: Final = 120.0
+GIVE_UP_AFTER_S: Final = 120.0
 """Since the first conflict: whoever found no gap by then is told so."""
 TRIES_MIN: Final = 10
 """Before it is given up, however long each of them takes."""
@@ -24,9 +24,9 @@ _SHARE_MIN: Final = 0.05
 """Of the window, for who has waited longest."""
 
 
-def is_given_up(conflicts: int, waited_s: float) -> bool:
+def should_give_up(conflicts: int, waited_s: float) -> bool:
     """After so many conflicts, and so long after the first of them."""
-    return conflicts >= TRIES_MIN and waited_s >= PATIENCE_S
+    return conflicts >= TRIES_MIN and waited_s >= GIVE_UP_AFTER_S
 
 
 def conflict_pause_s(conflicts: int, waited_s: float, rng: Random) -> float:
@@ -35,4 +35,4 @@ def conflict_pause_s(conflicts: int, waited_s: float, rng: Random) -> float:
     if conflicts == 1:
         return 0.0
     window_s = min(PAUSE_S_MAX, PAUSE_S * 2.0 ** min(conflicts - 2, _DOUBLINGS_MAX))
-    return rng.random() * window_s * max(_SHARE_MIN, 1 - waited_s / PATIENCE_S)
+    return rng.random() * window_s * max(_SHARE_MIN, 1 - waited_s / GIVE_UP_AFTER_S)

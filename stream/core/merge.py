@@ -19,7 +19,7 @@ from ledger.errors import InvalidArgument
 B = TypeVar("B")
 
 
-class Span(NamedTuple, Generic[B]):
+class MergedSpan(NamedTuple, Generic[B]):
     """Records of one batch that follow each other in the merge: its `slots`, in this order.
 
     `slots` count from 0 within what was pushed. `is_late`: their times are before the watermark as
@@ -156,7 +156,7 @@ class Merge(Generic[B]):
         """All sources have finished and everything was given out."""
         return not self._sources and not self._heap
 
-    def pop(self) -> Span[B] | None:
+    def pop(self) -> MergedSpan[B] | None:
         """The next records; None if some source must deliver (or be idle) first."""
         heap = self._heap
         if not heap:
@@ -177,7 +177,7 @@ class Merge(Generic[B]):
         else:
             heappop(heap)
             self._forget(run)
-        return Span(run.source, run.batch, run.slots[first:stop], is_late)
+        return MergedSpan(run.source, run.batch, run.slots[first:stop], is_late)
 
     def _stop(self, run: _Run[B], ordinal: int, number: int) -> int:
         """How far the first run of the heap may go before another one's turn comes."""

@@ -46,7 +46,7 @@ class ProducerLog:
         self.next_sequence += count
 
 
-class Mixture:
+class ProducerSet:
     """Whose entries a segment may hold: of no producer, of one, or of several.
 
     It may know of more than the segment holds in the end, never of less: an entry may come to lie

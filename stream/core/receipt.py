@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
-from stream.core.metadata.documents import whole
+from stream.core.metadata.documents import whole_number
 from stream.core.names import check_name
 from stream.core.position import Position
 
@@ -114,9 +114,9 @@ class Receipt:
             namespace=check_name(namespace, "namespace"),
             stream=check_name(stream),
             position=position,
-            sequence=whole(fields["sequence"]),
-            ledger_id=whole(fields["ledger_id"]),
-            append_time_ms=whole(fields["append_time_ms"]),
+            sequence=whole_number(fields["sequence"]),
+            ledger_id=whole_number(fields["ledger_id"]),
+            append_time_ms=whole_number(fields["append_time_ms"]),
             digest_type=str(fields["digest_type"]),
             digest=None if digest is None else bytes.fromhex(digest),
             acks=tuple(

@@ -13,7 +13,7 @@ from typing import Final
 
 from ledger.errors import InvalidArgument, MetadataCorrupt
 from stream.core.entry.format import RECORDS_PER_ENTRY_MAX
-from stream.core.metadata.documents import dump_document, load_document, whole, word
+from stream.core.metadata.documents import dump_document, load_document, text_value, whole_number
 from stream.core.metadata.streams import Interrupted, Segment, SegmentEnd, StreamMetadata
 from stream.core.names import check_name
 from stream.errors import CommitOutOfOrder, StreamBusy
@@ -50,8 +50,8 @@ class SinkTag:
             document = json.loads(data)
             sink, batch = document["sink"], document["batch"]
             if sink is None or batch is None:
-                return cls(attempt=word(document["attempt"]))
-            return cls(word(sink), whole(batch), word(document["attempt"]))
+                return cls(attempt=text_value(document["attempt"]))
+            return cls(text_value(sink), whole_number(batch), text_value(document["attempt"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             return cls()
 
@@ -207,7 +207,7 @@ def committed(
     return replace(stream, segments=tuple(segments), next_segment=number, next_sequence=sequence)
 
 
-def share_of(
+def added_range(
     namespace: str, before: StreamMetadata, ends: Sequence[tuple[int, SegmentEnd]]
 ) -> CommittedRange:
     """What `committed` adds to this stream."""
@@ -222,7 +222,7 @@ def share_of(
     )
 
 
-def share_in(
+def range_in_stream(
     namespace: str, stream: StreamMetadata, ledger_ids: Collection[int]
 ) -> CommittedRange | None:
     """What of these ledgers is in the stream, which follows each other there; None if nothing."""
@@ -270,16 +270,16 @@ def decode_sink(sink_id: str, data: bytes) -> SinkMetadata:
         for stream, *numbers in rows:
             if len(numbers) != len(_SHARE_FIELDS) - 1:
                 raise ValueError(f"a stream has {len(numbers)} numbers")
-            shares.append(CommittedRange(word(stream), *map(whole, numbers)))
+            shares.append(CommittedRange(text_value(stream), *map(whole_number, numbers)))
         return SinkMetadata(
             sink_id=sink_id,
-            batch_id=whole(document["batch_id"]),
-            committed_ms=whole(document["committed_ms"]),
+            batch_id=whole_number(document["batch_id"]),
+            committed_ms=whole_number(document["committed_ms"]),
             streams=tuple(shares),
-            stream_count=whole(document["stream_count"]),
-            records=whole(document["records"]),
-            nbytes=whole(document["nbytes"]),
-            origin=word(document["origin"]),
+            stream_count=whole_number(document["stream_count"]),
+            records=whole_number(document["records"]),
+            nbytes=whole_number(document["nbytes"]),
+            origin=text_value(document["origin"]),
         )
     except (ValueError, TypeError) as error:
         raise MetadataCorrupt(f"{what}: {error}") from None

@@ -53,7 +53,7 @@ class StreamPatterns:
         than what they are partitions of. In order; partitions by number."""
         names = list(listed)
         partitioned = {_base(name) for name in names if parse_partition(name) is not None}
-        found = {name for name in names if name not in partitioned and self._is_meant(name)}
+        found = {name for name in names if name not in partitioned and self._is_selected(name)}
         return sorted(found, key=_order)
 
     def ambiguous(self, listed: Iterable[str]) -> list[str]:
@@ -61,9 +61,9 @@ class StreamPatterns:
         Deleted partitions are listed for a while: it may be another, plain stream by now."""
         names = set(listed)
         partitioned = {_base(name) for name in names if parse_partition(name) is not None}
-        return sorted(name for name in partitioned & names if self._is_meant(name))
+        return sorted(name for name in partitioned & names if self._is_selected(name))
 
-    def _is_meant(self, stream: str) -> bool:
+    def _is_selected(self, stream: str) -> bool:
         if self.is_named(stream):
             return True
         base = _base(stream)

@@ -80,7 +80,7 @@ def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
     )
 
 
-def remade(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
+def recreated(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
     """A new stream in place of a tombstone: with an epoch no writer of before holds, and a time
     by which cursors of before are told from its own."""
     assert dead.is_deleted, f"stream {dead.name!r} is in use"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from ledger.errors import LedgerError
-from stream.core.producers import Mixture
+from stream.core.producers import ProducerSet
 from stream.errors import SequenceMismatch
 from stream.writing.batch import CONDITIONAL, Batch
 from stream.writing.open_segment import OpenSegment
@@ -52,7 +52,7 @@ class BatchSender:
         self._now_ms = now_ms
         self._ready: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()
-        self._mixture = Mixture()
+        self._mixture = ProducerSet()
 
     def settled(self) -> None:
         """Batches may have been confirmed: there may be room, and reason to send."""
@@ -114,7 +114,7 @@ class BatchSender:
         ledger = segment.ledger
         # What is not confirmed may be sent to this segment, or to one after it.
         pending = (*self._sent, *self._ready)
-        self._mixture = Mixture(max(0, batch.producer_id) for batch in pending)
+        self._mixture = ProducerSet(max(0, batch.producer_id) for batch in pending)
 
         def confirmed(entry: int) -> None:
             segment.confirmed = entry

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.source.stream_offsets import StreamPlaces
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def _shared_out(
             spans[name], admission.shares[name], must_go_on=name == admission.first
         )
 
-    return admission, dict(zip(names, await for_each(names, of_one), strict=True))
+    return admission, dict(zip(names, await map_bounded(names, of_one), strict=True))
 
 
 async def _end_of_share(span: Span, share: Share, *, must_go_on: bool) -> StreamOffset:

@@ -21,7 +21,7 @@ from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.format import decode_stream
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.errors import IsPartitioned
@@ -105,7 +105,7 @@ class Followers:
         # One that is gone may be made again, under a node that is there all the time.
         gone = [name for name in may_be_gone if is_meant(self._selection, name)]
         names = dict.fromkeys((*found.names, *found.missing, *gone))
-        await for_each(names, self._look_closely)
+        await map_bounded(names, self._look_closely)
         for name in names:
             self._join(name)
 
@@ -114,7 +114,7 @@ class Followers:
         now_s = trio.current_time()
         news = [(name, each) for name, each in self._followed.items() if each.has_news]
         stale = [name for name, each in news if not each.is_known or now_s - each.told_s > FRESH_S]
-        await for_each(stale, self._look_again)
+        await map_bounded(stale, self._look_again)
         for _, each in news:
             each.take()
         failure, self.failure = self.failure, None
@@ -127,7 +127,7 @@ class Followers:
         Raises NotEnoughBookies, MetadataUnavailable when that cannot be known.
         """
         found = await discover(self.client, self._selection)
-        await for_each(dict.fromkeys((*found.names, *self._known)), self._look_closely)
+        await map_bounded(dict.fromkeys((*found.names, *self._known)), self._look_closely)
         for name in found.names:
             self._join(name)
 
@@ -139,7 +139,7 @@ class Followers:
         """
         if len(self._known) <= GLANCED_AT_MAX:
             with trio.move_on_after(GLANCE_S):
-                await for_each(list(self._known), self._sweep_one)
+                await map_bounded(list(self._known), self._sweep_one)
 
     @property
     def _known(self) -> dict[str, None]:
@@ -311,7 +311,7 @@ class Followers:
         found = (await discover(self.client, self._selection)).names
         by_namespace = self._selection.by_namespace()
         fresh = [name for name in found if name not in known]
-        await for_each(fresh, self.refresh)
+        await map_bounded(fresh, self.refresh)
         for name in fresh:
             self._join(name)
         for name in known:
@@ -323,7 +323,7 @@ class Followers:
     async def _sweep(self) -> None:
         while True:
             began_s = trio.current_time()
-            await for_each(list(self._swept), self._sweep_one)
+            await map_bounded(list(self._swept), self._sweep_one)
             await trio.sleep(max(SWEEP_PAUSE_S, trio.current_time() - began_s))
 
     async def _sweep_one(self, name: str) -> None:

@@ -25,7 +25,7 @@ from connectors.spark.source.discovery import is_meant, read_metadata, starting_
 from connectors.spark.source.end_tracker import Followers
 from connectors.spark.source.stream_offsets import StreamPlaces
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class MicroBatches:
 
         async def of_all() -> Offsets:
             names = list(self.followers.streams)
-            return Offsets(dict(zip(names, await for_each(names, of_one), strict=True)))
+            return Offsets(dict(zip(names, await map_bounded(names, of_one), strict=True)))
 
         return await self.steadily(of_all)
 
@@ -162,7 +162,7 @@ class MicroBatches:
             _, places, offset = each
             return self.followers.client.now_ms() - await places.time_ms(offset)
 
-        ages_ms = await for_each(behind[:_AGES_MAX], age_ms)
+        ages_ms = await map_bounded(behind[:_AGES_MAX], age_ms)
         records = sum(records for records, _, _ in behind)
         return Lag(records, nbytes, max([0, *ages_ms]) // 1000)
 
@@ -173,7 +173,7 @@ class MicroBatches:
         async def of_one(name: str) -> list[SegmentRange]:
             return await self._ranges_of(name, start.get(name), end[name])
 
-        found = await self.steadily(lambda: for_each(names, of_one))
+        found = await self.steadily(lambda: map_bounded(names, of_one))
         return [each for ranges in found for each in ranges]
 
     def forget_before(self, end: Offsets) -> None:
@@ -193,7 +193,7 @@ class MicroBatches:
             try:
                 return await work()
             except (NoSuchLedger, NoSuchEntry):
-                await for_each(list(self.followers.streams), self.followers.refresh)
+                await map_bounded(list(self.followers.streams), self.followers.refresh)
                 purges += 1
                 if purges > _PURGES_MAX or self.followers.version == before:
                     raise  # nobody truncated anything: something is wrong

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from ledger.errors import FinalError, LedgerError, MetadataCorrupt
-from stream.core.metadata.documents import dump_document, load_document, whole, word
+from stream.core.metadata.documents import dump_document, load_document, text_value, whole_number
 from stream.core.position import Position
 
 
@@ -77,13 +77,13 @@ def decode_cursor(name: str, data: bytes) -> CursorMetadata:
             raise ValueError("is_deleted is neither true nor false")
         return CursorMetadata(
             name=name,
-            stream=word(document["stream"]),
-            stream_created_ms=whole(document["stream_created_ms"]),
-            position=Position.parse(word(document["position"])),
-            changed_ms=whole(document["changed_ms"]),
-            token=word(document["token"]),
-            holder=word(document["holder"]),
-            epoch=whole(document["epoch"]),
+            stream=text_value(document["stream"]),
+            stream_created_ms=whole_number(document["stream_created_ms"]),
+            position=Position.parse(text_value(document["position"])),
+            changed_ms=whole_number(document["changed_ms"]),
+            token=text_value(document["token"]),
+            holder=text_value(document["holder"]),
+            epoch=whole_number(document["epoch"]),
             is_deleted=bool(document["is_deleted"]),
         )
     except (ValueError, LedgerError) as error:

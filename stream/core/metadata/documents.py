@@ -86,14 +86,14 @@ def load_document(kind: str, what: str, names: Collection[str], data: bytes) -> 
     return document
 
 
-def whole(value: object, least: int = 0) -> int:
+def whole_number(value: object, least: int = 0) -> int:
     """A whole number of 64 bits, `least` or more. Raises ValueError."""
     if type(value) is not int or not least <= value < 1 << 63:
         raise ValueError(f"{value!r} is not a whole number from {least} to 2^63-1")
     return value
 
 
-def word(value: object) -> str:
+def text_value(value: object) -> str:
     """Text. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text")  # noqa: TRY004 - as for numbers

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ledger.errors import LedgerError, MetadataCorrupt
-from stream.core.metadata.documents import dump_document, read_document, whole, word
+from stream.core.metadata.documents import dump_document, read_document, text_value, whole_number
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import (
     Interrupted,
@@ -95,7 +95,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         columns = document.pop("segment_columns")
         document["segments"] = tuple(_segments(columns, document["segments"]))
         document["producers"] = {
-            word(producer): ProducerState(*map(_whole, row))
+            text_value(producer): ProducerState(*map(_whole, row))
             for producer, row in document.get("producers", {}).items()
         }
         _whole(document.get("deleted_ms", -1))
@@ -133,7 +133,7 @@ def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:
 
 def _whole(value: object) -> int:
     """-1 is "none" and "unknown"."""
-    return whole(value, -1)
+    return whole_number(value, -1)
 
 
 def _segments(columns: list[str], rows: list[list[Any]]) -> Iterator[Segment]:
@@ -148,11 +148,11 @@ def _segments(columns: list[str], rows: list[list[Any]]) -> Iterator[Segment]:
             # Columns that a release before this one did not have take their defaults.
             named = _DEFAULTS | dict(zip(columns, row, strict=True))
             row = [named[name] for name in _SEGMENT_COLUMNS]
-        word, row[_STATE] = row[_STATE], 0
+        state, row[_STATE] = row[_STATE], 0
         for value in row:
             if type(value) is not int or not -1 <= value < _NUMBER_END:
                 raise ValueError(f"{value!r} is not a whole number of 64 bits")
-        row[_STATE] = _STATES[word]
+        row[_STATE] = _STATES[state]
         yield Segment(*row)
 
 

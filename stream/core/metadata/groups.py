@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from ledger.errors import MetadataCorrupt
-from stream.core.metadata.documents import dump_document, load_document, whole, word
+from stream.core.metadata.documents import dump_document, load_document, text_value, whole_number
 
 
 def assign(
@@ -104,7 +104,7 @@ class GroupMetadata:
             changed_ms=now_ms,
         )
 
-    def was_reset(self, now_ms: int) -> GroupMetadata:
+    def with_reset(self, now_ms: int) -> GroupMetadata:
         return replace(self, resets=self.resets + 1, changed_ms=now_ms)
 
     def partitions_of(self, member: str) -> list[str]:
@@ -133,13 +133,13 @@ def decode_group(name: str, data: bytes) -> GroupMetadata:
             raise ValueError("the assignment is not a list")  # noqa: TRY004 - as for numbers
         return GroupMetadata(
             name=name,
-            stream=word(document["stream"]),
-            stream_created_ms=whole(document["stream_created_ms"]),
-            changed_ms=whole(document["changed_ms"]),
-            generation=whole(document["generation"]),
-            first_partitions=whole(document["first_partitions"]),
-            resets=whole(document["resets"]),
-            assignment={word(partition): word(member) for partition, member in rows},
+            stream=text_value(document["stream"]),
+            stream_created_ms=whole_number(document["stream_created_ms"]),
+            changed_ms=whole_number(document["changed_ms"]),
+            generation=whole_number(document["generation"]),
+            first_partitions=whole_number(document["first_partitions"]),
+            resets=whole_number(document["resets"]),
+            assignment={text_value(partition): text_value(member) for partition, member in rows},
         )
     except (ValueError, TypeError) as error:
         raise MetadataCorrupt(f"{_what(name)}: {error}") from None
