@@ -45,7 +45,7 @@ def test_ledgers_become_segments_in_their_order() -> None:
     assert range_in_stream("n", stream, {5, 7}) == added_range("n", EMPTY, ends)
     assert range_in_stream("n", stream, {8}) is None
     for twice in ([(7, end_of(2))], [(9, end_of(1)), (9, end_of(1))]):
-        with pytest.raises(InvalidArgument, match="must bring ledgers of its own"):
+        with pytest.raises(InvalidArgument, match="must have ledgers of its own"):
             committed(stream, twice, 9)
     with pytest.raises(StreamBusy, match="segment 3 is open"):
         committed(stream.taken_over().begun(1, 9, 0), [], 9)
