@@ -22,7 +22,7 @@ from stream.core.receipt import Receipt
 from stream.scope import NamespaceScope
 from stream.store.partitions import PartitionStore
 
-SEGMENTS_AT_ONCE = 4
+SEGMENTS_VERIFIED_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +165,11 @@ async def verify_stream(
         return await _verify_receipt(scope, stream, receipt, silent)
     segments: list[SegmentReport] = []
     for name in await PartitionStore(scope.client.store).partition_names(scope.name, stream):
-        segments += await _Verifying(scope, name, on_progress, silent).run()
+        segments += await _StreamVerifier(scope, name, on_progress, silent).run()
     return StreamReport(stream, tuple(segments))
 
 
-class _Verifying:
+class _StreamVerifier:
     """One stream that is not partitioned: some segments at a time."""
 
     def __init__(
@@ -190,17 +190,17 @@ class _Verifying:
     async def run(self) -> list[SegmentReport]:
         metadata = await self._scope.stream_metadata(self._stream)
         segments = metadata.live()
-        self._tell(len(segments))
+        self._report_progress(len(segments))
         waiting = iter(segments)
 
-        async def take_turns() -> None:
+        async def verify_next() -> None:
             for segment in waiting:
                 self._done[segment.number] = await self._verify(segment, len(segments))
-                self._tell(len(segments))
+                self._report_progress(len(segments))
 
         async with trio.open_nursery() as nursery:
-            for _ in range(min(SEGMENTS_AT_ONCE, len(segments))):
-                nursery.start_soon(take_turns)
+            for _ in range(min(SEGMENTS_VERIFIED_MAX, len(segments))):
+                nursery.start_soon(verify_next)
         reports = [self._done[segment.number] for segment in segments]
         return [report for report in reports if report is not None]
 
@@ -210,7 +210,7 @@ class _Verifying:
         def on_entries(entries: int, nbytes: int) -> None:
             self._entries += entries
             self._payload_bytes += nbytes
-            self._tell(of)
+            self._report_progress(of)
 
         client, ledger, problem = self._scope.client, None, ""
         try:
@@ -219,7 +219,7 @@ class _Verifying:
             )
         except NoSuchLedger as error:
             present = await self._scope.stream_metadata(self._stream)
-            if not _is_held(present, segment):
+            if not _has_segment(present, segment):
                 return None
             problem = str(error)
         else:
@@ -230,7 +230,7 @@ class _Verifying:
                 )
         return SegmentReport(self._stream, segment.number, segment.ledger_id, ledger, problem)
 
-    def _tell(self, segments: int) -> None:
+    def _report_progress(self, segments: int) -> None:
         if self._on_progress is not None:
             done = len(self._done)
             self._on_progress(
@@ -238,7 +238,7 @@ class _Verifying:
             )
 
 
-def _is_held(stream: StreamMetadata, segment: Segment) -> bool:
+def _has_segment(stream: StreamMetadata, segment: Segment) -> bool:
     """Whether the stream still says that it has this segment."""
     return segment.ledger_id in [present.ledger_id for present in stream.live()]
 

@@ -382,7 +382,7 @@ async def open_partitioned_writer(
     Closed at the end of the block; after an exception in it segments are left open for the next
     writer to recover. Raises NoSuchStream, NotPartitioned, PartitionsFailed (of `own`).
     """
-    present = await PartitionStore(scope.client.store).read_living(scope.name, stream)
+    present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
     routes = Routes(present.partitions, own)
     async with open_background() as nursery:
         writers = PartitionWriters(scope, watch, present, options, nursery, own)

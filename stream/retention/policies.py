@@ -25,7 +25,7 @@ from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention
 from stream.retention.trash import Trash
-from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, kept_changing
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflicts
 
 
 class NamespaceSettings(TypedDict, total=False):
@@ -128,7 +128,7 @@ async def set_policy(
         except MetadataConflict:
             continue
         return wanted
-    raise kept_changing(f"namespace {name!r}")
+    raise too_many_conflicts(f"namespace {name!r}")
 
 
 async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[RetentionPlan]:

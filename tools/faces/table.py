@@ -47,7 +47,7 @@ inner = self._inner
 return await self._bridge.call(lambda: anext(inner), inner._take_back)"""
 _RECORD_STEP = """\
 inner = {}
-taken = await self._bridge.call(inner._next_of_part, inner._take_back_record)
+taken = await self._bridge.call(inner._next_delivered_record, inner._take_back_record)
 return taken[0]"""
 _TICKET = """\
 ticket = Ticket(
@@ -227,7 +227,7 @@ while True:
             "__anext__": _STEP,
             "next_record": _RECORD_STEP.format("self._inner"),
         },
-        skipped=frozenset({"note_group", "note_lost", "note_again", "run", "begin", "leave"}),
+        skipped=frozenset({"note_group", "note_lost", "note_rejoined", "run", "begin", "leave"}),
     ),
     "RecordIterator": Face(
         home="stream.consuming.consumer",

@@ -15,7 +15,7 @@ from connectors.spark.source.data_loss import DataLossLog, LostRange, truncation
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start, Truncated
 from stream.core.stream_patterns import StreamPatterns
@@ -92,7 +92,7 @@ async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, 
 
     found = await discover(client, selection)
     found.check()
-    opened = await for_each(found.names, open_one)
+    opened = await map_bounded(found.names, open_one)
     return {index.name: index for index in opened if index is not None}
 
 
