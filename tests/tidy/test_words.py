@@ -176,3 +176,18 @@ def test_links_to_headings_lead_to_headings() -> None:
         if anchor not in _anchors((path.parent / (target or path.name)).read_text(encoding="utf-8"))
     }
     assert not missing
+
+
+def test_texts_name_headings_that_documents_have() -> None:
+    """An error that says "see 'X' in docs/x.md" leads to a heading."""
+    named = re.compile(r"'([A-Z][^']+)' in (docs/[\w/-]+\.md)")
+    found = {
+        (heading, document)
+        for path in python_files(*PRODUCT)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for heading, document in named.findall(node.value)
+    }
+    assert len(found) >= 2
+    for heading, document in sorted(found):
+        assert f"# {heading}\n" in (ROOT / document).read_text(encoding="utf-8"), heading
