@@ -78,8 +78,8 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         ledger-add: entries to a ledger. append: records to a stream. latency: at a fixed rate.
         tail: from writer to reader. fanout: to a hundred readers. catchup: reading a whole stream.
         start: until "ready". restart: a killed bookie with 1 GiB in its journal, until "ready".
-        many-ledgers: a bookie with a million ledgers, compared with one with a thousand. mixed:
-        writes, a tail and two catch-up readers together, compared with writes alone.
+        many-ledgers: a bookie with a million ledgers, compared with one with a thousand.
+        mixed: writes, a tail and two catch-up readers together, compared with writes alone.
         streams: many streams, some of them written at once.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.

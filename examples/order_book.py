@@ -2,9 +2,8 @@
 
     python -m examples.order_book CLUSTER
 
-Each trader reads the stream into a book, decides, and appends with `expected_sequence`. If another
-trader was faster, the append fails; the trader reads the new orders and decides again. There are
-no locks.
+Each trader reads the stream into a book, decides, and appends with `expected_sequence`. The append
+fails if another trader was faster: then the trader reads the new orders and decides again.
 """
 
 from __future__ import annotations

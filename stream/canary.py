@@ -30,7 +30,7 @@ MARK = b"ledgerstream-canary "
 _TRIM_EVERY = 50
 _SEEN_MAX = 1000
 _READ_AGAIN_S = 1.0
-_FAULTS_TOLD_MAX = 5
+_FAULTS_REPORTED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Canary:
         self._appended: OrderedDict[bytes, None] = OrderedDict()
         """Values appended that the tail may show; those of unknown fate it may show or not."""
         self._seen: OrderedDict[Position, bytes] = OrderedDict()
-        self._news = trio.Event()
+        self._tail_moved = trio.Event()
         self._next_sequence = -1
         self._found: list[tuple[CopyVerdict, str]] = []
         """What the tail noticed since the last round."""
@@ -205,7 +205,7 @@ class Canary:
             raise
         except LedgerError as error:
             report.alert(CopyVerdict.DOUBT, f"append failed: {type(error).__name__}: {error}")
-        await self._check_an_older_one(report)
+        await self._check_older_record(report)
         found, self._found = self._found, []
         for verdict, text in found:
             report.alert(verdict, text)
@@ -238,7 +238,7 @@ class Canary:
         began_s = trio.current_time()
         with trio.move_on_after(self._options.timeout_s):
             while receipt.position not in self._seen:
-                await self._news.wait()
+                await self._tail_moved.wait()
             report.tail_ms = round((report.append_ms or 0.0) + _ms_since(began_s), 3)
             if self._seen[receipt.position] != value:
                 report.alert(
@@ -257,7 +257,7 @@ class Canary:
         if found is not None:
             report.verify_ms = _ms_since(began_s)
 
-    async def _check_an_older_one(self, report: CanaryRound) -> None:
+    async def _check_older_record(self, report: CanaryRound) -> None:
         older = len(self._receipts) - (report.position is not None)
         if older > 0:
             receipt = self._receipts[self._namespace.client.rng.randrange(older)]
@@ -281,7 +281,7 @@ class Canary:
                 f"{receipt.position} was not verified in {self._options.timeout_s:g} s",
             )
         elif found.verdict is not CopyVerdict.WHOLE:
-            report.alert(found.verdict, f"{receipt.position}: {_told(found)}")
+            report.alert(found.verdict, f"{receipt.position}: {_summary(found)}")
         return found
 
     async def _trim(self, report: CanaryRound) -> None:
@@ -317,7 +317,7 @@ class Canary:
                     raise
                 start = reader.position
                 self._found.append((CopyVerdict.DOUBT, f"tail: {type(error).__name__}: {error}"))
-                del self._found[:-_FAULTS_TOLD_MAX]
+                del self._found[:-_FAULTS_REPORTED_MAX]
             await trio.sleep(_READ_AGAIN_S)
 
     async def _read(self, reader: StreamReader) -> None:
@@ -326,14 +326,14 @@ class Canary:
 
     def _take(self, record: Record) -> None:
         """The tail shows this record."""
-        self._look_at(record)
+        self._check_order(record)
         self._seen[record.position] = record.value
         if len(self._seen) > _SEEN_MAX:
             self._seen.popitem(last=False)
-        news, self._news = self._news, trio.Event()
-        news.set()
+        moved, self._tail_moved = self._tail_moved, trio.Event()
+        moved.set()
 
-    def _look_at(self, record: Record) -> None:
+    def _check_order(self, record: Record) -> None:
         """Each record appended once, in order, and nothing else."""
         if self._next_sequence not in (-1, record.sequence):
             self._found.append(
@@ -353,14 +353,14 @@ class Canary:
                 )
             )
         self._appended.pop(record.value, None)
-        del self._found[:-_FAULTS_TOLD_MAX]
+        del self._found[:-_FAULTS_REPORTED_MAX]
 
 
 def _ms_since(began_s: float) -> float:
     return round(1000 * (trio.current_time() - began_s), 3)
 
 
-def _told(report: StreamReport) -> str:
+def _summary(report: StreamReport) -> str:
     """What is wrong with the copies of one record, in words."""
     words: list[str] = []
     for segment in report.segments:
@@ -369,6 +369,6 @@ def _told(report: StreamReport) -> str:
         if segment.ledger is not None:
             words += [
                 f"{fault.state.value} at {fault.bookie} ({fault.detail})"
-                for fault in segment.ledger.faults[:_FAULTS_TOLD_MAX]
+                for fault in segment.ledger.faults[:_FAULTS_REPORTED_MAX]
             ]
     return "; ".join(words)

@@ -40,18 +40,18 @@ from stream.core.takeover import (
     MakeLedger,
     ReadStream,
     StoreConflicted,
-    Stored,
     StoreStream,
     StoreUnknown,
     StreamRead,
-    Succession,
+    StreamStored,
+    Takeover,
 )
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 
 _DISCARD_S = 1.0
-_OF_LEDGERS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement")
+_LEDGER_SETTINGS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement")
 
 APPLICATION_TAG = "application"
 STREAM_TAG = "ledgerstream.stream"
@@ -60,9 +60,9 @@ SINK_TAG = "ledgerstream.sink"
 """Of a ledger that a task makes for a batch of a sink: see core/sinks.py."""
 
 
-def makes_alike(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:
+def makes_same_ledgers(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:
     """Whether two policies make ledgers of the same kind."""
-    return all(getattr(one, name) == getattr(other, name) for name in _OF_LEDGERS)
+    return all(getattr(one, name) == getattr(other, name) for name in _LEDGER_SETTINGS)
 
 
 async def _tally(reader: LedgerReader, tally: SegmentTally) -> None:
@@ -116,8 +116,8 @@ class StreamLedgers:
                 stream, version = await self.store.read_stream(self.namespace, self.stream)
                 # With the stream as it then was it may lie in the trash: the janitor can tell.
                 trash = await self.store.list_trash(self.namespace)
-                is_in_doubt = any(name == self.stream for name, _ in trash)
-                if not is_in_doubt and ledger.ledger_id not in stream.ledgers():
+                may_be_in_trash = any(name == self.stream for name, _ in trash)
+                if not may_be_in_trash and ledger.ledger_id not in stream.ledgers():
                     path = await self.ledger_path(ledger.ledger_id)
                     await self.store.delete_orphan(self.namespace, self.stream, version, path)
             except LedgerError as error:
@@ -155,7 +155,7 @@ class StreamLedgers:
 
     async def run(
         self,
-        machine: Succession,
+        machine: Takeover,
         *,
         end: Callable[[EndLedger], Awaitable[SegmentEnd]] | None = None,
         make: Callable[[MakeLedger], Awaitable[int]] | None = None,
@@ -181,7 +181,7 @@ class StreamLedgers:
                         return StoreConflicted()
                     except MetadataUnavailable:
                         return StoreUnknown()
-                    return Stored(version)
+                    return StreamStored(version)
                 case EndLedger(ledger_id, first_sequence):
                     try:
                         if end is not None:

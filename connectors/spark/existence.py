@@ -17,7 +17,7 @@ from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
-from ledger.metastore import sqlite_path
+from ledger.metastore import ClusterAddress
 from stream.core.names import parse_partition
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchNamespace, NoSuchStream
@@ -57,9 +57,10 @@ def check_exist(
 
 def _check_file(cluster: str) -> None:
     """Refuses a missing file: opening a wrong path would create a new, empty cluster."""
-    if cluster.startswith("sqlite://") and not Path(sqlite_path(cluster)).exists():
+    path = ClusterAddress.parse(cluster).sqlite_path
+    if path is not None and not Path(path).exists():
         raise MetadataUnavailable(
-            f"cluster {cluster}: there is no file {Path(sqlite_path(cluster)).absolute()} on the "
+            f"cluster {cluster}: there is no file {Path(path).absolute()} on the "
             f"driver's machine. Cure: use the address that `ledgerstream standalone` prints or, "
             f"with executors on other machines, zk://host:2181/ledgers"
         )

@@ -11,9 +11,9 @@ from typing import Unpack, overload
 
 from ledger.options import ClientOptions
 from stream.blocking.backward import BackwardBatches
+from stream.blocking.bridge import Bridge, open_bridge
 from stream.blocking.client import LedgerClient
 from stream.blocking.consumer import Consumer
-from stream.blocking.crossing import Crossing, open_crossing
 from stream.blocking.cursor import Cursor
 from stream.blocking.merged_reader import MergedReader
 from stream.blocking.partitioned_writer import PartitionedWriter
@@ -51,19 +51,19 @@ class Namespace:
         writer_options: bounds of the writers made here.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioNamespace
 
     def __init__(
         self, client: LedgerClient, name: str, *, writer_options: WriterOptions | None = None
     ) -> None:
-        self._crossing = client._crossing
+        self._bridge = client._bridge
         self._inner = TrioNamespace(client._inner, name, writer_options=writer_options)
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioNamespace) -> Namespace:
+    def _of(cls, bridge: Bridge, holder: TrioNamespace) -> Namespace:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     @property
@@ -87,21 +87,21 @@ class Namespace:
         name nobody can serve, MetadataUnavailable.
         """
         with (
-            open_crossing() as crossing,
-            crossing.hold(
+            open_bridge() as bridge,
+            bridge.hold(
                 lambda: TrioNamespace.connect(
                     cluster, name, create=create, options=options, writer_options=writer_options
                 )
             ) as inner,
         ):
-            yield cls._of(crossing, inner)
+            yield cls._of(bridge, inner)
 
     def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
         """Makes the namespace if it does not exist; True if it was made.
 
         Settings are for the new one only. Raises InvalidArgument, MetadataUnavailable.
         """
-        return self._crossing.call(lambda: self._inner.ensure(**settings))
+        return self._bridge.call(lambda: self._inner.ensure(**settings))
 
     @overload
     def create_stream(self, stream: str) -> StreamMetadata: ...
@@ -118,16 +118,16 @@ class Namespace:
         TooManyStreams, InvalidArgument.
         """
         if partitions is None:
-            return self._crossing.call(lambda: self._inner.create_stream(stream))
-        return self._crossing.call(lambda: self._inner.create_stream(stream, partitions=partitions))
+            return self._bridge.call(lambda: self._inner.create_stream(stream))
+        return self._bridge.call(lambda: self._inner.create_stream(stream, partitions=partitions))
 
     def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
         """Makes the stream if it does not exist; True if it was made."""
-        return self._crossing.call(lambda: self._inner.ensure_stream(stream, partitions=partitions))
+        return self._bridge.call(lambda: self._inner.ensure_stream(stream, partitions=partitions))
 
     def list_streams(self) -> list[str]:
         """Names, sorted; without deleted ones. Raises NoSuchNamespace."""
-        return self._crossing.call(lambda: self._inner.list_streams())
+        return self._bridge.call(lambda: self._inner.list_streams())
 
     def delete_stream(self, stream: str) -> None:
         """Puts a stream into the trash; its writer can confirm nothing more.
@@ -136,11 +136,11 @@ class Namespace:
         0: now) the data is deleted. Raises NoSuchStream. If stopped in the middle, the stream is
         gone for everybody, and the janitor does the rest.
         """
-        self._crossing.call(lambda: self._inner.delete_stream(stream))
+        self._bridge.call(lambda: self._inner.delete_stream(stream))
 
     def info(self, stream: str) -> StreamInfo:
         """Where the stream begins and ends now, asked of metadata and bookies."""
-        return self._crossing.call(lambda: self._inner.info(stream))
+        return self._bridge.call(lambda: self._inner.info(stream))
 
     @contextmanager
     def writer(
@@ -161,8 +161,8 @@ class Namespace:
         end of the block seals the segment. Raises NoSuchStream, EpochMismatch, NotEnoughBookies,
         RecoveryIncomplete.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_writer(
                 self._inner.writer(
                     stream,
@@ -171,12 +171,12 @@ class Namespace:
                     if_epoch=if_epoch,
                     hand_over_s=hand_over_s,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield StreamWriter._of(crossing, inner)
+            yield StreamWriter._of(bridge, inner)
 
     def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
         """Makes room for another idempotent producer; `StreamMetadata.producers` lists them.
@@ -184,7 +184,7 @@ class Namespace:
         Only for one that will not come back: should it, its numbers begin again at 0, and what it
         repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
         """
-        return self._crossing.call(lambda: self._inner.forget_producer(stream, producer))
+        return self._bridge.call(lambda: self._inner.forget_producer(stream, producer))
 
     def commit_segments(
         self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]
@@ -196,7 +196,7 @@ class Namespace:
         segment. A writer at work on the stream goes on behind them by itself. Raises
         CommitOutOfOrder for an older batch.
         """
-        return self._crossing.call(
+        return self._bridge.call(
             lambda: self._inner.commit_segments(stream, sink_id, batch_id, ledger_ids)
         )
 
@@ -205,7 +205,7 @@ class Namespace:
 
         A writer elsewhere can append nothing more. Raises NoSuchStream, RecoveryIncomplete.
         """
-        return self._crossing.call(lambda: self._inner.seal_stream(stream))
+        return self._bridge.call(lambda: self._inner.seal_stream(stream))
 
     @contextmanager
     def reader(
@@ -222,15 +222,15 @@ class Namespace:
 
         Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_reader(
                 self._inner.reader(stream, start=start, on_truncated=on_truncated),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield StreamReader._of(crossing, inner)
+            yield StreamReader._of(bridge, inner)
 
     def read_last(self, stream: str, records: int) -> list[Record]:
         """The last so many records, in the order of the stream; all, if it has fewer.
@@ -238,7 +238,7 @@ class Namespace:
         Costs memory for these records, and reads little else. Raises NoSuchStream,
         IsPartitioned, InvalidArgument for a negative number, what reading ledgers raises.
         """
-        return self._crossing.call(lambda: self._inner.read_last(stream, records))
+        return self._bridge.call(lambda: self._inner.read_last(stream, records))
 
     def backward_batches(self, stream: str, *, before: Position | None = None) -> BackwardBatches:
         """Batches of records from the end, or from before a position that was read, back to where
@@ -248,7 +248,7 @@ class Namespace:
         IsPartitioned, what reading ledgers raises.
         """
         return BackwardBatches._of(
-            self._crossing, self._inner.backward_batches(stream, before=before)
+            self._bridge, self._inner.backward_batches(stream, before=before)
         )
 
     @contextmanager
@@ -285,8 +285,8 @@ class Namespace:
         Entering raises NoSuchStream for a name that is not there (a pattern may match nothing),
         InvalidArgument; at most 1000 streams.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_merge(
                 self._inner.merged_reader(
                     streams,
@@ -298,11 +298,11 @@ class Namespace:
                     follow=follow,
                     buffer_bytes=buffer_bytes,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield MergedReader._of(crossing, inner)
+            yield MergedReader._of(bridge, inner)
 
     def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
         """Gives a partitioned stream more partitions; its writers notice within a second or so.
@@ -310,16 +310,16 @@ class Namespace:
         Of all keys the share of new partitions moves, to new partitions only. Raises
         NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
         """
-        return self._crossing.call(lambda: self._inner.grow_stream(stream, partitions=partitions))
+        return self._bridge.call(lambda: self._inner.grow_stream(stream, partitions=partitions))
 
     def partitions(self, stream: str) -> list[str]:
         """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
         number; else the stream itself. Raises NoSuchStream."""
-        return self._crossing.call(lambda: self._inner.partitions(stream))
+        return self._bridge.call(lambda: self._inner.partitions(stream))
 
     def partitioned_info(self, stream: str) -> PartitionedInfo:
         """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-        return self._crossing.call(lambda: self._inner.partitioned_info(stream))
+        return self._bridge.call(lambda: self._inner.partitioned_info(stream))
 
     def truncate_partitions(
         self, stream: str, to: FromTime | Mapping[int, Position]
@@ -329,7 +329,7 @@ class Namespace:
         Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
         InvalidArgument (no such partition: nothing was done), PartitionsFailed.
         """
-        return self._crossing.call(lambda: self._inner.truncate_partitions(stream, to))
+        return self._bridge.call(lambda: self._inner.truncate_partitions(stream, to))
 
     @contextmanager
     def partitioned_writer(
@@ -348,16 +348,16 @@ class Namespace:
         have unconfirmed is shared out, 256 KiB each at least. The end of the block seals the
         partitions. Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_partitioned_writer(
                 self._inner.partitioned_writer(stream, own=own, create=create, options=options),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield PartitionedWriter._of(crossing, inner)
+            yield PartitionedWriter._of(bridge, inner)
 
     @contextmanager
     def cursor(
@@ -374,27 +374,27 @@ class Namespace:
         block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
         leaving CursorMoved if somebody else moved it, MetadataUnavailable.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: self._inner.cursor(
                 stream, name, start=start, commit_interval_ms=commit_interval_ms
             )
         ) as inner:
-            yield Cursor._of(crossing, inner)
+            yield Cursor._of(bridge, inner)
 
     def cursors(self, stream: str) -> list[CursorMetadata]:
         """The cursors of a stream, sorted by name; also those of consumer groups.
 
         Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
         """
-        return self._crossing.call(lambda: self._inner.cursors(stream))
+        return self._bridge.call(lambda: self._inner.cursors(stream))
 
     def cursor_lag(self, stream: str, name: str) -> CursorLag:
         """How far the stored position of a cursor is behind the end of its stream.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        return self._crossing.call(lambda: self._inner.cursor_lag(stream, name))
+        return self._bridge.call(lambda: self._inner.cursor_lag(stream, name))
 
     def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
         """Moves a cursor forward or back, and makes it if there is none.
@@ -403,14 +403,14 @@ class Namespace:
         there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
         MetadataUnavailable (it may have moved).
         """
-        return self._crossing.call(lambda: self._inner.set_cursor(stream, name, to))
+        return self._bridge.call(lambda: self._inner.set_cursor(stream, name, to))
 
     def delete_cursor(self, stream: str, name: str) -> None:
         """Forgets a position; whoever uses it gets CursorMoved.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        self._crossing.call(lambda: self._inner.delete_cursor(stream, name))
+        self._bridge.call(lambda: self._inner.delete_cursor(stream, name))
 
     @contextmanager
     def consumer(
@@ -447,8 +447,8 @@ class Namespace:
         Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
         MemberExists if another living process has this member name.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: self._inner.consumer(
                 stream,
                 group,
@@ -460,22 +460,22 @@ class Namespace:
                 on_truncated=on_truncated,
             )
         ) as inner:
-            yield Consumer._of(crossing, inner)
+            yield Consumer._of(bridge, inner)
 
     def groups(self, stream: str) -> list[str]:
         """Consumer groups of a stream, sorted. Raises NoSuchStream."""
-        return self._crossing.call(lambda: self._inner.groups(stream))
+        return self._bridge.call(lambda: self._inner.groups(stream))
 
     def group(self, stream: str, group: str) -> GroupInfo:
         """Who handles which partition, and how far behind. Raises NoSuchStream, NoSuchGroup."""
-        return self._crossing.call(lambda: self._inner.group(stream, group))
+        return self._bridge.call(lambda: self._inner.group(stream, group))
 
     def delete_group(self, stream: str, group: str) -> None:
         """Forgets a group without members, with its positions.
 
         Raises NoSuchStream, NoSuchGroup, GroupBusy.
         """
-        self._crossing.call(lambda: self._inner.delete_group(stream, group))
+        self._bridge.call(lambda: self._inner.delete_group(stream, group))
 
     def verify(
         self, stream: str, *, receipt: Receipt | None = None, on_progress: OnProgress | None = None
@@ -488,14 +488,14 @@ class Namespace:
         MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
         stream.
         """
-        relayed = self._crossing.relay(on_progress)
-        return self._crossing.call(
+        relayed = self._bridge.relay(on_progress)
+        return self._bridge.call(
             lambda: self._inner.verify(stream, receipt=receipt, on_progress=relayed)
         )
 
     def policy(self) -> NamespaceMetadata:
         """How streams are written and kept. Raises NoSuchNamespace."""
-        return self._crossing.call(lambda: self._inner.policy())
+        return self._bridge.call(lambda: self._inner.policy())
 
     def set_policy(
         self,
@@ -510,7 +510,7 @@ class Namespace:
         a janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
         nothing is changed. Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
         """
-        return self._crossing.call(
+        return self._bridge.call(
             lambda: self._inner.set_policy(dry_run=dry_run, allow_drop=allow_drop, **settings)
         )
 
@@ -520,18 +520,18 @@ class Namespace:
 
         Raises NoSuchNamespace, InvalidArgument.
         """
-        return self._crossing.call(lambda: self._inner.what_if(**settings))
+        return self._bridge.call(lambda: self._inner.what_if(**settings))
 
     def explain_retention(self, stream: str) -> RetentionPlan:
         """What is kept, dropped and purged of a stream, when and why. Changes nothing.
 
         Raises NoSuchStream; IsPartitioned: ask for a partition, like `clicks#0`.
         """
-        return self._crossing.call(lambda: self._inner.explain_retention(stream))
+        return self._bridge.call(lambda: self._inner.explain_retention(stream))
 
     def stream_metadata(self, stream: str) -> StreamMetadata:
         """Segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
-        return self._crossing.call(lambda: self._inner.stream_metadata(stream))
+        return self._bridge.call(lambda: self._inner.stream_metadata(stream))
 
     def truncate(self, stream: str, position: Position) -> StreamMetadata:
         """Records before `position` are gone for readers; whole segments go to the trash.
@@ -539,7 +539,7 @@ class Namespace:
         Moves forward only, see `untruncate`. Raises InvalidArgument for a position behind the end
         of the stream, NoSuchStream.
         """
-        return self._crossing.call(lambda: self._inner.truncate(stream, position))
+        return self._bridge.call(lambda: self._inner.truncate(stream, position))
 
     def untruncate(self, stream: str, position: Position | None = None) -> StreamMetadata:
         """Brings back truncated records from `position` on, or as many as there still are (None).
@@ -548,7 +548,7 @@ class Namespace:
         its time anew: change the policy first. Raises NoSuchStream, IsPartitioned;
         InvalidArgument for a position that was purged.
         """
-        return self._crossing.call(lambda: self._inner.untruncate(stream, position))
+        return self._bridge.call(lambda: self._inner.untruncate(stream, position))
 
     def undelete_stream(self, stream: str, as_name: str | None = None) -> None:
         """Brings back the stream of this name that was deleted last, with its cursors.
@@ -557,15 +557,15 @@ class Namespace:
         or never deleted), StreamExists if the name is in use, InvalidArgument for a partitioned
         stream that should change its name.
         """
-        self._crossing.call(lambda: self._inner.undelete_stream(stream, as_name))
+        self._bridge.call(lambda: self._inner.undelete_stream(stream, as_name))
 
     def trash(self) -> list[TrashEntry]:
         """Everything that can be brought back, by name and time. Raises NoSuchNamespace."""
-        return self._crossing.call(lambda: self._inner.trash())
+        return self._bridge.call(lambda: self._inner.trash())
 
     def purge(self, stream: str) -> int:
         """Empties the trash of a stream now: truncated segments, and what was deleted under its
         name (a partitioned stream: of all its partitions). It cannot come back. Returns how many
         ledgers were deleted. Raises NotInTrash.
         """
-        return self._crossing.call(lambda: self._inner.purge(stream))
+        return self._bridge.call(lambda: self._inner.purge(stream))

@@ -13,13 +13,12 @@ import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, RetryableError
 from stream.core.entry.records import Record, RecordBatch
-from stream.core.merge import Merge, MergeSource, Span
+from stream.core.merge import Merge, MergedSpan, MergeSource
 from stream.core.position import EARLIEST, FromSequence, Position, Start
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchStream
@@ -27,24 +26,23 @@ from stream.reading.merge_options import MergeOptions
 from stream.reading.merge_options import OrderBy as OrderBy
 from stream.reading.reader import StreamReader
 from stream.reading.seek import end_of, is_at_end
-from stream.store.partitions import partition_names_of
+from stream.reading.shared_tail import SharedTails
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore
 from stream.store.streams import namespace_path
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
 
 _log = logging.getLogger(__name__)
 
 STREAMS_MAX = 1000
 """Streams that one reader merges; each has a task and reads ahead."""
-ASKED_AT_ONCE_MAX = 16
+IDLE_CHECKS_MAX = 16
 _IDLE_PAUSE_S = 0.02
 _METADATA_PAUSE_S = 0.5
 RECORD_OVERHEAD_BYTES = 200
 """What a record costs in memory beside its bytes, roughly."""
 
 
-class Held:
+class BufferedBatch:
     """A batch in the merge; its records are made once, when the first is asked for."""
 
     __slots__ = ("batch", "records")
@@ -64,14 +62,14 @@ class _Feed:
 
     stream: str
     start: Start
-    source: MergeSource[Held]
+    source: MergeSource[BufferedBatch]
     position: Position | None = None
     """Behind what was given to the merge."""
     reader: StreamReader | None = None
     batches: int = 0
     waits_since: float = math.inf
-    room: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
-    gone: trio.CancelScope | None = None
+    demand: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    recreation: trio.CancelScope | None = None
     """Waits for a stream that was deleted to be made again."""
 
 
@@ -79,23 +77,28 @@ class MergedFeeds:
     """Reads the streams that are meant, in tasks of one nursery, for one consumer task."""
 
     def __init__(
-        self, namespace: Namespace, streams: str | Sequence[str], options: MergeOptions
+        self,
+        scope: NamespaceScope,
+        tails: SharedTails,
+        streams: str | Sequence[str],
+        options: MergeOptions,
     ) -> None:
-        self._namespace = namespace
+        self._scope = scope
+        self._tails = tails
         self._patterns = StreamPatterns(streams)
         self._options = options
-        self.merge: Merge[Held] = Merge(
+        self.merge: Merge[BufferedBatch] = Merge(
             lateness_ms=options.lateness_ms, bytes_max=options.buffer_bytes
         )
         self._feeds: dict[str, _Feed] = {}
-        self._feed_of: dict[MergeSource[Held], _Feed] = {}
+        self._feed_of: dict[MergeSource[BufferedBatch], _Feed] = {}
         self._listed: set[str] = set()
         self._changed = trio.lowlevel.ParkingLot()
         self._failure: LedgerError | None = None
         """Final: raised by every call that finds nothing to give out."""
-        self._troubles: list[tuple[RetryableError, trio.Event]] = []
+        self._errors: list[tuple[RetryableError, trio.Event]] = []
         """Each is raised once; the event lets its stream try again."""
-        self._told: list[trio.Event] = []
+        self._reported: list[trio.Event] = []
         self._is_closed = False
 
     @property
@@ -113,37 +116,37 @@ class MergedFeeds:
                 found[name] = feed.position
         return found
 
-    async def next_span(self) -> Span[Held] | None:
+    async def next_span(self) -> MergedSpan[BufferedBatch] | None:
         """The next records; None at the end, if there is one. Cancelled or failed with a
         RetryableError nothing is lost: call again."""
         if self._is_closed:
             raise LedgerClosed("the merged reader is closed")
         await trio.lowlevel.checkpoint_if_cancelled()
-        for event in self._told:
+        for event in self._reported:
             event.set()
-        self._told.clear()
+        self._reported.clear()
         while True:
             span = self.merge.pop()
             if span is not None:
-                self._make_room(span.source)
+                self._note_taken(span.source)
                 return span
             if self._failure is not None:
                 raise self._failure
-            if self._troubles:
-                trouble, event = self._troubles.pop(0)
-                self._told.append(event)
+            if self._errors:
+                trouble, event = self._errors.pop(0)
+                self._reported.append(event)
                 raise trouble
             if self.merge.is_finished and not self._options.follow:
                 return None
             await self._changed.park()
 
-    def _make_room(self, source: MergeSource[Held]) -> None:
+    def _note_taken(self, source: MergeSource[BufferedBatch]) -> None:
         if source.is_finished and not source.runs:
             self._feed_of.pop(source, None)
             for feed in self._feeds.values():  # each has a larger share now
-                feed.room.unpark_all()
+                feed.demand.unpark_all()
         elif self.merge.wants(source):
-            self._feed_of[source].room.unpark_all()
+            self._feed_of[source].demand.unpark_all()
 
     # Streams
 
@@ -153,7 +156,7 @@ class MergedFeeds:
         Raises NoSuchStream for one that is named and not there, InvalidArgument.
         """
         options = self._options
-        found = await find_streams(self._namespace, self._patterns)
+        found = await find_streams(self._scope, self._patterns)
         may_grow = bool(self._patterns.patterns) or found != list(self._patterns.names)
         if len(found) > 1 and isinstance(options.start, Position | FromSequence):
             raise InvalidArgument(
@@ -166,7 +169,7 @@ class MergedFeeds:
             if may_grow:
                 nursery.start_soon(self._watch_streams, nursery)
             if options.idle_timeout_ms is not None:
-                nursery.start_soon(self._look_for_idle, options.idle_timeout_ms / 1000)
+                nursery.start_soon(self._detect_idle, options.idle_timeout_ms / 1000)
 
     def close(self) -> None:
         """Calls raise LedgerClosed from now on."""
@@ -187,7 +190,7 @@ class MergedFeeds:
         """New streams join, as do new partitions. It outlives a store that is out of reach."""
         while True:
             try:
-                children = self._namespace.client.store.watch_children(_folder(self._namespace))
+                children = self._scope.client.store.watch_children(_folder(self._scope))
                 async with aclosing(children) as listings:
                     async for listed in listings:
                         self._note_listed(nursery, listed)
@@ -204,15 +207,15 @@ class MergedFeeds:
             if name not in self._feeds:
                 self._join(nursery, name, self._options.start_of(name, is_new=True))
         for name, feed in self._feeds.items():
-            if feed.gone is not None and name not in self._listed:
-                feed.gone.cancel()
+            if feed.recreation is not None and name not in self._listed:
+                feed.recreation.cancel()
 
     async def _read(self, feed: _Feed) -> None:
         """Reads one stream; one that was deleted and only matches a pattern may come back."""
         while True:
             try:
                 if feed.source.is_finished:
-                    if not await self._wait_made_again(feed):
+                    if not await self._wait_recreated(feed):
                         return
                     feed.source, feed.start = self.merge.add(feed.stream), EARLIEST
                     self._feed_of[feed.source] = feed
@@ -236,19 +239,19 @@ class MergedFeeds:
 
     async def _read_once(self, feed: _Feed) -> None:
         """To the end, if we do not follow; else for ever."""
-        namespace, options = self._namespace, self._options
+        scope, options = self._scope, self._options
         start = feed.start if feed.position is None else feed.position
-        read_ahead_bytes = namespace.client.options.read_ahead_bytes
+        read_ahead_bytes = scope.client.options.read_ahead_bytes
         async with StreamReader(
-            namespace.client, namespace.store, namespace.name, feed.stream, start,
-            options.on_truncated, namespace.tails,
+            scope.client, scope.store, scope.name, feed.stream, start,
+            options.on_truncated, self._tails,
             min(read_ahead_bytes, options.buffer_bytes // len(self._feeds)),
         ) as reader:  # fmt: skip
             feed.reader, feed.position = reader, reader.position
             end = None if options.follow else await reader.end_position()
             while True:
                 while not self.merge.wants(feed.source):
-                    await feed.room.park()
+                    await feed.demand.park()
                 feed.waits_since = trio.current_time()
                 try:
                     if end is None:
@@ -268,17 +271,17 @@ class MergedFeeds:
         feed.batches += 1
         times = _times_of(batch, self._options.order_by)
         nbytes = batch.nbytes + batch.header.body_bytes + RECORD_OVERHEAD_BYTES * len(batch)
-        self.merge.push(feed.source, Held(batch), times, nbytes)
+        self.merge.push(feed.source, BufferedBatch(batch), times, nbytes)
         self._changed.unpark_all()
 
-    async def _wait_made_again(self, feed: _Feed) -> bool:
+    async def _wait_recreated(self, feed: _Feed) -> bool:
         """Until there is a stream of this name again; False if nobody lists it any more, or it is
         another kind of stream."""
-        store, namespace = self._namespace.store, self._namespace.name
+        store, namespace = self._scope.store, self._scope.name
         try:
-            with trio.CancelScope() as feed.gone:
+            with trio.CancelScope() as feed.recreation:
                 if feed.stream not in self._listed:
-                    feed.gone.cancel()
+                    feed.recreation.cancel()
                 async with aclosing(store.watch_stream(namespace, feed.stream)) as versions:
                     async for stream in versions:
                         if stream is not None:
@@ -286,7 +289,7 @@ class MergedFeeds:
         except IsPartitioned:
             pass  # its partitions are listed
         finally:
-            feed.gone = None
+            feed.recreation = None
         self._feeds.pop(feed.stream, None)
         return False
 
@@ -294,7 +297,7 @@ class MergedFeeds:
         feed.waits_since = math.inf
         self.merge.finish(feed.source)
         for other in self._feeds.values():
-            other.room.unpark_all()
+            other.demand.unpark_all()
         self._changed.unpark_all()
 
     def _fail(self, error: LedgerError) -> None:
@@ -305,13 +308,13 @@ class MergedFeeds:
     async def _report(self, error: RetryableError) -> None:
         """The consumer is told; it goes on when the consumer calls again."""
         event = trio.Event()
-        self._troubles.append((error, event))
+        self._errors.append((error, event))
         self._changed.unpark_all()
         await event.wait()
 
     # Idle streams
 
-    async def _look_for_idle(self, timeout_s: float) -> None:
+    async def _detect_idle(self, timeout_s: float) -> None:
         """A stream that brought nothing for so long, and is at its end, holds nobody up."""
         while True:
             waiting = [f for f in self._feeds.values() if not f.source.is_idle]
@@ -320,18 +323,18 @@ class MergedFeeds:
             latest = trio.current_time() + max(timeout_s, _IDLE_PAUSE_S)
             await trio.sleep_until(min(due, latest))
             now = trio.current_time()
-            limiter = trio.CapacityLimiter(ASKED_AT_ONCE_MAX)
+            limiter = trio.CapacityLimiter(IDLE_CHECKS_MAX)
             async with trio.open_nursery() as nursery:
                 for feed in waiting:
                     if feed.waits_since + timeout_s <= now:
-                        nursery.start_soon(self._ask_whether_idle, feed, limiter)
+                        nursery.start_soon(self._check_idle, feed, limiter)
 
-    async def _ask_whether_idle(self, feed: _Feed, limiter: trio.CapacityLimiter) -> None:
-        namespace, batches = self._namespace, feed.batches
+    async def _check_idle(self, feed: _Feed, limiter: trio.CapacityLimiter) -> None:
+        scope, batches = self._scope, feed.batches
         async with limiter:
             try:
-                stream, _ = await namespace.store.read_stream(namespace.name, feed.stream)
-                end = await end_of(namespace.client, stream)
+                stream, _ = await scope.store.read_stream(scope.name, feed.stream)
+                end = await end_of(scope.client, stream)
             except LedgerError:
                 # Doubt holds the others up; its own task tells what is wrong, if it lasts.
                 stream, end = None, None
@@ -346,28 +349,29 @@ class MergedFeeds:
             self._changed.unpark_all()
 
 
-async def find_streams(namespace: Namespace, patterns: StreamPatterns) -> list[str]:
+async def find_streams(scope: NamespaceScope, patterns: StreamPatterns) -> list[str]:
     """The streams and partitions that are meant, as they are now.
 
     Raises NoSuchStream for one that is named and not there, NoSuchNamespace.
     """
     found: list[str] = []
+    partitions = PartitionStore(scope.client.store)
     for name in patterns.names:
-        found += await partition_names_of(namespace, name)
+        found += await partitions.partition_names(scope.name, name)
     if patterns.patterns:
-        await namespace.policy()  # a namespace that is not there is an error
-        listed = await namespace.client.store.children(_folder(namespace))
+        await scope.policy()  # a namespace that is not there is an error
+        listed = await scope.client.store.children(_folder(scope))
         found += patterns.select(listed)
         for name in patterns.ambiguous(listed):
             try:
-                found += await partition_names_of(namespace, name)
+                found += await partitions.partition_names(scope.name, name)
             except NoSuchStream:
-                pass  # gone, as its partitions are
+                pass  # deleted, as its partitions are
     return list(dict.fromkeys(found))
 
 
-def _folder(namespace: Namespace) -> str:
-    return f"{namespace_path(namespace.name)}/streams"
+def _folder(scope: NamespaceScope) -> str:
+    return f"{namespace_path(scope.name)}/streams"
 
 
 def _times_of(batch: RecordBatch, order_by: OrderBy) -> Sequence[int]:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from ledger.runtime.background import open_background
 from stream.core.entry.records import Record, RecordBatch
-from stream.core.merge import NO_WATERMARK, Span
+from stream.core.merge import NO_WATERMARK, MergedSpan
 from stream.core.position import Position
 from stream.reading.merge_options import MergeOptions
-from stream.reading.merged_feeds import Held, MergedFeeds
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
+from stream.reading.merged_feeds import BufferedBatch, MergedFeeds
+from stream.reading.shared_tail import SharedTails
+from stream.scope import NamespaceScope
 
 
 class MergedRecord(NamedTuple):
@@ -51,10 +50,14 @@ class MergedReader:
     """
 
     def __init__(
-        self, namespace: Namespace, streams: str | Sequence[str], options: MergeOptions
+        self,
+        scope: NamespaceScope,
+        tails: SharedTails,
+        streams: str | Sequence[str],
+        options: MergeOptions,
     ) -> None:
-        self._feeds = MergedFeeds(namespace, streams, options)
-        self._span: Span[Held] | None = None
+        self._feeds = MergedFeeds(scope, tails, streams, options)
+        self._span: MergedSpan[BufferedBatch] | None = None
         self._at = 0
         """In the slots of the span: what is before was handed out."""
 
@@ -127,7 +130,7 @@ class MergedReader:
         """Batches in the merged order; columns without copies, `batch.to_arrow()`."""
         return MergedBatches(self)
 
-    async def _next_span(self) -> Span[Held]:
+    async def _next_span(self) -> MergedSpan[BufferedBatch]:
         span = await self._feeds.next_span()
         self._span, self._at = span, 0
         if span is None:

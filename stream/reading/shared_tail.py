@@ -48,7 +48,7 @@ class TailCounts:
     delivered: int = 0
     """Handed to readers; many for each one fetched."""
 
-    fallen_out: int = 0
+    fell_behind: int = 0
     """Readers that were too slow for what is kept."""
 
 
@@ -77,7 +77,7 @@ class SharedTail:
         """Where the first batch kept begins."""
         self._followers: dict[ReaderFeed, None] = {}
         self._waiting: dict[trio.lowlevel.Task, None] = {}
-        self._pump: trio.lowlevel.Task | None = None
+        self._fetcher: trio.lowlevel.Task | None = None
         self._scope = trio.CancelScope()
 
     # Followers
@@ -136,7 +136,7 @@ class SharedTail:
     async def wait_batch(self, follower: ReaderFeed) -> bool:
         """Returns when `take` may have one; False if he must go on alone. May be cancelled."""
         if follower.number < self._first_number:
-            self._counts.fallen_out += 1
+            self._counts.fell_behind += 1
             return False
         if self.is_over:
             return False
@@ -146,9 +146,9 @@ class SharedTail:
     async def _wait(self, follower: ReaderFeed) -> None:
         task = follower.task = trio.lowlevel.current_task()
         self._waiting[task] = None
-        pump, self._pump = self._pump, None
-        if pump is not None:
-            trio.lowlevel.reschedule(pump)
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            trio.lowlevel.reschedule(fetcher)
 
         def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
             del self._waiting[task]
@@ -198,10 +198,10 @@ class SharedTail:
             is_first = False
 
     async def _wait_follower(self) -> None:
-        self._pump = trio.lowlevel.current_task()
+        self._fetcher = trio.lowlevel.current_task()
 
         def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._pump = None
+            self._fetcher = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(forget)
@@ -210,7 +210,7 @@ class SharedTail:
         """Keeps it for those who have not taken it, as far as there is room."""
         kept = self._kept
         kept.append((batch.after, batch))
-        self._kept_bytes += _held_bytes(batch)
+        self._kept_bytes += _memory_bytes(batch)
         self._counts.batches += 1
         slowest = min(follower.number for follower in self._followers)
         while len(kept) > 1 and self._kept_bytes > (
@@ -218,7 +218,7 @@ class SharedTail:
         ):
             self._begin, gone = kept.popleft()
             self._first_number += 1
-            self._kept_bytes -= _held_bytes(gone)
+            self._kept_bytes -= _memory_bytes(gone)
 
 
 class SharedTails:
@@ -298,7 +298,7 @@ class ReaderFeed:
         self._own = SegmentFeed(client, store, namespace, stream)
         self._own.read_ahead_bytes = read_ahead_bytes
         self._tail: SharedTail | None = None
-        self._goes_alone = tails is None
+        self._reads_alone = tails is None
         self._is_closed = False
 
     @property
@@ -344,17 +344,17 @@ class ReaderFeed:
                 if await tail.wait_batch(self):
                     continue
                 # If it failed the error must come out here, not end another shared feed.
-                self._goes_alone = tail.is_over
+                self._reads_alone = tail.is_over
                 self._leave_tail()
             if self._is_closed:
                 raise LedgerClosed(f"the reader of stream {self._stream!r} was closed")
             if not self._client.is_open:
                 raise LedgerClosed(f"the client that reads stream {self._stream!r} is closed")
-            if not self._goes_alone and await self._join():
+            if not self._reads_alone and await self._join():
                 continue
-            own = await self._own.next_batch(None, may_wait=self._goes_alone)
+            own = await self._own.next_batch(None, may_wait=self._reads_alone)
             if own is not None:
-                self._goes_alone = self._tails is None
+                self._reads_alone = self._tails is None
                 return own
             if not await self._join():
                 self._begin_tail()
@@ -374,7 +374,7 @@ class ReaderFeed:
         except LedgerClosed:
             pass  # his own feed says so better
         if self._tail is None:
-            self._goes_alone = True
+            self._reads_alone = True
             return
         shared = self._own
         self._own = SegmentFeed(self._client, self._store, self._namespace, self._stream)
@@ -387,6 +387,6 @@ class ReaderFeed:
             tail.leave(self)
 
 
-def _held_bytes(batch: RecordBatch) -> int:
+def _memory_bytes(batch: RecordBatch) -> int:
     header = batch.header
     return batch.nbytes + header.body_bytes + _RECORD_OBJECT_BYTES * header.count

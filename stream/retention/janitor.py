@@ -21,9 +21,9 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.sinks import SinkMetadata, SinkTag
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
-from stream.retention.orphans import delete_uncounted, uncounted
+from stream.retention.orphans import delete_orphaned_partition, orphaned_partitions
 from stream.retention.partition_sizes import PartitionSizes
-from stream.retention.reclaim import Seen, apply_retention
+from stream.retention.reclaim import StreamVersion, apply_retention
 from stream.retention.trash import TOMBSTONE_MS, Trash, delete
 from stream.store.groups import forget_groups
 from stream.store.sinks import find_sink
@@ -123,7 +123,7 @@ class Janitor:
         sweep = _Sweep(policy, version, await self._trash.moves(), sizes)
         names = await self._store.list_nodes(self._namespace)
         await self._finish_deletions(sweep, names)
-        for name in self._from_anywhere(names):
+        for name in self._rotated(names):
             try:
                 await self._sweep_stream(sweep, name)
             except (NoSuchStream, IsPartitioned):
@@ -131,7 +131,7 @@ class Janitor:
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("stream=%s: not cleaned: %s", name, error)
-        for name, deleted_ms in self._from_anywhere(await self._store.list_trash(self._namespace)):
+        for name, deleted_ms in self._rotated(await self._store.list_trash(self._namespace)):
             try:
                 await self._sweep_deleted(sweep, name, deleted_ms)
             except NotInTrash:
@@ -146,7 +146,7 @@ class Janitor:
             await self._delete_orphans(sweep)
         return SweepReport(**sweep.counts)
 
-    def _from_anywhere(self, found: list[T]) -> list[T]:
+    def _rotated(self, found: list[T]) -> list[T]:
         """All of them, beginning somewhere else each time: a janitor that always dies on the way
         still gets to every stream."""
         first = self._client.rng.randrange(len(found)) if found else 0
@@ -162,7 +162,7 @@ class Janitor:
                 sweep.tombstones.append((stream, version))
             return
         sweep.named.update(stream.ledgers())
-        seen = Seen(sweep.policy, sweep.policy_version, stream, version)
+        seen = StreamVersion(sweep.policy, sweep.policy_version, stream, version)
         applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
         sweep.named.update(applied.stream.ledgers())
         sweep.count("streams")
@@ -173,9 +173,9 @@ class Janitor:
 
     async def _finish_deletions(self, sweep: _Sweep, names: list[str]) -> None:
         """Deletes partitions that were left when the deletion of their stream was stopped."""
-        for name in await uncounted(self._client, self._namespace, names):
+        for name in await orphaned_partitions(self._client, self._namespace, names):
             try:
-                await delete_uncounted(self._client, self._namespace, name)
+                await delete_orphaned_partition(self._client, self._namespace, name)
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("stream=%s: its deletion is not finished: %s", name, error)
@@ -240,7 +240,7 @@ class Janitor:
                 continue
             name = tag[len(prefix) :].decode(errors="replace")
             try:
-                if not await self._is_over(sweep, metadata, now_ms):
+                if not await self._is_orphan(sweep, metadata, now_ms):
                     continue
                 sweep.count("orphans_deleted", await self._delete_orphan(sweep, ledger_id, name))
             except MetadataConflict:
@@ -249,7 +249,7 @@ class Janitor:
                 sweep.count("failures")
                 _log.warning("ledger=%d: orphan of stream=%s stays: %s", ledger_id, name, error)
 
-    async def _is_over(self, sweep: _Sweep, metadata: LedgerMetadata, now_ms: int) -> bool:
+    async def _is_orphan(self, sweep: _Sweep, metadata: LedgerMetadata, now_ms: int) -> bool:
         """Whether nobody can be about to give this ledger to a stream. Should somebody all the
         same, he finds it gone, and nothing is committed."""
         age_ms = now_ms - metadata.created_ms

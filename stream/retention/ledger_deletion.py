@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedger
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.streams import StreamMetadata
 from stream.store.streams import StreamStore
 
@@ -32,7 +32,7 @@ async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int
             return False
         return True
 
-    return sum(await for_each(ledger_ids, delete, at_once_max=DELETES_AT_ONCE))
+    return sum(await map_bounded(ledger_ids, delete, concurrent_max=DELETES_AT_ONCE))
 
 
 def steps(ledger_ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -20,9 +20,11 @@ from stream.store.streams import (
 )
 
 
-async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) -> list[str]:
+async def orphaned_partitions(
+    client: LedgerClient, namespace: str, names: Sequence[str]
+) -> list[str]:
     """Which of these streams are partitions that no partitioned stream seems to count: what is
-    left of one whose deletion was stopped. `delete_uncounted` makes sure."""
+    left of one whose deletion was stopped. `delete_orphaned_partition` makes sure."""
     store = PartitionStore(client.store)
     counts: dict[str, int] = {}
     left: list[str] = []
@@ -44,7 +46,7 @@ async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) 
     return left
 
 
-async def delete_uncounted(client: LedgerClient, namespace: str, name: str) -> bool:
+async def delete_orphaned_partition(client: LedgerClient, namespace: str, name: str) -> bool:
     """Deletes a partition if no partitioned stream counts it, also not one that came back or was
     made anew a moment ago. Whether it did."""
     partition = parse_partition(name)

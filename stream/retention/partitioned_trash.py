@@ -12,7 +12,7 @@ from stream.core.metadata.partitioned import PartitionedStream
 from stream.errors import NoSuchStream, NotInTrash, StreamExists
 from stream.retention.trash import Trash
 from stream.store.partitions import PartitionStore, for_each_partition
-from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, kept_changing
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflicts
 
 
 async def undelete_partitioned(
@@ -72,7 +72,7 @@ async def _revive(
         except MetadataConflict:
             continue
         return node
-    raise kept_changing(f"stream {stream!r}")
+    raise too_many_conflicts(f"stream {stream!r}")
 
 
 async def _check_in_trash(client: LedgerClient, namespace: str, node: PartitionedStream) -> None:

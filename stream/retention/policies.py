@@ -13,13 +13,19 @@ from typing import TypedDict, Unpack
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.retention import RetentionPlan, SegmentPlan, Verdict, explain_deleted
+from stream.core.retention import (
+    DataWouldBeDropped,
+    RetentionPlan,
+    SegmentPlan,
+    Verdict,
+    explain_deleted,
+)
 from stream.core.units import duration_text, size_text
-from stream.errors import DataWouldBeDropped, IsPartitioned, NoSuchStream, NotInTrash
+from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention
 from stream.retention.trash import Trash
-from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, kept_changing
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflicts
 
 
 class NamespaceSettings(TypedDict, total=False):
@@ -122,7 +128,7 @@ async def set_policy(
         except MetadataConflict:
             continue
         return wanted
-    raise kept_changing(f"namespace {name!r}")
+    raise too_many_conflicts(f"namespace {name!r}")
 
 
 async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[RetentionPlan]:

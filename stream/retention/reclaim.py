@@ -25,14 +25,14 @@ from stream.store.cursors import CursorStore, cursor_path
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
-    kept_changing,
     namespace_path,
+    too_many_conflicts,
     was_deleted,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class RetentionResult:
     """What applying its retention did to a stream: `stream` is as stored afterwards."""
 
     stream: StreamMetadata
@@ -69,7 +69,7 @@ async def plan_retention(
     if policy.retention_ms is not None or policy.retention_bytes is not None:
         store = CursorStore(client.store)
         for name in policy.retention_cursors:
-            slot = await store.look(policy.name, stream, name)
+            slot = await store.read_slot(policy.name, stream, name)
             if slot.cursor is not None and slot.version is not None:
                 cursors[name] = slot.cursor.position
                 checks.append(Check(cursor_path(policy.name, stream.name, name), slot.version))
@@ -81,7 +81,7 @@ async def plan_retention(
     return plan, checks
 
 
-class Seen(NamedTuple):
+class StreamVersion(NamedTuple):
     """A stream and the policy it is kept by, as they were read."""
 
     policy: NamespaceMetadata
@@ -90,18 +90,18 @@ class Seen(NamedTuple):
     version: int
 
 
-async def see(store: StreamStore, namespace: str, name: str) -> Seen:
+async def read_stream_version(store: StreamStore, namespace: str, name: str) -> StreamVersion:
     """Raises NoSuchNamespace, NoSuchStream."""
     policy, policy_version = await store.read_namespace(namespace)
     stream, version = await store.read_stream(namespace, name)
     if stream.is_deleted:
         raise was_deleted(namespace, name)
-    return Seen(policy, policy_version, stream, version)
+    return StreamVersion(policy, policy_version, stream, version)
 
 
 async def apply_retention(
-    client: LedgerClient, namespace: str, seen: Seen, sizes: PartitionSizes | None = None
-) -> Applied:
+    client: LedgerClient, namespace: str, seen: StreamVersion, sizes: PartitionSizes | None = None
+) -> RetentionResult:
     """Drops and purges what the policy of the namespace says now, and gives back ledgers.
 
     Each change is made only if stream, policy and cursors are still those it was decided by, or
@@ -122,12 +122,12 @@ async def apply_retention(
                 await store.put_stream(namespace, wanted, version, only_if=checks)
             except MetadataConflict:
                 sizes.forget_all(name)
-                seen = await see(store, namespace, name)
+                seen = await read_stream_version(store, namespace, name)
                 continue
             sizes.forget(name)
         after, count = await delete_garbage(client, store, namespace, wanted)
-        return Applied(after, plan, count)
-    raise kept_changing(f"stream {name!r}, its cursors or its policy")
+        return RetentionResult(after, plan, count)
+    raise too_many_conflicts(f"stream {name!r}, its cursors or its policy")
 
 
 async def truncate_stream(
@@ -138,7 +138,7 @@ async def truncate_stream(
     Raises InvalidArgument for a position behind the end of the stream, NoSuchStream.
     """
     for _ in range(UPDATE_TRIES_MAX):
-        policy, policy_version, stream, version = await see(store, namespace, name)
+        policy, policy_version, stream, version = await read_stream_version(store, namespace, name)
         now_ms = client.now_ms()
         wanted = stream.truncated(position, now_ms)
         wanted = purged(wanted, purge_through(wanted.dropped(), policy, now_ms))
@@ -150,7 +150,7 @@ async def truncate_stream(
                 continue
         stream, _ = await delete_garbage(client, store, namespace, wanted)
         return stream
-    raise kept_changing(f"stream {name!r}")
+    raise too_many_conflicts(f"stream {name!r}")
 
 
 async def delete_stream(

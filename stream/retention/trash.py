@@ -40,9 +40,9 @@ from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
     folder_path,
-    kept_changing,
     namespace_path,
     stream_path,
+    too_many_conflicts,
     trash_path,
 )
 from stream.takeover import StreamLedgers
@@ -126,7 +126,7 @@ async def delete(
             continue
         else:
             return now_ms
-    raise kept_changing(f"stream {name!r}")
+    raise too_many_conflicts(f"stream {name!r}")
 
 
 class Trash:
@@ -143,7 +143,7 @@ class Trash:
         try:
             node = await self._store.get(trash_path(self._namespace, stream, deleted_ms))
         except NoSuchNode:
-            raise self._none(stream) from None
+            raise self._not_in_trash(stream) from None
         return decode_stream(stream, node.data), node.version
 
     async def moves(self) -> Check:
@@ -175,9 +175,9 @@ class Trash:
             at_ms = await self._deleted_at(stream, deleted_ms)
             present, version = await self.read(stream, at_ms)
             if present.is_purged:
-                raise self._none(stream)
+                raise self._not_in_trash(stream)
             try:
-                back, changes = await self._revival(present, name)
+                back, changes = await self._restored(present, name)
                 # The name stays known to be taken or dead: see StreamStore.list_streams.
                 path = trash_path(self._namespace, stream, at_ms)
                 if name == stream:
@@ -189,9 +189,9 @@ class Trash:
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue
             return back
-        raise kept_changing(f"stream {stream!r}")
+        raise too_many_conflicts(f"stream {stream!r}")
 
-    async def _revival(
+    async def _restored(
         self, present: StreamMetadata, name: str
     ) -> tuple[StreamMetadata, list[Change]]:
         path = stream_path(self._namespace, name)
@@ -220,7 +220,7 @@ class Trash:
         ]
         if deleted_ms is not None:
             if deleted_ms not in times:
-                raise self._none(stream)
+                raise self._not_in_trash(stream)
             return deleted_ms
         for at_ms in sorted(times, reverse=True):
             try:
@@ -229,7 +229,7 @@ class Trash:
                 continue
             if not present.is_purged:
                 return at_ms
-        raise self._none(stream)
+        raise self._not_in_trash(stream)
 
     async def untruncate(self, stream: str, position: Position | None) -> StreamMetadata:
         """Moves the begin of a stream back to `position`, or as far as its trash allows.
@@ -265,7 +265,7 @@ class Trash:
         Returns how many were deleted. The name is forgotten when it is old enough. Raises
         NotInTrash if it came back or is gone; MetadataConflict if `only_if` changed.
         """
-        present, version = await self._condemned(stream, deleted_ms, only_if)
+        present, version = await self._mark_purged(stream, deleted_ms, only_if)
         count = 0
         try:
             for part in steps(present.garbage):
@@ -279,7 +279,7 @@ class Trash:
             _log.info("stream=%s: forgotten another time: %s", stream, error)
         return count
 
-    async def _condemned(
+    async def _mark_purged(
         self, stream: str, deleted_ms: int, only_if: Sequence[Check]
     ) -> tuple[StreamMetadata, int]:
         """The deleted stream and its version when nothing can bring it back any more."""
@@ -289,13 +289,13 @@ class Trash:
                 return present, version
             await self.fence(stream, deleted_ms)
             present, version = await self.read(stream, deleted_ms)
-            condemned = purged_whole(present)
+            purged_stream = purged_whole(present)
             try:
-                return condemned, await self._put(condemned, version, only_if)
+                return purged_stream, await self._put(purged_stream, version, only_if)
             except MetadataConflict:
                 if only_if:
                     raise
-        raise kept_changing(f"stream {stream!r} in the trash")
+        raise too_many_conflicts(f"stream {stream!r} in the trash")
 
     async def _forget(self, present: StreamMetadata, version: int) -> None:
         """The last trace of a purged stream goes; also its name, if it is not in use again."""
@@ -318,7 +318,7 @@ class Trash:
                 await forget_groups(self._store, self._namespace, present.name, only_if=is_gone)
                 gone.append(Delete(path, there_version))
             elif there.created_ms != present.created_ms:
-                await CursorStore(self._store).forget_life(self._namespace, present)
+                await CursorStore(self._store).forget_incarnation(self._namespace, present)
         try:
             await self._store.transaction(gone)
         except NoSuchNode:
@@ -329,19 +329,19 @@ class Trash:
         was deleted under the name. How many ledgers. Raises NotInTrash if there is nothing."""
         deleted, found = 0, False
         for name, at_ms in await self._streams.list_trash(self._namespace):
-            if _is_of(name, stream):
+            if _belongs_to(name, stream):
                 try:
                     found |= not (await self.read(name, at_ms))[0].is_purged
                     deleted += await self.purge(name, at_ms)
                 except NotInTrash:
                     continue
         for name in await self._streams.list_nodes(self._namespace):
-            if _is_of(name, stream):
+            if _belongs_to(name, stream):
                 count = await self._purge_dropped(name)
                 found |= count >= 0
                 deleted += max(count, 0)
         if not found:
-            raise self._none(stream)
+            raise self._not_in_trash(stream)
         return deleted
 
     async def _purge_dropped(self, name: str) -> int:
@@ -367,10 +367,10 @@ class Trash:
         try:
             await self._store.transaction([Put(path, encode_stream(stream), version), *only_if])
         except NoSuchNode:
-            raise self._none(stream.name) from None
+            raise self._not_in_trash(stream.name) from None
         return version + 1
 
-    def _none(self, stream: str) -> NotInTrash:
+    def _not_in_trash(self, stream: str) -> NotInTrash:
         return NotInTrash(
             f"no deleted stream {stream!r} that could be brought back in namespace "
             f"{self._namespace!r} (`ledgerstream stream trash {self._namespace}` lists all; what "
@@ -378,7 +378,7 @@ class Trash:
         )
 
 
-def _is_of(name: str, stream: str) -> bool:
+def _belongs_to(name: str, stream: str) -> bool:
     """Whether it is this stream, or a partition of it."""
     partition = parse_partition(name)
     return name == stream or (partition is not None and partition.stream == stream)

@@ -25,8 +25,8 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
-from ledger.runtime.concurrency import for_each
-from stream.core.backoff import conflict_pause_s, is_given_up
+from ledger.runtime.concurrency import map_bounded
+from stream.core.backoff import conflict_pause_s, should_give_up
 from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata.format import encode_stream
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
@@ -34,15 +34,15 @@ from stream.core.sinks import (
     CommittedRange,
     SinkLedger,
     SinkMetadata,
+    added_range,
     committed,
     committed_now,
     encode_sink,
     interrupted,
-    share_in,
-    share_of,
+    range_in_stream,
 )
 from stream.errors import NoSuchStream
-from stream.store.sinks import look_at_sink, sink_path
+from stream.store.sinks import read_sink_node, sink_path
 from stream.store.streams import StreamStore, stream_path
 from stream.takeover import STREAM_TAG, StreamLedgers
 
@@ -57,10 +57,10 @@ _CHANGE_BYTES = 48
 _SOME_END = SegmentEnd(last_entry=0, records=1, nbytes=0)
 """Of an open segment, as far as it matters to how large the metadata becomes."""
 
-WRITER_ROOM_BYTES = DOCUMENT_BYTES_MAX // 10
+WRITER_RESERVE_BYTES = DOCUMENT_BYTES_MAX // 10
 """A commit leaves so much of a stream's metadata free for the segments of its writers."""
 
-_PATIENCE_S = 30.0
+_UNAVAILABLE_MAX_S = 30.0
 """So long a commit asks a metadata store that does not answer, or does not say what it did."""
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 2.0
@@ -76,7 +76,7 @@ class BatchCommit:
     streams: tuple[CommittedRange, ...]
 
 
-class BatchCommitting:
+class BatchCommitter:
     def __init__(
         self,
         client: LedgerClient,
@@ -96,7 +96,7 @@ class BatchCommitting:
         self._checked: set[int] = set()
         self._ended: dict[int, SegmentEnd] = {}
         """Open segments that were ended: that is so for ever, by ledger."""
-        self._is_in_doubt = False
+        self._may_have_committed = False
         """A transaction of ours may have been made, or may be yet."""
         self._conflicts = 0
         self._conflict_s = 0.0
@@ -112,9 +112,9 @@ class BatchCommitting:
                 give_up_at = math.inf
                 if isinstance(error, NoSuchNode):
                     await self._check_there()
-                await self._let_others_go_on(error)
+                await self._back_off(error)
             except MetadataUnavailable as error:
-                give_up_at = min(give_up_at, trio.current_time() + _PATIENCE_S)
+                give_up_at = min(give_up_at, trio.current_time() + _UNAVAILABLE_MAX_S)
                 if trio.current_time() + pause_s > give_up_at:
                     raise
                 _log.info(
@@ -123,14 +123,14 @@ class BatchCommitting:
                 await trio.sleep(pause_s * (0.5 + self._client.rng.random()))
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    async def _let_others_go_on(self, error: LedgerError) -> None:
+    async def _back_off(self, error: LedgerError) -> None:
         """Raises MetadataConflict when there was no gap for too long."""
         now_s = trio.current_time()
         if not self._conflicts:
             self._conflict_s = now_s
         self._conflicts += 1
         waited_s = now_s - self._conflict_s
-        if is_given_up(self._conflicts, waited_s):
+        if should_give_up(self._conflicts, waited_s):
             raise MetadataConflict(
                 f"streams of batch {self._batch_id} of sink {self._sink_id!r}: others changed the "
                 f"metadata first {self._conflicts} times in {waited_s:.0f} s. Cure: let fewer "
@@ -141,27 +141,27 @@ class BatchCommitting:
     async def _try(self) -> BatchCommit:
         sink, sink_version = None, -1
         if self._sink_id is not None and self._batch_id is not None:
-            sink, sink_version = await look_at_sink(self._store, self._sink_id)
+            sink, sink_version = await read_sink_node(self._store, self._sink_id)
             if sink is not None:
                 sink.check_next(self._batch_id, self._origin)
                 if sink.is_committed(self._batch_id):
                     return await self._repeated(sink)
         streams = await self._read_streams()
-        if self._sink_id is None and _are_all_named(streams, self._targets):
-            return BatchCommit(not self._is_in_doubt, self._there(streams))
+        if self._sink_id is None and _are_all_committed(streams, self._targets):
+            return BatchCommit(not self._may_have_committed, self._there(streams))
         await self._check_ledgers()
         now_ms = self._client.now_ms()
         changes: list[Change] = []
         shares: list[CommittedRange] = []
-        self._check_room(streams, now_ms)
+        self._check_fits(streams, now_ms)
         await self._end_open_segments(streams)
-        for ((namespace, name), its), (stream, version) in zip(
+        for ((namespace, name), sources), (stream, version) in zip(
             self._targets.items(), streams, strict=True
         ):
-            ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+            ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
             if stream.open_segment is not None:
                 stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
-            shares.append(share_of(namespace, stream, ends))
+            shares.append(added_range(namespace, stream, ends))
             data = _encoded(committed(stream, ends, now_ms))
             changes.append(Put(stream_path(namespace, name), data, version))
         if self._sink_id is not None and self._batch_id is not None:
@@ -172,7 +172,7 @@ class BatchCommitting:
             return BatchCommit(False, ())
         changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._full()]
         _check_size(changes, len(streams))
-        self._is_in_doubt = True
+        self._may_have_committed = True
         await self._store.transaction(changes)
         return BatchCommit(False, tuple(shares))
 
@@ -186,26 +186,26 @@ class BatchCommitting:
                 f"(each brings a ledger for each stream), or repartition by the stream or the key"
             )
 
-    def _check_room(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
+    def _check_fits(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
         """Raises InvalidArgument for what cannot be committed, before a writer is interrupted for
         it: one whose batch is tried again and again would fill the metadata with segments."""
-        for its, (stream, _) in zip(self._targets.values(), streams, strict=True):
+        for sources, (stream, _) in zip(self._targets.values(), streams, strict=True):
             if stream.open_segment is not None:
-                ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+                ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
                 _encoded(committed(interrupted(stream, _SOME_END, now_ms), ends, now_ms))
 
     async def _repeated(self, sink: SinkMetadata) -> BatchCommit:
         """The batch is there: by a call before this one, or by ours, which was not told so."""
         is_repeat = True
-        if self._is_in_doubt:
+        if self._may_have_committed:
             streams = await self._read_streams()
-            is_repeat = not _are_all_named(streams, self._targets)
+            is_repeat = not _are_all_committed(streams, self._targets)
         return BatchCommit(is_repeat, sink.streams)
 
     def _there(self, streams: Sequence[tuple[StreamMetadata, int]]) -> tuple[CommittedRange, ...]:
         shares = [
-            share_in(namespace, stream, {ledger.ledger_id for ledger in its})
-            for ((namespace, _), its), (stream, _) in zip(
+            range_in_stream(namespace, stream, {ledger.ledger_id for ledger in sources})
+            for ((namespace, _), sources), (stream, _) in zip(
                 self._targets.items(), streams, strict=True
             )
         ]
@@ -230,7 +230,7 @@ class BatchCommitting:
                 )
             found[target] = stream, version
 
-        await for_each(self._targets, read)
+        await map_bounded(self._targets, read)
         return [found[target] for target in self._targets]
 
     async def _end_open_segments(self, streams: Sequence[tuple[StreamMetadata, int]]) -> None:
@@ -251,7 +251,7 @@ class BatchCommitting:
                     raise
                 raise MetadataConflict(f"stream {name!r} has moved on") from None
 
-        await for_each(zip(self._targets, streams, strict=True), end)
+        await map_bounded(zip(self._targets, streams, strict=True), end)
 
     async def _check_ledgers(self) -> None:
         """Raises InvalidArgument for a ledger that is not closed, or not as its task said."""
@@ -277,7 +277,7 @@ class BatchCommitting:
             self._checked.add(ledger.ledger_id)
 
         unchecked = [one for one in self._full() if one.ledger_id not in self._checked]
-        await for_each(unchecked, check)
+        await map_bounded(unchecked, check)
 
     async def _check_there(self) -> None:
         """Something a transaction needs is gone. Raises NoSuchLedger if it is a ledger; for all
@@ -305,7 +305,7 @@ def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkL
     return targets
 
 
-def _are_all_named(
+def _are_all_committed(
     streams: Sequence[tuple[StreamMetadata, int]],
     targets: dict[tuple[str, str], list[SinkLedger]],
 ) -> bool:
@@ -320,7 +320,7 @@ def _are_all_named(
 
 def _encoded(stream: StreamMetadata) -> bytes:
     data = encode_stream(stream)
-    limit = DOCUMENT_BYTES_MAX - WRITER_ROOM_BYTES
+    limit = DOCUMENT_BYTES_MAX - WRITER_RESERVE_BYTES
     if len(data) > limit:
         raise InvalidArgument(
             f"stream {stream.name!r} would have {len(stream.segments)} segments, whose metadata "

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import Check, Delete
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.sinks import SinkLedger as SinkLedger
 from stream.core.sinks import SinkTag, check_batch
 from stream.errors import NoSuchStream
 from stream.sinks.commit import BatchCommit as BatchCommit
-from stream.sinks.commit import BatchCommitting, by_stream
-from stream.store.sinks import look_at_sink
+from stream.sinks.commit import BatchCommitter, by_stream
+from stream.store.sinks import read_sink_node
 from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, stream_path
 from stream.takeover import APPLICATION_TAG, SINK_TAG, STREAM_TAG
 
@@ -64,7 +64,7 @@ async def commit_batch(
     say what it did: try again, or ask `is_committed`.
     """
     check_batch(sink_id, batch_id)
-    return await BatchCommitting(client, ledgers, sink_id, batch_id, origin).run()
+    return await BatchCommitter(client, ledgers, sink_id, batch_id, origin).run()
 
 
 async def is_committed(
@@ -82,14 +82,14 @@ async def is_committed(
     """
     check_batch(sink_id, batch_id)
     if sink_id is not None and batch_id is not None:
-        sink, _ = await look_at_sink(client.store, sink_id)
+        sink, _ = await read_sink_node(client.store, sink_id)
         return sink is not None and sink.is_committed(batch_id)
     streams = StreamStore(client.store)
     named: list[bool] = []
-    for (namespace, name), its in by_stream(ledgers).items():
+    for (namespace, name), sources in by_stream(ledgers).items():
         stream = await streams.read_living_stream(namespace, name)
         known = set(stream.ledgers())
-        named += [ledger.ledger_id in known for ledger in its]
+        named += [ledger.ledger_id in known for ledger in sources]
     if any(named) and not all(named):
         raise MetadataConflict(
             f"{sum(named)} of {len(named)} ledgers are in their streams: others were purged"
@@ -117,7 +117,7 @@ async def discard_ledgers(
         nonlocal count
         count += await _discard(client, ledger)
 
-    await for_each(ledgers, discard)
+    await map_bounded(ledgers, discard)
     return count
 
 
@@ -132,8 +132,8 @@ async def _discard(client: LedgerClient, ledger: SinkLedger) -> bool:
                 return False
             # A stream of before may have it, in the trash or by another name; clocks may be apart.
             trash = await streams.list_trash(ledger.namespace)
-            is_in_doubt = any(name == ledger.stream for name, _ in trash)
-            if is_in_doubt or metadata.created_ms < stream.created_ms:
+            may_be_in_trash = any(name == ledger.stream for name, _ in trash)
+            if may_be_in_trash or metadata.created_ms < stream.created_ms:
                 return False
             is_same = Check(stream_path(ledger.namespace, ledger.stream), version)
             try:

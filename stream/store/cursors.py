@@ -26,10 +26,10 @@ from stream.core.position import Position
 from stream.errors import NoSuchCursor, NoSuchStream
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
-    kept_changing,
     namespace_path,
     remove_leftover,
     stream_path,
+    too_many_conflicts,
 )
 
 CURSORS_MAX = 10_000
@@ -59,7 +59,7 @@ class CursorStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def look(self, namespace: str, stream: StreamMetadata, name: str) -> CursorSlot:
+    async def read_slot(self, namespace: str, stream: StreamMetadata, name: str) -> CursorSlot:
         """The place of a cursor of just this stream, with a cursor in it or not.
 
         Raises MetadataCorrupt, MetadataUnavailable.
@@ -69,13 +69,13 @@ class CursorStore:
         except NoSuchNode:
             return CursorSlot(None, None, 0)
         found = decode_cursor(name, node.data)
-        return CursorSlot(_if_of(stream, found), node.version, found.epoch)
+        return CursorSlot(_if_present(stream, found), node.version, found.epoch)
 
     async def read(
         self, namespace: str, stream: StreamMetadata, name: str
     ) -> tuple[CursorMetadata, int]:
         """The cursor and its version. Raises NoSuchCursor, MetadataCorrupt."""
-        cursor, version, _ = await self.look(namespace, stream, name)
+        cursor, version, _ = await self.read_slot(namespace, stream, name)
         if cursor is None or version is None:
             raise _no_cursor(namespace, stream.name, name)
         return cursor, version
@@ -111,7 +111,7 @@ class CursorStore:
             raise InvalidArgument(
                 f"stream {stream.name!r} has {len(names)} cursors, {CURSORS_MAX} at most are listed"
             )
-        found = [(await self.look(namespace, stream, name)).cursor for name in names]
+        found = [(await self.read_slot(namespace, stream, name)).cursor for name in names]
         return [cursor for cursor in found if cursor is not None]
 
     async def positions(
@@ -121,7 +121,7 @@ class CursorStore:
 
         Raises MetadataCorrupt, MetadataUnavailable: then nobody knows where they are.
         """
-        found = [(await self.look(namespace, stream, name)).cursor for name in names]
+        found = [(await self.read_slot(namespace, stream, name)).cursor for name in names]
         return {cursor.name: cursor.position for cursor in found if cursor is not None}
 
     async def move(
@@ -132,7 +132,7 @@ class CursorStore:
         Raises NoSuchStream, MetadataUnavailable (it may have been set).
         """
         for _ in range(UPDATE_TRIES_MAX):
-            slot = await self.look(namespace, stream, name)
+            slot = await self.read_slot(namespace, stream, name)
             if slot.cursor is None:
                 wanted = new_cursor(stream, name, position, slot.last_epoch, now_ms)
             else:
@@ -142,7 +142,7 @@ class CursorStore:
             except (MetadataConflict, NoSuchCursor):
                 continue
             return wanted
-        raise kept_changing(f"cursor {name!r}")
+        raise too_many_conflicts(f"cursor {name!r}")
 
     async def delete(
         self, namespace: str, stream: StreamMetadata, name: str, now_ms: int
@@ -155,7 +155,7 @@ class CursorStore:
             except MetadataConflict:
                 continue
             return present
-        raise kept_changing(f"cursor {name!r}")
+        raise too_many_conflicts(f"cursor {name!r}")
 
     async def forget_stream(self, namespace: str, stream: str, *, only_if: Check) -> None:
         """Removes the nodes of all cursors of a stream while it is gone. May be repeated.
@@ -167,7 +167,7 @@ class CursorStore:
         for path in (*(f"{folder}/{name}" for name in names), folder):
             await remove_leftover(self._store, path, only_if)
 
-    async def forget_life(self, namespace: str, gone: StreamMetadata) -> None:
+    async def forget_incarnation(self, namespace: str, gone: StreamMetadata) -> None:
         """Removes the cursors of just this stream, whose name another one has now."""
         await self._forget_if(
             namespace, gone.name, lambda cursor: cursor.stream_created_ms == gone.created_ms
@@ -204,7 +204,7 @@ class CursorStore:
         """
         async with aclosing(self._store.watch(cursor_path(namespace, stream.name, name))) as nodes:
             async for node in nodes:
-                yield None if node is None else _if_of(stream, decode_cursor(name, node.data))
+                yield None if node is None else _if_present(stream, decode_cursor(name, node.data))
 
     async def _remove(self, path: str, version: int) -> bool:
         try:
@@ -228,7 +228,7 @@ def new_cursor(
     )
 
 
-def _if_of(stream: StreamMetadata, cursor: CursorMetadata) -> CursorMetadata | None:
+def _if_present(stream: StreamMetadata, cursor: CursorMetadata) -> CursorMetadata | None:
     is_present = cursor.stream_created_ms == stream.created_ms and not cursor.is_deleted
     return cursor if is_present else None
 

@@ -15,7 +15,12 @@ from ledger.metastore.base import ANY_VERSION, Check, MetadataStore, Node
 from stream.core.metadata.groups import GroupMetadata, decode_group, encode_group
 from stream.core.names import check_name
 from stream.errors import GroupBusy, NoSuchGroup
-from stream.store.streams import UPDATE_TRIES_MAX, kept_changing, namespace_path, remove_leftover
+from stream.store.streams import (
+    UPDATE_TRIES_MAX,
+    namespace_path,
+    remove_leftover,
+    too_many_conflicts,
+)
 
 
 def groups_path(namespace: str, stream: str) -> str:
@@ -79,17 +84,17 @@ class GroupStore:
             if group is None:
                 return
             try:
-                await self.put(group.was_reset(now_ms), version)
+                await self.put(group.with_reset(now_ms), version)
             except (MetadataConflict, NoSuchNode):
                 continue
             return
-        raise kept_changing(f"group {self.name!r}")
+        raise too_many_conflicts(f"group {self.name!r}")
 
     async def delete(self) -> None:
         """Forgets the group, not its cursors. Raises NoSuchGroup, GroupBusy."""
         group, version, _ = await self.read()
         if group is None:
-            raise no_group(self._namespace, self.stream, self.name)
+            raise no_such_group(self._namespace, self.stream, self.name)
         try:
             try:
                 await self._store.delete(self._members_path)
@@ -103,7 +108,7 @@ class GroupStore:
                 f"stop them first"
             ) from None
         except NoSuchNode:
-            raise no_group(self._namespace, self.stream, self.name) from None
+            raise no_such_group(self._namespace, self.stream, self.name) from None
 
     def _decoded(self, node: Node) -> GroupNode:
         # Empty: made as the parent of its first member.
@@ -152,7 +157,7 @@ async def forget_groups(
         await remove_leftover(store, path, only_if)
 
 
-def no_group(namespace: str, stream: str, group: str) -> NoSuchGroup:
+def no_such_group(namespace: str, stream: str, group: str) -> NoSuchGroup:
     return NoSuchGroup(
         f"stream {stream!r} in namespace {namespace!r} has no consumer group {group!r}: a group "
         f"begins with its first member (namespace.consumer)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -30,7 +30,7 @@ from stream.core.names import (
     check_name,
     partition_name,
 )
-from stream.core.trash import remade
+from stream.core.trash import recreated
 from stream.errors import (
     IsPartitioned,
     NoSuchStream,
@@ -41,14 +41,11 @@ from stream.errors import (
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
-    kept_changing,
     namespace_path,
-    no_stream,
+    no_such_stream,
     stream_path,
+    too_many_conflicts,
 )
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
 
 
 class PartitionStore:
@@ -66,8 +63,31 @@ class PartitionStore:
         try:
             node = await self._store.get(stream_path(namespace, name))
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
         return decode_partitioned(name, node.data), node.version
+
+    async def read_partitioned(self, namespace: str, name: str) -> PartitionedStream:
+        """Returns a partitioned stream. Raises NoSuchStream, NotPartitioned, MetadataCorrupt."""
+        present, _ = await self.read(namespace, check_name(name))
+        if present is None:
+            raise NotPartitioned(
+                f"stream {name!r} is not partitioned, and cannot be: make another one with "
+                f"partitions (ledgerstream stream create {namespace}/NAME --partitions N)"
+            )
+        if present.is_deleted:
+            raise no_such_stream(namespace, name)
+        return present
+
+    async def partition_names(self, namespace: str, name: str) -> list[str]:
+        """Returns the streams that hold the records: the partitions, by number, or the stream.
+
+        Raises NoSuchStream, MetadataCorrupt.
+        """
+        try:
+            return (await self.read_partitioned(namespace, name)).partition_names
+        except NotPartitioned:
+            await self._streams.read_living_stream(namespace, name)
+            return [name]
 
     async def create(self, namespace: str, stream: PartitionedStream) -> None:
         """Makes the node and its partitions, or takes the place of a deleted stream whose ledgers
@@ -76,14 +96,16 @@ class PartitionStore:
         for _ in range(UPDATE_TRIES_MAX):
             changes = await self._blank_partitions(namespace, stream, 0)
             path, data = stream_path(namespace, stream.name), encode_partitioned(stream)
-            dead = await self._tombstone(namespace, stream.name)
-            changes.append(Create(path, data) if dead is None else Put(path, data, dead[1]))
+            tombstone = await self._tombstone(namespace, stream.name)
+            changes.append(
+                Create(path, data) if tombstone is None else Put(path, data, tombstone[1])
+            )
             try:
                 await self._store.transaction(changes)
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue  # somebody came between: look again
             return
-        raise kept_changing(f"stream {stream.name!r}")
+        raise too_many_conflicts(f"stream {stream.name!r}")
 
     async def grow(self, namespace: str, name: str, partitions: int) -> PartitionedStream:
         """Adds partitions until there are so many; returns what is stored.
@@ -94,7 +116,7 @@ class PartitionStore:
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read(namespace, name)
             if present is None or present.is_deleted:
-                raise no_stream(namespace, name)
+                raise no_such_stream(namespace, name)
             wanted = present.grown(partitions)
             if wanted is present:
                 return present
@@ -106,7 +128,7 @@ class PartitionStore:
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue
             return wanted
-        raise kept_changing(f"stream {name!r}")
+        raise too_many_conflicts(f"stream {name!r}")
 
     async def put(self, namespace: str, stream: PartitionedStream, version: int) -> int:
         """Replaces a node that has `version`. Raises MetadataConflict, NoSuchStream."""
@@ -115,14 +137,14 @@ class PartitionStore:
         try:
             return await self._store.put(path, encode_partitioned(stream), version)
         except NoSuchNode:
-            raise no_stream(namespace, stream.name) from None
+            raise no_such_stream(namespace, stream.name) from None
 
     async def remove(self, namespace: str, name: str, version: int) -> None:
         """Forgets a deleted stream whose partitions are gone. Raises MetadataConflict."""
         try:
             await self._store.delete(stream_path(namespace, name), version)
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
 
     async def watch(
         self, namespace: str, name: str
@@ -141,7 +163,7 @@ class PartitionStore:
     ) -> list[Change]:
         """Changes that make the partitions from `first` on. Raises NoSuchNamespace."""
         policy, _ = await self._streams.read_namespace(namespace)
-        await self._streams.check_room(policy, stream.partition_names[first:])
+        await self._streams.check_stream_limit(policy, stream.partition_names[first:])
         changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
         folder = f"{namespace_path(namespace)}/streams"
         there = set(await self._store.children(folder))  # tombstones too
@@ -149,11 +171,13 @@ class PartitionStore:
             name = partition_name(stream.name, number)
             path = stream_path(namespace, name)
             blank = StreamMetadata(name=name, created_ms=stream.created_ms)
-            dead = await self._tombstone(namespace, name) if name in there else None
-            if dead is None:
+            tombstone = await self._tombstone(namespace, name) if name in there else None
+            if tombstone is None:
                 changes.append(Create(path, encode_stream(blank)))
             else:
-                changes.append(Put(path, encode_stream(remade(blank, dead[0])), dead[1]))
+                changes.append(
+                    Put(path, encode_stream(recreated(blank, tombstone[0])), tombstone[1])
+                )
         return changes
 
     async def _tombstone(self, namespace: str, name: str) -> tuple[StreamMetadata, int] | None:
@@ -175,34 +199,8 @@ class PartitionStore:
 
 T = TypeVar("T")
 
-AT_ONCE_MAX = 16
+PARTITIONS_CONCURRENT_MAX = 16
 """Partitions that one call works on at the same time."""
-
-
-async def read_partitioned(namespace: Namespace, stream: str) -> PartitionedStream:
-    """The partitioned stream. Raises NoSuchStream, NotPartitioned."""
-    store = PartitionStore(namespace.client.store)
-    present, _ = await store.read(namespace.name, check_name(stream))
-    if present is None:
-        raise NotPartitioned(
-            f"stream {stream!r} is not partitioned, and cannot be: make another one with "
-            f"partitions (ledgerstream stream create {namespace.name}/NAME --partitions N)"
-        )
-    if present.is_deleted:
-        raise no_stream(namespace.name, stream)
-    return present
-
-
-async def partition_names_of(namespace: Namespace, stream: str) -> list[str]:
-    """The streams that hold the records: its partitions by number, or the stream itself.
-
-    Raises NoSuchStream.
-    """
-    try:
-        return (await read_partitioned(namespace, stream)).partition_names
-    except NotPartitioned:
-        await namespace.stream_metadata(stream)
-        return [stream]
 
 
 async def for_each_partition(
@@ -220,7 +218,7 @@ async def for_each_partition(
     errors: dict[int, LedgerError] = {}
     waiting = iter(chosen)
 
-    async def take_turns() -> None:
+    async def work_through() -> None:
         for number in waiting:
             try:
                 done[number] = await work(number, partition_name(stream.name, number))
@@ -228,8 +226,8 @@ async def for_each_partition(
                 errors[number] = error
 
     async with trio.open_nursery() as nursery:
-        for _ in range(min(AT_ONCE_MAX, len(chosen))):
-            nursery.start_soon(take_turns)
+        for _ in range(min(PARTITIONS_CONCURRENT_MAX, len(chosen))):
+            nursery.start_soon(work_through)
     if errors:
         raise PartitionsFailed(stream.name, errors, sorted(done))
     return {number: done[number] for number in chosen}

@@ -18,7 +18,7 @@ def sink_path(sink_id: str) -> str:
     return f"{ROOT}/{check_name(sink_id, 'sink')}"
 
 
-async def look_at_sink(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata | None, int]:
+async def read_sink_node(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata | None, int]:
     """The sink and the version of its node; None if it never committed. Raises MetadataCorrupt."""
     try:
         node = await store.get(sink_path(sink_id))
@@ -30,7 +30,7 @@ async def look_at_sink(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata
 async def find_sink(store: MetadataStore, sink_id: str) -> SinkMetadata | None:
     """None if it never committed, and if no sink can have this id. Raises MetadataCorrupt."""
     try:
-        return (await look_at_sink(store, sink_id))[0]
+        return (await read_sink_node(store, sink_id))[0]
     except InvalidArgument:
         return None
 
@@ -42,7 +42,7 @@ async def list_sinks(store: MetadataStore) -> list[str]:
 
 async def read_sink(store: MetadataStore, sink_id: str) -> SinkMetadata:
     """Raises InvalidArgument if there is none, MetadataCorrupt."""
-    sink, _ = await look_at_sink(store, sink_id)
+    sink, _ = await read_sink_node(store, sink_id)
     if sink is None:
         raise _no_sink(sink_id)
     return sink
@@ -52,7 +52,7 @@ async def forget_sink(store: MetadataStore, sink_id: str) -> None:
     """Forgets what a sink has committed: a batch it repeats is appended again. Only for one that
     will not come back. Raises InvalidArgument if there is none, MetadataConflict if it commits
     just now."""
-    sink, version = await look_at_sink(store, sink_id)
+    sink, version = await read_sink_node(store, sink_id)
     if sink is None:
         raise _no_sink(sink_id)
     try:

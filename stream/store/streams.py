@@ -22,7 +22,7 @@ from stream.core.metadata.format import (
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name, parse_partition
-from stream.core.trash import remade
+from stream.core.trash import recreated
 from stream.errors import (
     IsPartitioned,
     NamespaceExists,
@@ -165,7 +165,7 @@ class StreamStore:
         create at once may overstep.
         """
         policy, _ = await self.read_namespace(namespace)
-        await self.check_room(policy, [stream.name])
+        await self.check_stream_limit(policy, [stream.name])
         for _ in range(UPDATE_TRIES_MAX):
             try:
                 await self._create(namespace, stream)
@@ -177,7 +177,7 @@ class StreamStore:
                 present, version = await self.read_stream(namespace, stream.name)
                 if not present.is_deleted or present.ledgers():
                     break
-                stored = remade(stream, present)
+                stored = recreated(stream, present)
                 await self.put_stream(namespace, stored, version)
             except (MetadataConflict, NoSuchStream):
                 continue
@@ -198,7 +198,7 @@ class StreamStore:
         except NoSuchNode:
             raise _no_namespace(namespace) from None
 
-    async def check_room(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
+    async def check_stream_limit(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
         """Raises TooManyStreams if the namespace may not have these streams too."""
         if policy.streams_max is None:
             return
@@ -219,7 +219,7 @@ class StreamStore:
         try:
             node = await self._store.get(stream_path(namespace, name))
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
         return decode_stream(name, node.data), node.version
 
     async def read_living_stream(self, namespace: str, name: str) -> StreamMetadata:
@@ -306,7 +306,7 @@ class StreamStore:
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read_stream(namespace, name)
             if present.is_deleted:
-                raise no_stream(namespace, name)
+                raise no_such_stream(namespace, name)
             wanted = transform(present)
             if wanted == present:
                 return present
@@ -315,14 +315,14 @@ class StreamStore:
             except MetadataConflict:
                 continue
             return wanted
-        raise kept_changing(f"stream {name!r}")
+        raise too_many_conflicts(f"stream {name!r}")
 
     async def remove_stream(self, namespace: str, name: str, version: int) -> None:
         """Forgets a tombstone. Raises MetadataConflict, NoSuchStream."""
         try:
             await self._store.delete(stream_path(namespace, name), version)
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
 
     async def list_streams(self, namespace: str) -> list[str]:
         """Names, sorted. Deleted ones are left out."""
@@ -379,7 +379,7 @@ def _no_namespace(name: str) -> NoSuchNamespace:
     )
 
 
-def no_stream(namespace: str, name: str) -> NoSuchStream:
+def no_such_stream(namespace: str, name: str) -> NoSuchStream:
     return NoSuchStream(
         f"no stream {name!r} in namespace {namespace!r}, or it was deleted; create it "
         f"(ledgerstream stream create {namespace}/{name})"
@@ -393,5 +393,5 @@ def was_deleted(namespace: str, name: str) -> NoSuchStream:
     )
 
 
-def kept_changing(what: str) -> MetadataConflict:
+def too_many_conflicts(what: str) -> MetadataConflict:
     return MetadataConflict(f"{what}: others changed the metadata first {UPDATE_TRIES_MAX} times")

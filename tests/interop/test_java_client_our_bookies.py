@@ -268,7 +268,7 @@ async def test_bookie_info(client: JavaClient, our_bookies: OurBookies) -> None:
         assert 0 < space["free"] <= space["total"]
 
 
-@result("registration: available bookies and what they say about themselves", wire="-")
+@result("registration: available bookies and their properties", wire="-")
 async def test_bookies_are_seen(client_v3: JavaClient, our_bookies: OurBookies) -> None:
     seen = await client_v3.call("bookies")
     ours = sorted(our_bookies.bookie_id(number) for number in our_bookies.running)

@@ -57,7 +57,7 @@ async def test_a_wrong_master_key_fences_nothing(
     await verify(client, reader["handle"], 15, 10, seed=1)
 
 
-@result("an entry beyond the frame limit fails, and harms nobody else")
+@result("an entry beyond the frame limit fails, and affects no other entry")
 async def test_an_entry_beyond_the_frame_limit(
     other_client: JavaClient, client: JavaClient
 ) -> None:
@@ -94,7 +94,7 @@ def trust_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-@result("a client that wants TLS is told that there is none")
+@result("a client that requires TLS gets an error that there is none")
 async def test_a_client_that_wants_tls_gets_an_error(
     version: str,
     wire: str,

@@ -66,7 +66,7 @@ async def let_park(poll: Poll) -> None:
     assert not poll.answer
 
 
-@result("long poll: woken by the next add, entry rides along", wire="v3")
+@result("long poll: woken by the next add, with its entry", wire="v3")
 @pytest.mark.parametrize("parallel", [False, True], ids=["one bookie", "all bookies"])
 async def test_a_parked_poll_is_woken_by_the_next_add(
     client_v3: JavaClient, parallel: bool

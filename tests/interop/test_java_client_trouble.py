@@ -114,7 +114,7 @@ async def test_a_killed_bookie_is_replaced(client: JavaClient, our_bookies: OurB
     await check_all(client, ledger, load.count)
 
 
-@result("ensemble change: the bookie comes back and is used again")
+@result("ensemble change: the bookie returns and is used again")
 async def test_a_bookie_that_comes_back_is_used_again(
     client: JavaClient, our_bookies: OurBookies
 ) -> None:
@@ -140,7 +140,7 @@ async def test_a_bookie_that_comes_back_is_used_again(
     await check_all(client, ledger, load.count)
 
 
-@result("no spare bookie: the writer waits for the one that comes back (delayEnsembleChange)")
+@result("no spare bookie: the writer waits until one returns (delayEnsembleChange)")
 async def test_without_a_spare_the_writer_goes_on(
     version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
 ) -> None:

@@ -251,7 +251,7 @@ async def test_an_idle_writers_lac_reaches_the_other_client(
 
 
 @pytest.mark.interop_result(
-    area="mixed ensembles", feature="deleted by either client, both kinds of bookies forget it"
+    area="mixed ensembles", feature="deleted by either client, both kinds of bookies collect it"
 )
 async def test_a_deleted_ledger_is_gone_for_both_clients_and_from_all_bookies(
     version: str, mixed_cluster: Cluster, java_shared: GetSharedJava

@@ -104,7 +104,7 @@ ANSWERED_BY_US = {name for name in ODD if "without its message" in name} - {
 
 
 @pytest.mark.interop
-@pytest.mark.interop_result(area="wire", feature="senseless frames", wire="v2, v3")
+@pytest.mark.interop_result(area="wire", feature="malformed frames", wire="v2, v3")
 async def test_senseless_frames_are_treated_alike(
     version: str, apache_bookies: GetApacheBookies, tmp_path: Path
 ) -> None:

@@ -71,7 +71,7 @@ async def test_a_bookie_that_asks_who_comes(guarded: ApacheBookies, wire: str) -
             await writer.append(b"x")
 
 
-@result("a bookie with too much to do: refused adds and reads come again")
+@result("an overloaded bookie: rejected adds and reads are retried")
 async def test_a_busy_bookie(version: str, wire: str, apache_bookies: GetApacheBookies) -> None:
     limits = {"maxPendingAddRequestsPerThread": 20, "maxPendingReadRequestsPerThread": 20}
     busy = apache_bookies(version, 1, **limits)
@@ -84,7 +84,7 @@ async def test_a_busy_bookie(version: str, wire: str, apache_bookies: GetApacheB
             assert await all_entries(reader) == entries
 
 
-@result("authentication: a bookie that asks nobody counts us in")
+@result("authentication: a bookie that requires none accepts us")
 async def test_a_bookie_that_asks_nobody(plain: ApacheBookies, wire: str) -> None:
     options, challenge = options_of(wire), Challenge(b"unheard")
     async with LedgerClient.connect(plain.uri, options=options, auth=challenge) as client:

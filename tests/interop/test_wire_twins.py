@@ -80,7 +80,7 @@ class Bookie:
 
 
 @pytest.mark.interop_result(
-    area="wire", feature="random requests are answered alike", wire="v2, v3"
+    area="wire", feature="random requests get the same replies", wire="v2, v3"
 )
 @pytest.mark.parametrize(
     "storage", [DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE], ids=["db", "sorted"]

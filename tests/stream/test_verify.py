@@ -11,8 +11,9 @@ import trio
 from ledger.core.copies import CopyState, CopyVerdict
 from ledger.errors import InvalidArgument, NoSuchLedger
 from stream import Namespace, Position
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import NoSuchStream, Truncated
+from stream.errors import NoSuchStream
 from stream.verify import VerifyProgress
 from tests.real_cluster import SMALL, real_cluster
 from tests.stream.real_namespace import a_namespace

@@ -36,7 +36,7 @@ AIO = ROOT / "stream" / "aio"
 BLOCKING = ROOT / "stream" / "blocking"
 _HELPERS = {
     "WouldBlock": "trio:WouldBlock",
-    "open_crossing": "stream.aio.crossing:open_crossing",
+    "open_bridge": "stream.aio.bridge:open_bridge",
     "Ticket": "stream.aio.tickets:Ticket",
     "PartitionTicket": "stream.aio.tickets:PartitionTicket",
     "BatchIterator": "stream.aio.batches:BatchIterator",
@@ -129,25 +129,25 @@ def _held(module: Module, wanted: str, call: str) -> str:
     face = FACES.get(wanted)
     if face is None:
         module.use_name(module.source, wanted)
-        return f"async with self._crossing.hold(lambda: {call}) as inner:\n    yield inner"
+        return f"async with self._bridge.hold(lambda: {call}) as inner:\n    yield inner"
     opened = call
     if wanted == "MergedReader":
         module.use("stream.bridge.reading:bridged_merge")
-        opened = f"bridged_merge({call}, crossing.post, crossing.wake)"
+        opened = f"bridged_merge({call}, bridge.post, bridge.wake)"
     elif wanted in ("StreamWriter", "PartitionedWriter"):
         bridged = "bridged_writer" if wanted == "StreamWriter" else "bridged_partitioned_writer"
         module.use(f"stream.bridge.writing:{bridged}")
         opened = (
-            f"{bridged}({call}, crossing.post, crossing.wake, "
+            f"{bridged}({call}, bridge.post, bridge.wake, "
             "(options or self._inner.writer_options).pending_bytes_max)"
         )
     elif wanted == "StreamReader":
         module.use("stream.bridge.reading:bridged_reader")
-        opened = f"bridged_reader({call}, crossing.post, crossing.wake)"
+        opened = f"bridged_reader({call}, bridge.post, bridge.wake)"
     return (
-        "crossing = self._crossing\n"
-        f"async with crossing.hold(lambda: {opened}) as inner:\n"
-        f"    yield {wanted}._of(crossing, inner)"
+        "bridge = self._bridge\n"
+        f"async with bridge.hold(lambda: {opened}) as inner:\n"
+        f"    yield {wanted}._of(bridge, inner)"
     )
 
 
@@ -184,14 +184,14 @@ def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
         return decorators, "", f"return {target}"
     if isinstance(node, ast.AsyncFunctionDef):
         call = f"{face.turn}(lambda: {call})" if face.turn else call
-        crossed = f"await self._crossing.call(lambda: {call})"
+        crossed = f"await self._bridge.call(lambda: {call})"
         if wanted in FACES and not outer:
-            return decorators, "", f"return {wanted}._of(self._crossing, {crossed})"
+            return decorators, "", f"return {wanted}._of(self._bridge, {crossed})"
         return decorators, "", crossed if wanted == "None" else f"return {crossed}"
     if wanted in FACES and not outer:
-        return decorators, "", f"return {wanted}._of(self._crossing, {call})"
+        return decorators, "", f"return {wanted}._of(self._bridge, {call})"
     if name not in face.reads:
-        call = f"self._crossing.ask(lambda: {call})"
+        call = f"self._bridge.ask(lambda: {call})"
     return decorators, "", call if method.returns == "None" else f"return {call}"
 
 
@@ -213,7 +213,7 @@ def _write_class(module: Module, name: str) -> str:
     trio_name = f"Trio{name}"
     home = trio_module_of(name)
     module.use(f"{home}:{name}", trio_name)
-    module.use("stream.aio.crossing:Crossing")
+    module.use("stream.aio.bridge:Bridge")
     module.own.add(name)
     if face.base:
         module.use(face.base)
@@ -221,13 +221,13 @@ def _write_class(module: Module, name: str) -> str:
     if face.holder:
         module.use(face.holder[0])
         held, at = face.holder[0].split(":")[1], f".{face.holder[1]}"
-    parts = [f"_crossing: Crossing\n_inner: {trio_name}\n"]
+    parts = [f"_bridge: Bridge\n_inner: {trio_name}\n"]
     methods = list(methods_of(name))
     for method in methods:
         if method.name == "__init__" and face.is_made:
             rest = _arguments(method.node.args).removeprefix("client, ")
             parts.append(
-                f"{_signature(module, method)}\n    self._crossing = client._crossing\n"
+                f"{_signature(module, method)}\n    self._bridge = client._bridge\n"
                 f"    self._inner = {trio_name}(client._inner, {rest})\n"
             )
     extra = f", {face.extra}" if face.extra else ""
@@ -236,12 +236,12 @@ def _write_class(module: Module, name: str) -> str:
         parts.append("_appends: StreamAppends\n")
     elif "PartitionedAppends" in held:
         parts.append("_appends: PartitionedAppends\n")
-    set_ = [f"made._crossing, made._inner = crossing, holder{at}"]
+    set_ = [f"made._bridge, made._inner = bridge, holder{at}"]
     set_ += [
         f"made.{key} = {value.replace('inner.', 'holder.')}" for key, value in face.opened.items()
     ]
     parts.append(
-        f"@classmethod\ndef _of(cls, crossing: Crossing, holder: {held}{extra}) -> {name}:\n"
+        f"@classmethod\ndef _of(cls, bridge: Bridge, holder: {held}{extra}) -> {name}:\n"
         "    made = cls.__new__(cls)\n"
         + textwrap.indent("\n".join(set_), "    ")
         + "\n    return made\n"
@@ -269,7 +269,7 @@ def _write_function(module: Module, home: str, name: str) -> str:
     method = Method(home, node)
     module.use(f"{home}:{name}", f"trio_{name}")
     call = f"trio_{name}({_arguments(node.args).replace('client', 'client._inner', 1)})"
-    body = f"await client._crossing.call(lambda: {call})"
+    body = f"await client._bridge.call(lambda: {call})"
     returned = body if method.returns == "None" else f"return {body}"
     return f"{_signature(module, method)}\n    {method.docstring}\n    {returned}\n"
 
@@ -321,7 +321,7 @@ def _package(what: str, package: str) -> str:
             homes[name] = f"stream.{package}.{home}"
     homes["WouldBlock"] = "trio"
     if package == "blocking":
-        homes["fail_after"] = "stream.blocking.crossing"
+        homes["fail_after"] = "stream.blocking.bridge"
     lines = [
         f'"""Streams for {what}: the same names, types and promises as in `stream`.\n\n'
         "Generated by `make faces`. docs/faces.md says what differs.\n"

@@ -21,7 +21,7 @@ class Face:
         reads: plain functions that any thread may call; others run in the trio thread while the
             caller waits.
         base: class of the hand-written part.
-        opened: expressions that `_of` sets besides `_crossing` and `_inner`, by name.
+        opened: expressions that `_of` sets besides `_bridge` and `_inner`, by name.
         extra: an additional argument of `_of`.
         holder: type of the object that `_of` gets instead of the trio object, and the attribute
             that holds the trio object.
@@ -46,18 +46,18 @@ _LEAVE = "await self.aclose()"
 # A caller that is cancelled at the moment when its records arrive gets them with the next call.
 _STEP = """\
 inner = self._inner
-return await self._crossing.call(lambda: anext(inner), inner._take_back)"""
+return await self._bridge.call(lambda: anext(inner), inner._take_back)"""
 _RECORD_STEP = """\
 inner = {}
-taken = await self._crossing.call(inner._next_of_part, inner._take_back_record)
+taken = await self._bridge.call(inner._next_delivered_record, inner._take_back_record)
 return taken[0]"""
 _TICKET = """\
 ticket = Ticket(
-    self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+    self._bridge, self._appends, value, key, event_time_ms, headers, expected_sequence
 )"""
 _RECEIPT = """\
 if receipt:
-    return await self._crossing.call(
+    return await self._bridge.call(
         lambda: self._appends.in_turn(
             lambda: self._inner.append(
                 value, key, event_time_ms, headers,
@@ -66,7 +66,7 @@ if receipt:
         )
     )
 if expected_sequence is not None:
-    return await self._crossing.call(
+    return await self._bridge.call(
         lambda: self._appends.in_turn(
             lambda: self._inner.append(
                 value, key, event_time_ms, headers, expected_sequence=expected_sequence
@@ -76,9 +76,9 @@ if expected_sequence is not None:
 """
 _PARTITION_TICKET = """\
 ticket = PartitionTicket(
-    self._crossing, self._appends, value, key, event_time_ms, headers, partition
+    self._bridge, self._appends, value, key, event_time_ms, headers, partition
 )"""
-_SETTLE = "await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
+_SETTLE = "await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
 _GIVE = """
 self._appends.give(ticket)
 return ticket"""
@@ -96,23 +96,23 @@ FACES: dict[str, Face] = {
         bodies={
             "connect": """\
 async with (
-    open_crossing() as crossing,
-    crossing.hold(
+    open_bridge() as bridge,
+    bridge.hold(
         lambda: TrioNamespace.connect(
             cluster, name, create=create, options=options, writer_options=writer_options
         )
     ) as inner,
 ):
-    yield cls._of(crossing, inner)""",
+    yield cls._of(bridge, inner)""",
             "create_stream": """\
 if partitions is None:
-    return await self._crossing.call(lambda: self._inner.create_stream(stream))
-return await self._crossing.call(
+    return await self._bridge.call(lambda: self._inner.create_stream(stream))
+return await self._bridge.call(
     lambda: self._inner.create_stream(stream, partitions=partitions)
 )""",
             "verify": """\
-relayed = self._crossing.relay(on_progress)
-return await self._crossing.call(
+relayed = self._bridge.relay(on_progress)
+return await self._bridge.call(
     lambda: self._inner.verify(stream, receipt=receipt, on_progress=relayed)
 )""",
         },
@@ -133,8 +133,8 @@ return await self._crossing.call(
             "flush": _SETTLE.format("flush"),
             "close": _SETTLE.format("close"),
             "producer": """\
-inner = await self._crossing.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
-return Producer._of(self._crossing, inner, self._appends)""",
+inner = await self._bridge.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
+return Producer._of(self._bridge, inner, self._appends)""",
         },
     ),
     "PartitionedWriter": Face(
@@ -229,7 +229,7 @@ while True:
             "__anext__": _STEP,
             "next_record": _RECORD_STEP.format("self._inner"),
         },
-        skipped=frozenset({"note_group", "note_lost", "note_again", "run", "begin", "leave"}),
+        skipped=frozenset({"note_group", "note_lost", "note_rejoined", "run", "begin", "leave"}),
     ),
     "RecordIterator": Face(
         home="stream.consuming.consumer",

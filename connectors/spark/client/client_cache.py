@@ -20,13 +20,12 @@ import trio
 from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
-from ledger.metastore import ledgers_root
-from ledger.metastore.layout import layout_of_uri
+from ledger.metastore import ClusterAddress
 from ledger.options import ClientOptions
-from ledger.runtime.bridge import BackgroundLoop, Call, Held
+from ledger.runtime.bridge import BackgroundLoop, Call, RemoteContext
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.blocking.crossing import Crossing, Holding
+from stream.blocking.bridge import Bridge, BridgedContext
 from stream.bridge.prefetch import Prefetch
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ BATCH_READ_BYTES = 2_000_000
 
 
 @asynccontextmanager
-async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
+async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
     async with (
         LazyStore(cluster) as store,
         LedgerClient(
@@ -48,8 +47,8 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
             TcpNetwork(),
             rng=random.SystemRandom(),
             now_ms=wall_ms,
-            root=ledgers_root(cluster),
-            layout=layout_of_uri(cluster),
+            root=cluster.root,
+            layout=cluster.layout,
             options=ClientOptions(batch_read_bytes=BATCH_READ_BYTES),
         ) as client,
     ):
@@ -59,13 +58,13 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
 class _Connection:
     """A connected client on the loop, until `close`."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: ClusterAddress) -> None:
         self.loop: BackgroundLoop = acquire_loop()
-        self.crossing = Crossing(self.loop)
+        self.bridge = Bridge(self.loop)
         self._scopes: dict[trio.CancelScope, None] = {}
         """Scopes of the running calls. The loop may outlive them: other connections share it."""
-        self._held = Held(self.loop, lambda: _connect(cluster), Crossing.wake)
-        self._holding = Holding(self.crossing, self._held)
+        self._held = RemoteContext(self.loop, lambda: _connect(cluster), Bridge.wake)
+        self._holding = BridgedContext(self.bridge, self._held)
         try:
             self.client = self._holding.__enter__()
         except BaseException:
@@ -89,7 +88,7 @@ class _Connection:
     def close(self) -> None:
         """Closes the connection soon. Does not wait."""
         try:
-            self.crossing.post(self._cancel_all)
+            self.bridge.post(self._cancel_all)
         except LedgerClosed:
             pass  # the loop has ended, and all its tasks with it
         self._holding.drop()
@@ -103,8 +102,8 @@ class _Connection:
 class BackgroundCall(Generic[T]):
     """An async function that `ClusterClient.start` has started."""
 
-    def __init__(self, crossing: Crossing, call: Call[T]) -> None:
-        self._crossing = crossing
+    def __init__(self, bridge: Bridge, call: Call[T]) -> None:
+        self._bridge = bridge
         self._call = call
 
     @property
@@ -114,13 +113,13 @@ class BackgroundCall(Generic[T]):
     def cancel(self) -> None:
         """Cancels the function soon. Does not wait. Safe from any thread, and safe to repeat."""
         try:
-            self._crossing.post(self._call.cancel)
+            self._bridge.post(self._call.cancel)
         except LedgerClosed:
             pass  # its loop has ended, or belongs to the parent of a fork
 
     def result(self) -> T:
         """Waits for the end of the function; returns its result or raises its error."""
-        self._crossing.wait(self._call)
+        self._bridge.wait(self._call)
         return self._call.result()
 
 
@@ -131,8 +130,9 @@ class ClusterClient:
     background loop, which they must not block.
     """
 
-    def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
+    def __init__(self, address: ClusterAddress) -> None:
+        self.cluster = address.uri
+        self._address = address
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._used_s = 0.0
@@ -162,7 +162,7 @@ class ClusterClient:
                 return connection.guarded(lambda: function(connection.client, *args, **kwargs))
 
             try:
-                return connection.crossing.call(begin)
+                return connection.bridge.call(begin)
             except LedgerClosed:
                 if begun or connection.is_alive:
                     raise  # a function that has started is never run again
@@ -178,10 +178,10 @@ class ClusterClient:
         call = Call(
             connection.loop,
             lambda: connection.guarded(lambda: function(connection.client, *args, **kwargs)),
-            Crossing.wake,
+            Bridge.wake,
         )
-        connection.crossing.post(call.start)
-        return BackgroundCall(connection.crossing, call)
+        connection.bridge.post(call.start)
+        return BackgroundCall(connection.bridge, call)
 
     def iterate(
         self,
@@ -197,13 +197,13 @@ class ClusterClient:
         dropping the generator ends the iterator.
         """
         connection = self._connected()
-        crossing = connection.crossing
+        bridge = connection.bridge
         items = begin(connection.client, *args, **kwargs)
 
         async def pull(_: None) -> T | None:
             return await anext(items, None)
 
-        ahead = Prefetch[T, None](pull, size_of, crossing.post, crossing.wake, bytes_max=bytes_max)
+        ahead = Prefetch[T, None](pull, size_of, bridge.post, bridge.wake, bytes_max=bytes_max)
 
         async def run() -> None:
             try:
@@ -215,12 +215,12 @@ class ClusterClient:
                     with trio.CancelScope(shield=True):
                         await items.aclose()
 
-        crossing.ask(lambda: connection.loop.start_task(run))
+        bridge.ask(lambda: connection.loop.start_task(run))
         try:
             while True:
                 fetched = ahead.head()
                 if fetched is None:
-                    crossing.wait(ahead.want(None))
+                    bridge.wait(ahead.want(None))
                     continue
                 ahead.pop()
                 if fetched.error is not None:
@@ -230,13 +230,13 @@ class ClusterClient:
                 yield fetched.item
         finally:
             try:
-                crossing.post(ahead.close)
+                bridge.post(ahead.close)
             except LedgerClosed:
                 pass  # it ended with its loop
 
     def post(self, job: Callable[[], object]) -> None:
         """Schedules a plain function in the thread of the loop. It must not raise."""
-        self._connected().crossing.post(job)
+        self._connected().bridge.post(job)
 
     def disconnect(self) -> None:
         """Closes the connections. Running calls fail; the next call connects again."""
@@ -267,7 +267,7 @@ class ClusterClient:
                 if connection is not None and not connection.loop.is_forked:
                     connection.close()
                 self._connection = None
-                connection = self._connection = _Connection(self.cluster)
+                connection = self._connection = _Connection(self._address)
             return connection
 
     def after_fork(self) -> None:
@@ -290,12 +290,11 @@ def cached_cluster(cluster: str) -> ClusterClient:
             f"cluster address {cluster!r}: a cluster in memory cannot be shared by Spark's "
             "processes. Cure: use sqlite:///path/cluster.db or zk://host:2181/ledgers"
         )
-    ledgers_root(cluster)
-    layout_of_uri(cluster)
+    address = ClusterAddress.parse(cluster)
     with _guard:
         found = _clusters.get(cluster)
         if found is None:
-            found = _clusters[cluster] = ClusterClient(cluster)
+            found = _clusters[cluster] = ClusterClient(address)
         return found
 
 

@@ -15,14 +15,14 @@ from typing import Self
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.metastore import open_store
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import ANY_VERSION, Change, MetadataStore, Node
 
 
 class LazyStore:
     """The `MetadataStore` of the cluster at this address. An `async with` object."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: ClusterAddress) -> None:
         self._cluster = cluster
         self._nursery_manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None

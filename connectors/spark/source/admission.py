@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from connectors.spark.core.admission import Admission, Backlog, Limits, Quota, admit
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.source.stream_index import StreamIndex
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def _divide(
             spans[name], admission.quotas[name], must_advance=name == admission.first
         )
 
-    return admission, dict(zip(names, await for_each(names, end_of), strict=True))
+    return admission, dict(zip(names, await map_bounded(names, end_of), strict=True))
 
 
 async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_advance: bool) -> StreamOffset:

@@ -39,7 +39,7 @@ from connectors.spark.source.input_partitions import (
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchEntry, NoSuchLedger
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.position import NUMBER_MAX, FromSequence, FromTime, Start
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ async def batch_ranges(
         found = ranges_between(name, index.metadata, start, end)
         return [each for each in found if bounds.may_be_in_segment(each.segment)]
 
-    found = await for_each(sorted(streams), of_one)
+    found = await map_bounded(sorted(streams), of_one)
     return [each for ranges in found for each in ranges]
 
 

@@ -15,14 +15,14 @@ from connectors.spark.source.data_loss import DataLossLog, LostRange, truncation
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.streams import StreamMetadata
-from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start
+from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start, Truncated
 from stream.core.stream_patterns import StreamPatterns
-from stream.errors import IsPartitioned, NoSuchStream, Truncated
-from stream.namespace import Namespace
+from stream.errors import IsPartitioned, NoSuchStream
 from stream.reading.merged_feeds import find_streams
 from stream.reading.seek import find
+from stream.scope import NamespaceScope
 from stream.store.streams import StreamStore
 
 
@@ -48,12 +48,12 @@ async def discover(client: LedgerClient, selection: Selection) -> SelectedStream
     found: dict[str, None] = {}
     missing: dict[str, NoSuchStream] = {}
     for name, patterns in selection.by_namespace().items():
-        namespace = Namespace(client, name)
+        scope = NamespaceScope(client, StreamStore(client.store), name)
         for selected in (*patterns.names, *patterns.patterns):
             try:
-                streams = await find_streams(namespace, StreamPatterns(selected))
+                streams = await find_streams(scope, StreamPatterns(selected))
             except NoSuchStream as error:
-                await namespace.policy()  # if the namespace is missing, that is the better error
+                await scope.policy()  # if the namespace is missing, that is the better error
                 missing[f"{name}/{selected}"] = error
             else:
                 found |= {f"{name}/{stream}": None for stream in streams}
@@ -92,7 +92,7 @@ async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, 
 
     found = await discover(client, selection)
     found.check()
-    opened = await for_each(found.names, open_one)
+    opened = await map_bounded(found.names, open_one)
     return {index.name: index for index in opened if index is not None}
 
 

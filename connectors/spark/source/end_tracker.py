@@ -21,7 +21,7 @@ from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.format import decode_stream
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.errors import IsPartitioned
@@ -107,7 +107,7 @@ class EndTracker:
         # A deleted stream keeps its node, and may be created again under it.
         gone = [name for name in may_be_gone if is_selected(self._selection, name)]
         names = dict.fromkeys((*found.names, *found.missing, *gone))
-        await for_each(names, self._read_exact_end)
+        await map_bounded(names, self._read_exact_end)
         for name in names:
             self._add(name)
 
@@ -120,7 +120,7 @@ class EndTracker:
             for name, each in notified
             if not each.is_known or now_s - each.notified_s > STALE_AFTER_S
         ]
-        await for_each(stale, self._try_read_end)
+        await map_bounded(stale, self._try_read_end)
         for _, each in notified:
             each.consume()
         failure, self.failure = self.failure, None
@@ -133,7 +133,7 @@ class EndTracker:
         Raises NotEnoughBookies, MetadataUnavailable if this cannot be determined.
         """
         found = await discover(self.client, self._selection)
-        await for_each(dict.fromkeys((*found.names, *self._known)), self._read_exact_end)
+        await map_bounded(dict.fromkeys((*found.names, *self._known)), self._read_exact_end)
         for name in found.names:
             self._add(name)
 
@@ -145,7 +145,7 @@ class EndTracker:
         """
         if len(self._known) <= POLLED_ENDS_MAX:
             with trio.move_on_after(END_POLL_TIMEOUT_S):
-                await for_each(list(self._known), self._poll_end)
+                await map_bounded(list(self._known), self._poll_end)
 
     @property
     def _known(self) -> dict[str, None]:
@@ -319,7 +319,7 @@ class EndTracker:
         found = (await discover(self.client, self._selection)).names
         by_namespace = self._selection.by_namespace()
         fresh = [name for name in found if name not in known]
-        await for_each(fresh, self.refresh)
+        await map_bounded(fresh, self.refresh)
         for name in fresh:
             self._add(name)
         for name in known:
@@ -331,7 +331,7 @@ class EndTracker:
     async def _poll_rest(self) -> None:
         while True:
             began_s = trio.current_time()
-            await for_each(list(self._polled), self._poll_end)
+            await map_bounded(list(self._polled), self._poll_end)
             await trio.sleep(max(POLL_PAUSE_S, trio.current_time() - began_s))
 
     async def _poll_end(self, name: str) -> None:

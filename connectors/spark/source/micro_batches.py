@@ -30,7 +30,7 @@ from connectors.spark.source.discovery import is_selected, read_metadata, starti
 from connectors.spark.source.end_tracker import EndTracker
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class MicroBatches:
 
         async def of_all() -> Offsets:
             names = list(self.tracker.streams)
-            return Offsets(dict(zip(names, await for_each(names, of_one), strict=True)))
+            return Offsets(dict(zip(names, await map_bounded(names, of_one), strict=True)))
 
         return await self.retrying(of_all)
 
@@ -175,7 +175,7 @@ class MicroBatches:
             _, index, offset = each
             return self.tracker.client.now_ms() - await index.time_ms(offset)
 
-        ages_ms = await for_each(behind[:_AGES_MAX], age_ms)
+        ages_ms = await map_bounded(behind[:_AGES_MAX], age_ms)
         records = sum(records for records, _, _ in behind)
         return Lag(records, nbytes, max([0, *ages_ms]) // 1000)
 
@@ -186,7 +186,7 @@ class MicroBatches:
         async def of_one(name: str) -> list[SegmentRange]:
             return await self._ranges_of(name, start.get(name), end[name])
 
-        found = await self.retrying(lambda: for_each(names, of_one))
+        found = await self.retrying(lambda: map_bounded(names, of_one))
         return [each for ranges in found for each in ranges]
 
     def forget_before(self, end: Offsets) -> None:
@@ -209,7 +209,7 @@ class MicroBatches:
             try:
                 return await work()
             except (NoSuchLedger, NoSuchEntry):
-                await for_each(list(self.tracker.streams), self.tracker.refresh)
+                await map_bounded(list(self.tracker.streams), self.tracker.refresh)
                 purges += 1
                 if purges > _PURGES_MAX or self.tracker.version == before:
                     raise  # nothing was truncated: the error has another cause

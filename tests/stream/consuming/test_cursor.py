@@ -12,8 +12,9 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerClosed, MetadataUnavailable
 from stream import LATEST, Namespace, Position
+from stream.core.metadata.cursors import CursorMoved
 from stream.core.position import BEGINNING
-from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from stream.errors import NoSuchCursor, NoSuchStream
 from stream.store.cursors import CursorStore, cursor_path
 from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace

@@ -19,7 +19,7 @@ from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, NoSuchLedger
 from ledger.metastore.base import MetadataStore
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.blocking.crossing import fail_after
+from stream.blocking.bridge import fail_after
 
 
 async def _store_of(client: LedgerClient) -> MetadataStore:

@@ -21,7 +21,8 @@ from ledger.client import LedgerClient
 from ledger.core import metadata_format
 from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.blocking import Namespace, Position
-from stream.errors import RecordFormatError, Truncated
+from stream.core.position import Truncated
+from stream.errors import RecordFormatError
 from stream.store.streams import StreamStore
 from tests.system.cluster import StandaloneCluster
 

@@ -1,8 +1,8 @@
-"""Crossing: how threads reach the trio loop in the background, and wait for it.
+"""Bridge: how threads reach the trio loop in the background, and wait for it.
 
 A wait ends early by Ctrl-C (in the main thread) or by `fail_after`: then the trio side is
 cancelled, and the exception leaves when that has ended; a second Ctrl-C does not wait. Safe for any
-number of threads. Its twin for asyncio is stream/aio/crossing.py.
+number of threads. Its twin for asyncio is stream/aio/bridge.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 
 T = TypeVar("T")
@@ -31,12 +31,12 @@ class _Deadlines(threading.local):
 
 _deadlines = _Deadlines()
 _joining = threading.RLock()
-"""Held while a thread joins those that wait for a latch; by a finalizer in it, too."""
+"""Held while a thread joins those that wait for a completion; by a finalizer in it, too."""
 
 
 def _join_anew_in_child() -> None:
     global _joining
-    _joining = threading.RLock()  # a thread that was not copied may have held it
+    _joining = threading.RLock()  # a thread that was not copied may have remote it
 
 
 os.register_at_fork(after_in_child=_join_anew_in_child)
@@ -55,8 +55,8 @@ def fail_after(seconds: float) -> Iterator[None]:
         _deadlines.at_s.pop()
 
 
-class Crossing:
-    """Made by `open_crossing`."""
+class Bridge:
+    """Made by `open_bridge`."""
 
     def __init__(self, loop: BackgroundLoop) -> None:
         self._loop = loop
@@ -82,40 +82,42 @@ class Crossing:
     # From the trio thread
 
     @staticmethod
-    def wake(latches: Sequence[Latch]) -> None:
-        """Sets latches and wakes who waits."""
-        for latch in latches:
-            latch.is_set = True
-            # Each waiter once: some latches are set twice, by the event and by the end of all.
-            waiters, latch.waiters = latch.waiters, None
+    def wake(completions: Sequence[Completion]) -> None:
+        """Sets completions and wakes who waits."""
+        for completion in completions:
+            completion.is_set = True
+            # Each waiter once: some completions are set twice, by the event and by the end of all.
+            waiters, completion.waiters = completion.waiters, None
             for waiter in tuple(waiters or ()):  # others may take theirs back meanwhile
                 waiter()
 
     # Waiting
 
-    def wait(self, latch: Latch) -> None:
+    def wait(self, completion: Completion) -> None:
         """Until it is set. Raises TimeoutError (see `fail_after`), KeyboardInterrupt."""
-        if latch.is_set:
+        if completion.is_set:
             return
         at_s = _deadlines.at_s
         timeout_s = max(min(at_s) - time.monotonic(), 0) if at_s else -1
-        if not self._wait(latch, timeout_s):
+        if not self._wait(completion, timeout_s):
             raise TimeoutError("the time given by fail_after() is over")
 
     @staticmethod
-    def _wait(latch: Latch, timeout_s: float) -> bool:
+    def _wait(completion: Completion, timeout_s: float) -> bool:
         lock = threading.Lock()
         lock.acquire()
         waiter = lock.release
         with _joining:
-            waiters = latch.waiters
+            waiters = completion.waiters
             if waiters is None:
-                waiters = latch.waiters = []
+                waiters = completion.waiters = []
             waiters.append(waiter)
         has_come = False
         try:
             # Who adds itself too late to be woken sees that it is set.
-            has_come = latch.is_set or lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+            has_come = completion.is_set or lock.acquire(
+                timeout=min(timeout_s, threading.TIMEOUT_MAX)
+            )
         finally:
             if not has_come:
                 with _joining:
@@ -123,14 +125,14 @@ class Crossing:
                         waiters.remove(waiter)
         return has_come
 
-    def abort(self, cancel: Callable[[], object], latch: Latch) -> None:
-        """Has `cancel` run in the trio thread and waits for `latch`, whatever `fail_after` says."""
+    def abort(self, cancel: Callable[[], object], completion: Completion) -> None:
+        """Has `cancel` run in the trio thread and waits for `completion`, ignoring `fail_after`."""
         try:
             self.post(cancel)  # also if it is set: there may be a value to give back
         except LedgerClosed:
             return
-        if not latch.is_set:
-            self._wait(latch, -1)
+        if not completion.is_set:
+            self._wait(completion, -1)
 
     def call(
         self, make: Callable[[], Awaitable[T]], give_back: Callable[[T], object] | None = None
@@ -164,29 +166,29 @@ class Crossing:
         """A function that trio calls: `tell` itself, in the thread of the loop."""
         return tell
 
-    def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
+    def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> BridgedContext[T]:
         """A `with` block here around a context manager there."""
-        return Holding(self, Held(self._loop, make, self.wake))
+        return BridgedContext(self, RemoteContext(self._loop, make, self.wake))
 
 
-class Holding(Generic[T]):
-    """The block of `Crossing.hold`. Raises what entering and leaving raise there; what the block
+class BridgedContext(Generic[T]):
+    """The block of `Bridge.hold`. Raises what entering and leaving raise there; what the block
     raised stays what it was."""
 
-    def __init__(self, crossing: Crossing, held: Held[T]) -> None:
-        self._crossing = crossing
-        self._held = held
+    def __init__(self, bridge: Bridge, remote: RemoteContext[T]) -> None:
+        self._bridge = bridge
+        self._remote = remote
 
     def __enter__(self) -> T:
-        crossing, held = self._crossing, self._held
-        crossing.check_loop()
+        bridge, remote = self._bridge, self._remote
+        bridge.check_loop()
         try:
-            crossing.post(held.start)
-            crossing.wait(held.entered)
+            bridge.post(remote.start)
+            bridge.wait(remote.entered)
         except BaseException:
-            crossing.abort(held.cancel, held.left)
+            bridge.abort(remote.cancel, remote.left)
             raise
-        return held.value
+        return remote.value
 
     def __exit__(
         self,
@@ -194,42 +196,42 @@ class Holding(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        crossing, held = self._crossing, self._held
-        if crossing.is_here:
+        bridge, remote = self._bridge, self._remote
+        if bridge.is_here:
             # The garbage collector ends a block that was dropped: the trio thread cannot wait.
-            held.cancel()
+            remote.cancel()
             return
         try:
-            if held.left.is_set:
+            if remote.left.is_set:
                 pass  # it ended by itself, or with the loop
             elif error is None:
-                crossing.post(held.leave)
+                bridge.post(remote.leave)
             elif isinstance(error, Exception):
-                crossing.post(held.fail)
+                bridge.post(remote.fail)
             else:
-                crossing.post(held.cancel)
-            crossing.wait(held.left)
+                bridge.post(remote.cancel)
+            bridge.wait(remote.left)
         except BaseException:
-            crossing.abort(held.cancel, held.left)
+            bridge.abort(remote.cancel, remote.left)
             raise
-        if held.error is not None and (error is None or isinstance(error, Exception)):
-            raise held.error
+        if remote.error is not None and (error is None or isinstance(error, Exception)):
+            raise remote.error
 
     def drop(self) -> None:
         """Ends what nobody will leave any more: for finalizers, in any thread."""
-        if not self._held.left.is_set:
+        if not self._remote.left.is_set:
             try:
-                self._crossing.post_now(self._held.cancel)
+                self._bridge.post_now(self._remote.cancel)
             except LedgerClosed:
                 pass
 
 
 @contextmanager
-def open_crossing() -> Iterator[Crossing]:
+def open_bridge() -> Iterator[Bridge]:
     """The background loop for this process; it ends with its last user."""
     loop = acquire_loop()
     try:
-        yield Crossing(loop)
+        yield Bridge(loop)
     finally:
         if release_loop(loop):
             loop.join()

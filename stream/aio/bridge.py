@@ -1,9 +1,9 @@
-"""Crossing: how asyncio tasks reach the trio loop in the background, and are woken from there.
+"""Bridge: how asyncio tasks reach the trio loop in the background, and are woken from there.
 
 What the tasks of one turn of the asyncio loop post goes over in one hop; so does what comes back.
 A task that is cancelled ends only when the trio side has ended. Must never touch the asyncio loop
 from the trio thread but by `call_soon_threadsafe`. Its twin for threads is
-stream/blocking/crossing.py.
+stream/blocking/bridge.py.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Held, Latch
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.bridge.appends import Appends
 
 T = TypeVar("T")
 
 
-class Crossing:
-    """Of one asyncio loop. Made by `open_crossing`."""
+class Bridge:
+    """Of one asyncio loop. Made by `open_bridge`."""
 
     def __init__(self, loop: BackgroundLoop) -> None:
         self._loop = loop
         self._host = asyncio.get_running_loop()
         self._outgoing: list[Callable[[], object]] = []
-        self._arrived: deque[Latch] = deque()
+        self._arrived: deque[Completion] = deque()
         self._is_host_asked = False
 
     def check_loop(self) -> None:
@@ -68,7 +68,7 @@ class Crossing:
                 if isinstance(owner, Call):
                     owner.error = owner.error or error
                     self._set(owner)
-                elif isinstance(owner, Held):
+                elif isinstance(owner, RemoteContext):
                     owner.error = owner.error or error
                     self._set(owner.entered)
                     self._set(owner.left)
@@ -81,14 +81,14 @@ class Crossing:
 
     # From the trio thread
 
-    def wake(self, latches: Sequence[Latch]) -> None:
-        """Sets latches; who waits is woken in the asyncio loop, many in one hop."""
+    def wake(self, completions: Sequence[Completion]) -> None:
+        """Sets completions; who waits is woken in the asyncio loop, many in one hop."""
         arrived = self._arrived
-        for latch in latches:
-            latch.is_set = True
+        for completion in completions:
+            completion.is_set = True
             # Who adds itself only now sees that it is set.
-            if latch.waiters:
-                arrived.append(latch)
+            if completion.waiters:
+                arrived.append(completion)
         if arrived and not self._is_host_asked:
             self._is_host_asked = True
             try:
@@ -103,38 +103,38 @@ class Crossing:
             self._set(arrived.popleft())
 
     @staticmethod
-    def _set(latch: Latch) -> None:
-        latch.is_set = True
-        waiters, latch.waiters = latch.waiters, None
+    def _set(completion: Completion) -> None:
+        completion.is_set = True
+        waiters, completion.waiters = completion.waiters, None
         for waiter in waiters or ():
             waiter()
 
     # Waiting
 
-    async def wait(self, latch: Latch) -> None:
+    async def wait(self, completion: Completion) -> None:
         """Until it is set."""
-        if latch.is_set:
+        if completion.is_set:
             return
         self.check_loop()
         future: asyncio.Future[None] = self._host.create_future()
         waiter = partial(_finish, future)
-        if latch.waiters is None:
-            latch.waiters = [waiter]
+        if completion.waiters is None:
+            completion.waiters = [waiter]
         else:
-            latch.waiters.append(waiter)
-        if not latch.is_set:
+            completion.waiters.append(waiter)
+        if not completion.is_set:
             try:
                 await future
             except BaseException:
-                if latch.waiters is not None and waiter in latch.waiters:
-                    latch.waiters.remove(waiter)
+                if completion.waiters is not None and waiter in completion.waiters:
+                    completion.waiters.remove(waiter)
                 raise
 
-    async def wait_out(self, latch: Latch) -> None:
+    async def wait_out(self, completion: Completion) -> None:
         """Until it is set, cancelled or not: for the end of what was cancelled already."""
-        while not latch.is_set:
+        while not completion.is_set:
             try:
-                await self.wait(latch)
+                await self.wait(completion)
             except asyncio.CancelledError:
                 continue
 
@@ -181,30 +181,30 @@ class Crossing:
 
         return relayed
 
-    def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Holding[T]:
+    def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> BridgedContext[T]:
         """An `async with` block here around a context manager there."""
-        return Holding(self, Held(self._loop, make, self.wake))
+        return BridgedContext(self, RemoteContext(self._loop, make, self.wake))
 
 
-class Holding(Generic[T]):
-    """The block of `Crossing.hold`. Raises what entering and leaving raise there; what the block
+class BridgedContext(Generic[T]):
+    """The block of `Bridge.hold`. Raises what entering and leaving raise there; what the block
     raised stays what it was."""
 
-    def __init__(self, crossing: Crossing, held: Held[T]) -> None:
-        self._crossing = crossing
-        self._held = held
+    def __init__(self, bridge: Bridge, remote: RemoteContext[T]) -> None:
+        self._bridge = bridge
+        self._remote = remote
 
     async def __aenter__(self) -> T:
-        crossing, held = self._crossing, self._held
-        crossing.check_loop()
-        crossing.post(held.start)
+        bridge, remote = self._bridge, self._remote
+        bridge.check_loop()
+        bridge.post(remote.start)
         try:
-            await crossing.wait(held.entered)
+            await bridge.wait(remote.entered)
         except BaseException:
-            crossing.post(held.cancel)
-            await crossing.wait_out(held.left)
+            bridge.post(remote.cancel)
+            await bridge.wait_out(remote.left)
             raise
-        return held.value
+        return remote.value
 
     async def __aexit__(
         self,
@@ -212,32 +212,32 @@ class Holding(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        crossing, held = self._crossing, self._held
+        bridge, remote = self._bridge, self._remote
         if error is None:
-            crossing.post(held.leave)
+            bridge.post(remote.leave)
         elif isinstance(error, Exception):
-            crossing.post(held.fail)
+            bridge.post(remote.fail)
         else:
-            crossing.post(held.cancel)
+            bridge.post(remote.cancel)
         try:
-            await crossing.wait(held.left)
+            await bridge.wait(remote.left)
         except BaseException:
-            crossing.post(held.cancel)
-            await crossing.wait_out(held.left)
+            bridge.post(remote.cancel)
+            await bridge.wait_out(remote.left)
             raise
-        if held.error is not None and (error is None or isinstance(error, Exception)):
-            raise held.error
+        if remote.error is not None and (error is None or isinstance(error, Exception)):
+            raise remote.error
 
     def drop(self) -> None:
         """Ends what nobody will leave any more: for finalizers, in any thread."""
-        if not self._held.left.is_set:
+        if not self._remote.left.is_set:
             try:
-                self._crossing.post_now(self._held.cancel)
+                self._bridge.post_now(self._remote.cancel)
             except LedgerClosed:
                 pass
 
 
-class open_crossing:
+class open_bridge:
     """The background loop for the asyncio loop that runs; it ends with its last user.
 
     No generator: asyncio closes those all at once when a program ends with connections open, and
@@ -247,7 +247,7 @@ class open_crossing:
     def __init__(self) -> None:
         self._loop: BackgroundLoop | None = None
 
-    async def __aenter__(self) -> Crossing:
+    async def __aenter__(self) -> Bridge:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -256,7 +256,7 @@ class open_crossing:
                 "in trio use `stream`, in plain functions `stream.blocking`"
             ) from None
         self._loop = acquire_loop()
-        return Crossing(self._loop)
+        return Bridge(self._loop)
 
     async def __aexit__(
         self,
