@@ -13,10 +13,10 @@ from ledger.core.metadata import LedgerState
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.ledgers import LedgerStore
 from tests.interop.java_client import JavaClient, JavaError, JavaGone
-from tests.interop.java_side import PLACEMENT, java_digest
-from tests.interop.sides import PythonSide, Side
-from tests.interop.stage import Stage
+from tests.interop.java_takeover_client import PLACEMENT, java_digest
+from tests.interop.mixed_bookies import Stage
 from tests.interop.takeover import Plan
+from tests.interop.takeover_clients import PythonSide, Side
 from tests.interop.takeover_run import MakeSide, Play
 from tests.system.cluster import COMMAND, environment
 

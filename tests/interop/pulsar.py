@@ -20,7 +20,7 @@ import trio
 
 from tests.interop.apache_bookie import free_port, write_settings
 from tests.interop.build import Build, build_project
-from tests.interop.patience import PATIENCE_S, REQUEST_TIMEOUT_S
+from tests.interop.timeouts import PATIENCE_S, REQUEST_TIMEOUT_S
 
 VERSION = "4.0.7"
 BOOKKEEPER = "4.17.2"

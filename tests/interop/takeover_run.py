@@ -13,12 +13,12 @@ import trio
 
 from ledger.metastore.base import MetadataStore
 from tests.interop.java_client import payload
-from tests.interop.mixed import read_replicas, replica_faults
-from tests.interop.patience import PATIENCE_S
-from tests.interop.sides import PacedWriter, PythonSide, RecoveryFailed, Side
-from tests.interop.stage import Stage
-from tests.interop.story import End, Story, faults, misjudged_lengths
+from tests.interop.mixed_bookies import Stage
+from tests.interop.replicas import read_replicas, replica_faults
 from tests.interop.takeover import Kill, KillMoment, Language, Moment, Plan, Recovery
+from tests.interop.takeover_clients import PacedWriter, PythonSide, RecoveryFailed, Side
+from tests.interop.takeover_judge import End, Story, faults, misjudged_lengths
+from tests.interop.timeouts import PATIENCE_S
 
 _RETRY_PAUSE_S = 0.25
 

@@ -21,10 +21,10 @@ from ledger.writing.writer import LedgerWriter
 from tests.interop.apache_bookie import AutoRecovery
 from tests.interop.conftest import OUR_BOOKIES, GetVm
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
-from tests.interop.mixed import read_replicas
 from tests.interop.our_bookies import OurBookies, wait_until_async
-from tests.interop.patience import PATIENCE_S
+from tests.interop.replicas import read_replicas
 from tests.interop.shell import Shell
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.znodes import forget_registration, root_of, znodes, zookeeper_client
 
 pytestmark = pytest.mark.interop

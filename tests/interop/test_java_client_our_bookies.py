@@ -8,8 +8,8 @@ from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import Answer, JavaClient, JavaError, payload, to_base64
 from tests.interop.java_ledgers import KIB, MIB, PASSWORD, closed_ledger, opened, result
 from tests.interop.our_bookies import OurBookies, bytes_on_disk, wait_until_async
-from tests.interop.patience import PATIENCE_S
 from tests.interop.results import not_supported
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

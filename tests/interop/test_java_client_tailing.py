@@ -11,8 +11,8 @@ from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import Answer, JavaClient, JavaError, payload, to_base64
 from tests.interop.java_ledgers import PASSWORD, created, lac_of, opened, result, verify
 from tests.interop.our_bookies import OurBookies
-from tests.interop.patience import PATIENCE_S
-from tests.interop.story import lengths_by_java
+from tests.interop.takeover_judge import lengths_by_java
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

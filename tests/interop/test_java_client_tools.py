@@ -13,7 +13,7 @@ from tests.interop.java_client import Answer, JavaClient, JavaError
 from tests.interop.java_ledgers import closed_ledger, created, opened, result, verify
 from tests.interop.java_main import run_java
 from tests.interop.our_bookies import OurBookies
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

@@ -11,7 +11,7 @@ from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import NoSuchLedger
-from tests.interop.company import (
+from tests.interop.both_clients import (
     ENTRIES,
     WINDOW,
     Cluster,
@@ -24,12 +24,12 @@ from tests.interop.company import (
 )
 from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import JavaError, from_base64
-from tests.interop.java_side import PLACEMENT, JavaSide
-from tests.interop.mixed import read_raw
-from tests.interop.patience import PATIENCE_S
-from tests.interop.sides import Side
-from tests.interop.story import WriterSaw, lengths_by_java
+from tests.interop.java_takeover_client import PLACEMENT, JavaSide
+from tests.interop.replicas import read_raw
 from tests.interop.takeover import Language, Shape
+from tests.interop.takeover_clients import Side
+from tests.interop.takeover_judge import WriterSaw, lengths_by_java
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

@@ -34,7 +34,7 @@ from tests.interop.our_client import (
     until,
     until_lac,
 )
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

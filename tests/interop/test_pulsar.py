@@ -17,8 +17,8 @@ import trio
 
 from ledger.client import LedgerClient
 from tests.interop.our_bookies import OurBookies
-from tests.interop.patience import PATIENCE_S
 from tests.interop.pulsar import PROGRAM, Driver, PulsarGone, digest_of, payload
+from tests.interop.timeouts import PATIENCE_S
 from tests.zookeeper import RunningZooKeeper
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]

@@ -16,8 +16,8 @@ import trio
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from tests.interop.our_bookies import OurBookies
-from tests.interop.patience import PATIENCE_S
 from tests.interop.pulsar import PROGRAM, Broker, Driver, digest_of, payload
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 

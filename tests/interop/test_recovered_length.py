@@ -13,11 +13,11 @@ from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.quorum import write_set
 from ledger.errors import InvalidArgument, Status
 from ledger.wire.messages import AddRequest, AddResponse
-from tests.interop.company import Cluster, Company, company, payloads_of
+from tests.interop.both_clients import Cluster, Company, company, payloads_of
 from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import payload
-from tests.interop.story import End, lengths_by_java
 from tests.interop.takeover import Language, Pace, Shape
+from tests.interop.takeover_judge import End, lengths_by_java
 
 pytestmark = pytest.mark.interop
 

@@ -20,10 +20,9 @@ import trio
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from tests.interop.conftest import GetVm
-from tests.interop.java_side import open_java_cast
+from tests.interop.java_takeover_client import open_java_cast
 from tests.interop.killed_recovery import KillingPlay
-from tests.interop.sides import PythonSide, Side
-from tests.interop.stage import (
+from tests.interop.mixed_bookies import (
     BookieProcess,
     name_of_apache,
     name_of_ours,
@@ -31,6 +30,7 @@ from tests.interop.stage import (
     running_bookies,
 )
 from tests.interop.takeover import Language, Moment, Pace, Plan, Recovery, make_plan, make_plans
+from tests.interop.takeover_clients import PythonSide, Side
 from tests.interop.takeover_run import MakeSide, Play
 from tests.interop.versions import VERSIONS
 

@@ -11,8 +11,9 @@ import pytest
 
 from ledger.core.entry import Digest, DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
-from tests.interop.mixed import Replicas, replica_faults
-from tests.interop.story import (
+from tests.interop.replicas import Replicas, replica_faults
+from tests.interop.takeover import Kind, Language, Plan, Recovery, make_plans
+from tests.interop.takeover_judge import (
     End,
     Story,
     WriterSaw,
@@ -20,7 +21,6 @@ from tests.interop.story import (
     lengths_by_java,
     misjudged_lengths,
 )
-from tests.interop.takeover import Kind, Language, Plan, Recovery, make_plans
 from tests.interop.versions import VERSIONS
 
 OURS = tuple(f"ours-{n}" for n in range(5))

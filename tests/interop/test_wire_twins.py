@@ -14,7 +14,7 @@ import trio
 from tests.golden.conversation import described, normalised
 from tests.interop.apache_bookie import DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
 from tests.interop.conftest import GetApacheBookies
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.wire_requests import (
     BATCH_FROM_THE_LAST,
     STRICTER,

@@ -19,7 +19,7 @@ from typing import Any
 from tests.spark import pipeline
 from tests.spark.pipeline import QuerySpec, line_of
 from tests.spark.session import spark_environment
-from tests.spark.victims import kill_tree, send
+from tests.spark.spark_processes import kill_tree, send
 
 START_TIMEOUT_S = 300.0
 

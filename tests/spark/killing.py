@@ -20,15 +20,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.spark.deeds import Deed, random_kill, table
 from tests.spark.driver import Driver
 from tests.spark.hosts import event_log, speculative_tasks
+from tests.spark.kill_injection import Stage, Tally, Tormentor, Unexplained, explain
+from tests.spark.kill_report import Deed, random_kill, table
 from tests.spark.pipeline import TWO_HOSTS
-from tests.spark.scene import Scene
+from tests.spark.scenario import Scene
 from tests.spark.slow_tasks import Slower
+from tests.spark.spark_processes import send, victims
 from tests.spark.streams import connected
-from tests.spark.torment import Stage, Tally, Tormentor, Unexplained, explain
-from tests.spark.victims import send, victims
 from tests.system.cluster import StandaloneCluster
 
 KILLS_PER_WORLD = 200

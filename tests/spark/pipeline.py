@@ -151,7 +151,7 @@ def run_driver(
     """Args: warm_up: a query that is run before the driver is ready; its first one takes long."""
     chosen = start_two_hosts if master == TWO_HOSTS else master
     with spark_session(directory, settings, master=chosen) as spark:
-        from tests.spark.mortal import MortalDataSource
+        from tests.spark.killable_source import MortalDataSource
 
         spark.dataSource.register(MortalDataSource)
         if warm_up is not None:

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tests.spark.torment import Stage
-from tests.spark.victims import send, victims
+from tests.spark.kill_injection import Stage
+from tests.spark.spark_processes import send, victims
 
 _SLOW_S = 3.0
 """At most; a copy begins after a third of a second, if a core of the other host is idle."""

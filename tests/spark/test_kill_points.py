@@ -10,7 +10,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.mortal import (
+from tests.spark.kill_injection import EXPECTED
+from tests.spark.kill_orders import Order, Orders
+from tests.spark.killable_source import (
     ABORT_POINTS,
     COMMIT_POINTS,
     FIRST_POINTS,
@@ -20,10 +22,8 @@ from tests.spark.mortal import (
     TASK_POINTS,
     MortalDataSource,
 )
-from tests.spark.orders import Order, Orders
 from tests.spark.pipeline import QuerySpec, rows_of
 from tests.spark.streams import Streams
-from tests.spark.torment import EXPECTED
 
 pytestmark = pytest.mark.versions
 

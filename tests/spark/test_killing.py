@@ -16,8 +16,9 @@ import pytest
 
 from tests.spark.conftest import skip_without_spark
 from tests.spark.feed import Fed, difference
-from tests.spark.killing import run_worlds
-from tests.spark.mortal import (
+from tests.spark.kill_injection import draw
+from tests.spark.kill_orders import Order, OrderedFailure, Orders
+from tests.spark.killable_source import (
     ABORT_POINTS,
     COMMIT_POINTS,
     PLAN_POINTS,
@@ -25,9 +26,8 @@ from tests.spark.mortal import (
     START_POINTS,
     TASK_POINTS,
 )
-from tests.spark.orders import Order, OrderedFailure, Orders
+from tests.spark.killing import run_worlds
 from tests.spark.session import spark_environment
-from tests.spark.torment import draw
 
 KILLS = int(os.environ.get("LEDGERSTREAM_SPARK_KILLS", "200"))
 SEED = int(os.environ.get("LEDGERSTREAM_SPARK_SEED", "0"))
@@ -48,7 +48,7 @@ def test_output_is_input_however_often_processes_are_killed(tmp_path: Path) -> N
 def dies_of(directory: Path, points: list[str]) -> int:
     """Exit code of a process that passes these points of a query's orders."""
     passes = f"orders = Orders(Path({str(directory)!r})); [orders.passes(p) for p in {points!r}]"
-    program = f"from pathlib import Path; from tests.spark.orders import Orders; {passes}"
+    program = f"from pathlib import Path; from tests.spark.kill_orders import Orders; {passes}"
     return subprocess.run(
         [sys.executable, "-c", program], env=spark_environment(), check=False
     ).returncode

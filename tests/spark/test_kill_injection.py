@@ -17,10 +17,19 @@ from typing import Any
 import pytest
 
 from ledger.metastore.sqlite.connection import mapped
-from tests.spark.deeds import Deed, deed_of, random_kill, table
 from tests.spark.driver import Driver
 from tests.spark.hosts import event_log, speculative_tasks
-from tests.spark.mortal import (
+from tests.spark.kill_injection import (
+    BESIDE_ANOTHER,
+    EXPECTED,
+    LOCKED_OUT,
+    Tally,
+    Unexplained,
+    explain,
+)
+from tests.spark.kill_orders import Order, OrderedFailure, Orders
+from tests.spark.kill_report import Deed, deed_of, random_kill, table
+from tests.spark.killable_source import (
     ABORT_POINTS,
     COMMIT_POINTS,
     FIRST_POINTS,
@@ -29,9 +38,7 @@ from tests.spark.mortal import (
     START_POINTS,
     TASK_POINTS,
 )
-from tests.spark.orders import Order, OrderedFailure, Orders
-from tests.spark.torment import BESIDE_ANOTHER, EXPECTED, LOCKED_OUT, Tally, Unexplained, explain
-from tests.spark.victims import KINDS
+from tests.spark.spark_processes import KINDS
 
 
 def judged(tally: Tally, error: str, *, shared_until_s: float) -> bool:

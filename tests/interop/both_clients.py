@@ -14,13 +14,19 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.metastore import open_store
 from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import from_base64, payload
-from tests.interop.java_side import PLACEMENT, JavaSide, java_digest
-from tests.interop.mixed import read_replicas, replica_faults
-from tests.interop.patience import PATIENCE_S
-from tests.interop.sides import PLACEMENT_KEY, OurPacedWriter, PacedWriter, PythonSide, Side
-from tests.interop.stage import BookieProcess, Stage, open_stage
-from tests.interop.story import End, WriterSaw
+from tests.interop.java_takeover_client import PLACEMENT, JavaSide, java_digest
+from tests.interop.mixed_bookies import BookieProcess, Stage, open_stage
+from tests.interop.replicas import read_replicas, replica_faults
 from tests.interop.takeover import Language, Pace, Shape
+from tests.interop.takeover_clients import (
+    PLACEMENT_KEY,
+    OurPacedWriter,
+    PacedWriter,
+    PythonSide,
+    Side,
+)
+from tests.interop.takeover_judge import End, WriterSaw
+from tests.interop.timeouts import PATIENCE_S
 
 Cluster = tuple[str, Mapping[str, BookieProcess]]
 

@@ -19,7 +19,7 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
 from ledger.errors import DigestMismatch, Status
 from ledger.wire.messages import ReadRequest, ReadResponse
-from tests.interop.patience import PATIENCE_S, REQUEST_TIMEOUT_S
+from tests.interop.timeouts import PATIENCE_S, REQUEST_TIMEOUT_S
 
 _LAC_FIELD = slice(16, 24)
 _AT_ONCE = 16

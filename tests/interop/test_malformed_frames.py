@@ -21,7 +21,7 @@ from ledger.wire.messages import (
 )
 from tests.golden.conversation import described
 from tests.interop.conftest import GetApacheBookies
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.wire_requests import KEY, entry_of
 from tests.real_cluster import real_cluster
 

@@ -26,7 +26,7 @@ from connectors.spark.client.lazy_store import LazyStore
 from connectors.spark.datasource import LedgerstreamDataSource
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import Change
-from tests.spark.orders import OrderedFailure, Orders
+from tests.spark.kill_orders import OrderedFailure, Orders
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.spark.orders import Order
+from tests.spark.kill_orders import Order
 
 MOMENTS = ("before commit", "during commit", "after commit", "any time")
 """Of a batch. Commit is from Spark's call of the sink's commit until the transaction is done; an
@@ -48,7 +48,7 @@ def deed_of(order: Order) -> Deed:
 
 
 def random_kill(kind: str) -> Deed:
-    """Of a process of this kind (victims.py)."""
+    """Of a process of this kind (spark_processes.py)."""
     return Deed(_OF_KINDS[kind], "any time", "kill")
 
 

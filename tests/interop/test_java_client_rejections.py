@@ -17,7 +17,7 @@ from tests.interop.conftest import OUR_BOOKIES, GetSharedJava
 from tests.interop.java_client import JavaClient, JavaError
 from tests.interop.java_ledgers import MIB, closed_ledger, created, opened, result, verify
 from tests.interop.our_bookies import OurBookies
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

@@ -22,8 +22,8 @@ from ledger.runtime.network import TcpNetwork
 from ledger.writing.writer import LedgerWriter
 from tests.interop.java_client import payload
 from tests.interop.our_client import PATIENT
-from tests.interop.story import End, WriterSaw
 from tests.interop.takeover import Pace, Shape
+from tests.interop.takeover_judge import End, WriterSaw
 
 PLACEMENT_KEY = "interop-bookies"
 """In the custom metadata: bookie ids, separated by commas, the wanted ensemble first."""

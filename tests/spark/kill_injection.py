@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.spark.deeds import Deed, deed_of, random_kill
 from tests.spark.driver import Driver
-from tests.spark.mortal import (
+from tests.spark.kill_orders import Order, Orders, Taken
+from tests.spark.kill_report import Deed, deed_of, random_kill
+from tests.spark.killable_source import (
     ABORT_POINTS,
     COMMIT_POINTS,
     PLAN_POINTS,
@@ -27,8 +28,7 @@ from tests.spark.mortal import (
     START_POINTS,
     TASK_POINTS,
 )
-from tests.spark.orders import Order, Orders, Taken
-from tests.spark.victims import send, victims, wait_stopped
+from tests.spark.spark_processes import send, victims, wait_stopped
 
 _ORDER_TIMEOUT_S = 60.0
 _PAUSE_S = (0.2, 2.0)

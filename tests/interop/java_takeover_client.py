@@ -10,9 +10,9 @@ import trio
 
 from ledger.core.entry import DigestType
 from tests.interop.java_client import Answer, JavaClient, JavaError, JavaVm, client_settings_of
-from tests.interop.sides import PLACEMENT_KEY, RecoveryFailed
-from tests.interop.story import End, WriterSaw
 from tests.interop.takeover import Pace, Shape
+from tests.interop.takeover_clients import PLACEMENT_KEY, RecoveryFailed
+from tests.interop.takeover_judge import End, WriterSaw
 
 PLACEMENT = {"ensemblePlacementPolicy": "ledgerstream.interop.ChosenBookies"}
 _READ_BATCH = 100

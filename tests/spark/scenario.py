@@ -12,7 +12,7 @@ from ledger.client import LedgerClient
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
 from tests.spark.feed import Fed, Feed, Wrong, nbytes_of, output_of
-from tests.spark.orders import Orders
+from tests.spark.kill_orders import Orders
 from tests.spark.pipeline import QuerySpec
 from tests.spark.streams import NAMESPACE, Streams
 
