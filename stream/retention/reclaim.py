@@ -1,7 +1,8 @@
-"""Gives back ledgers that a stream no longer needs, and applies its retention.
+"""Applies the retention of a stream, and deletes ledgers that the stream no longer needs.
 
-Safe to stop anywhere and to repeat: one change of the metadata says that ledgers are garbage, then
-they go, then the metadata forgets them. Never touches a ledger that anything could bring back.
+It is safe to interrupt anywhere and to repeat: one change of the metadata makes ledgers garbage,
+then they are deleted, then the metadata forgets them. Never touches a ledger that could be
+restored.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ async def reclaim_stream(
 ) -> int:
     """Deletes the ledgers of a stream's garbage; returns how many.
 
-    Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
+    Raises NoSuchStream, MetadataUnavailable; the rest is then done next time.
     """
     stream, _ = await store.read_stream(namespace, name)
     _, count = await delete_garbage(client, store, namespace, stream)
@@ -58,11 +59,12 @@ async def plan_retention(
     stream: StreamMetadata,
     sizes: PartitionSizes | None = None,
 ) -> tuple[RetentionPlan, list[Check]]:
-    """What the policy does to the stream now, and what this stands on, as it was read: cursors,
-    and of a partition dropped for the size of the whole the others.
+    """Returns what the policy does to the stream now, and checks of the nodes that this is based
+    on.
 
-    `sizes` are of this look at the namespace, if it is at several streams. A cursor that cannot be
-    read is none: everything is kept. Raises MetadataUnavailable.
+    They are cursors and, for a partition dropped for the size of the whole stream, the other
+    partitions. `sizes` are those of this sweep, if it covers several streams. An unreadable cursor
+    counts as missing: everything is kept. Raises MetadataUnavailable.
     """
     cursors: dict[str, Position] = {}
     checks: list[Check] = []
@@ -82,7 +84,7 @@ async def plan_retention(
 
 
 class StreamVersion(NamedTuple):
-    """A stream and the policy it is kept by, as they were read."""
+    """A stream and its policy, as they were read."""
 
     policy: NamespaceMetadata
     policy_version: int
@@ -91,7 +93,7 @@ class StreamVersion(NamedTuple):
 
 
 async def read_stream_version(store: StreamStore, namespace: str, name: str) -> StreamVersion:
-    """Raises NoSuchNamespace, NoSuchStream."""
+    """Reads a stream and its policy. Raises NoSuchNamespace, NoSuchStream."""
     policy, policy_version = await store.read_namespace(namespace)
     stream, version = await store.read_stream(namespace, name)
     if stream.is_deleted:
@@ -102,12 +104,12 @@ async def read_stream_version(store: StreamStore, namespace: str, name: str) -> 
 async def apply_retention(
     client: LedgerClient, namespace: str, seen: StreamVersion, sizes: PartitionSizes | None = None
 ) -> RetentionResult:
-    """Drops and purges what the policy of the namespace says now, and gives back ledgers.
+    """Drops and purges what the policy of the namespace says now, and deletes ledgers.
 
-    Each change is made only if stream, policy and cursors are still those it was decided by, or
-    decided anew: what was to be kept a moment ago, or is to be kept from now on, does not go.
-    Raises NoSuchStream, NoSuchNamespace, MetadataConflict if they never stand still,
-    MetadataUnavailable.
+    Each change is made only if stream, policy and cursors are still those that it was decided by;
+    otherwise it is decided again: nothing is dropped that was to be kept a moment ago, or is to be
+    kept from now on. Raises NoSuchStream, NoSuchNamespace, MetadataConflict if they change all the
+    time, MetadataUnavailable.
     """
     store = StreamStore(client.store)
     name = seen.stream.name
@@ -161,10 +163,10 @@ async def delete_stream(
     *,
     conditions: trash.Conditions = trash.no_conditions,
 ) -> None:
-    """Puts a stream into the trash and fences its writer; with no trash it is purged at once.
+    """Moves a stream into the trash and fences its writer; without a trash it is purged at once.
 
-    Raises NoSuchStream, and what `conditions` raises. Once the metadata has changed the rest is
-    also done by the janitor.
+    Raises NoSuchStream, and what `conditions` raises. Once the metadata has changed, the janitor
+    completes the rest too.
     """
     policy, policy_version = await store.read_namespace(namespace)
     deleted_ms = await trash.delete(
@@ -177,4 +179,4 @@ async def delete_stream(
         try:
             await its_trash.purge(name, deleted_ms, only_if=[unchanged])
         except (MetadataConflict, NotInTrash):
-            pass  # it is deleted; a janitor purges it already, or the policy has a trash again
+            pass  # it is deleted; a janitor purged it already, or the policy has a trash again

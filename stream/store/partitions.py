@@ -1,7 +1,7 @@
-"""Partitioned streams in the metadata store: their node, made and changed with the partitions.
+"""Partitioned streams in the metadata store: the node, created and changed with its partitions.
 
-A node and the partitions it counts appear in one change, so nobody meets half a stream. Every
-change compares versions. The node lies where a plain stream's would.
+A node and the partitions that it counts appear in one change, so that no client sees half a stream.
+Every change compares versions. The node is stored where that of a plain stream would be.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ from stream.store.streams import (
 
 
 class PartitionStore:
-    """Stateless, as `StreamStore` is."""
+    """Partitioned streams of one metadata store. Stateless, as `StreamStore` is."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._streams = StreamStore(store)
 
     async def read(self, namespace: str, name: str) -> tuple[PartitionedStream | None, int]:
-        """The node and its version; also of a stream that was deleted. None: a plain stream.
+        """Returns the node and its version, also of a deleted stream. The node is None for a plain
+        stream.
 
         Raises NoSuchStream, MetadataCorrupt.
         """
@@ -71,7 +72,7 @@ class PartitionStore:
         present, _ = await self.read(namespace, check_name(name))
         if present is None:
             raise NotPartitioned(
-                f"stream {name!r} is not partitioned, and cannot be: make another one with "
+                f"stream {name!r} is not partitioned, and cannot be: create another one with "
                 f"partitions (ledgerstream stream create {namespace}/NAME --partitions N)"
             )
         if present.is_deleted:
@@ -90,9 +91,8 @@ class PartitionStore:
             return [name]
 
     async def create(self, namespace: str, stream: PartitionedStream) -> None:
-        """Makes the node and its partitions, or takes the place of a deleted stream whose ledgers
-        are in the trash or gone. Raises StreamExists, NoSuchNamespace.
-        """
+        """Creates the node and its partitions, or replaces a deleted stream whose ledgers are in
+        the trash or deleted. Raises StreamExists, NoSuchNamespace."""
         for _ in range(UPDATE_TRIES_MAX):
             changes = await self._blank_partitions(namespace, stream, 0)
             path, data = stream_path(namespace, stream.name), encode_partitioned(stream)
@@ -103,15 +103,15 @@ class PartitionStore:
             try:
                 await self._store.transaction(changes)
             except (MetadataConflict, NodeExists, NoSuchNode):
-                continue  # somebody came between: look again
+                continue  # another client came first: read again
             return
         raise too_many_conflicts(f"stream {stream.name!r}")
 
     async def grow(self, namespace: str, name: str, partitions: int) -> PartitionedStream:
-        """Adds partitions until there are so many; returns what is stored.
+        """Adds partitions until there are this many; returns what is stored.
 
-        Raises NoSuchStream, InvalidArgument for fewer than there are, and NotPartitioned's cause:
-        None is never stored, so a plain stream must have been told apart before.
+        Raises NoSuchStream, InvalidArgument for fewer than there are. The caller must have checked
+        that the stream is partitioned.
         """
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read(namespace, name)
@@ -140,7 +140,8 @@ class PartitionStore:
             raise no_such_stream(namespace, stream.name) from None
 
     async def remove(self, namespace: str, name: str, version: int) -> None:
-        """Forgets a deleted stream whose partitions are gone. Raises MetadataConflict."""
+        """Removes the node of a deleted stream whose partitions are deleted. Raises
+        MetadataConflict."""
         try:
             await self._store.delete(stream_path(namespace, name), version)
         except NoSuchNode:
@@ -149,7 +150,7 @@ class PartitionStore:
     async def watch(
         self, namespace: str, name: str
     ) -> AsyncGenerator[PartitionedStream | None, None]:
-        """The node now and after each change; None when the stream is gone.
+        """Yields the node now and after each change; None when the stream is deleted.
 
         Close it: `async with aclosing(store.watch(n, s)) as versions`.
         """
@@ -161,17 +162,18 @@ class PartitionStore:
     async def _blank_partitions(
         self, namespace: str, stream: PartitionedStream, first: int
     ) -> list[Change]:
-        """Changes that make the partitions from `first` on. Raises NoSuchNamespace."""
+        """Returns the changes that create the partitions from `first` on. Raises
+        NoSuchNamespace."""
         policy, _ = await self._streams.read_namespace(namespace)
         await self._streams.check_stream_limit(policy, stream.partition_names[first:])
         changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
         folder = f"{namespace_path(namespace)}/streams"
-        there = set(await self._store.children(folder))  # tombstones too
+        existing = set(await self._store.children(folder))  # including tombstones
         for number in range(first, stream.partitions):
             name = partition_name(stream.name, number)
             path = stream_path(namespace, name)
             blank = StreamMetadata(name=name, created_ms=stream.created_ms)
-            tombstone = await self._tombstone(namespace, name) if name in there else None
+            tombstone = await self._tombstone(namespace, name) if name in existing else None
             if tombstone is None:
                 changes.append(Create(path, encode_stream(blank)))
             else:
@@ -181,9 +183,9 @@ class PartitionStore:
         return changes
 
     async def _tombstone(self, namespace: str, name: str) -> tuple[StreamMetadata, int] | None:
-        """The tombstone of this name and its version, None if there is nothing.
+        """Returns the tombstone of this name and its version, None if there is none.
 
-        Raises StreamExists if the name is in use, or its ledgers were not put away yet.
+        Raises StreamExists if the name is in use, or its ledgers were not moved to the trash yet.
         """
         try:
             present, version = await self._streams.read_stream(namespace, name)
@@ -208,10 +210,10 @@ async def for_each_partition(
     work: Callable[[int, str], Awaitable[T]],
     numbers: Sequence[int] | None = None,
 ) -> dict[int, T]:
-    """Calls `work(number, name)` for these partitions (None: all), some at a time.
+    """Calls `work(number, name)` for these partitions (None: all), a bounded number at a time.
 
-    Returns what each gave, by number. What fails keeps no other from being done: then
-    PartitionsFailed says which.
+    Returns the results by number. The failure of one partition does not stop the others:
+    PartitionsFailed then lists the failures.
     """
     chosen = list(range(stream.partitions)) if numbers is None else list(numbers)
     done: dict[int, T] = {}
