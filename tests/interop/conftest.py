@@ -39,7 +39,7 @@ LONGEST_FIRST = (
     "test_our_client_apache_bookies.py",
     "test_mixed.py",
     "test_java_client_bookie_failures.py",
-    "test_pulsar_broker.py",
+    "test_broker.py",
     "test_java_client_tools.py",
     "test_shell.py",
     "test_java_client_rejections.py",
@@ -53,7 +53,7 @@ is taken last. An estimate by what the files start and wait for; `--durations=0`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     expect_results(config, items)
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    ours = [n for n, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    ours = [n for n, item in enumerate(items) if Path(__file__).parent in item.path.parents]
     in_order = sorted((items[n] for n in ours), key=lambda i: places.get(i.path.name, len(places)))
     for n, item in zip(ours, in_order, strict=True):
         items[n] = item

@@ -19,7 +19,7 @@ from ledger.core.metadata_format import decode, encode
 from ledger.errors import MetadataCorrupt
 from tests.interop.conftest import GetVm
 from tests.interop.java_client import Answer, JavaError, JavaVm, from_base64
-from tests.interop.java_takeover_client import java_digest
+from tests.interop.takeover.java_client import java_digest
 from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import skip_without_zookeeper
-from tests.spark.kill_injection import EXPECTED
-from tests.spark.kill_orders import Order, Orders
-from tests.spark.killable_source import MortalDataSource
+from tests.spark.kills.injection import EXPECTED
+from tests.spark.kills.killable_source import MortalDataSource
+from tests.spark.kills.orders import Order, Orders
 from tests.spark.streams import Streams, connected
 from tests.system.cluster import StandaloneCluster
 
