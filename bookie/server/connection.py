@@ -16,7 +16,7 @@ from functools import partial
 import trio
 
 from bookie.server.add_intake import AddIntake, ReceivedSegments
-from bookie.server.backpressure import Blocked, Pressure
+from bookie.server.backpressure import Backpressure, Blocked
 from bookie.server.error_replies import error_reply
 from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_connection_closed
 from bookie.server.request_metrics import RequestCounts, Wait
@@ -54,7 +54,7 @@ class Connection:
         storage: BookieStorage,
         requests: Requests,
         counts: RequestCounts,
-        pressure: Pressure,
+        pressure: Backpressure,
         *,
         frame_bytes_max: int,
     ) -> None:
@@ -82,7 +82,7 @@ class Connection:
         self._waiting_reads = 0
         self._has_unread = False
         """Requests were left in the buffer, because too much waited already, or others did."""
-        self._is_strained = False
+        self._is_critical = False
         self._blocked: Blocked | None = None
         """What the next request in the buffer waits for."""
         self._replies: list[bytes] = []
@@ -172,11 +172,12 @@ class Connection:
         event.set()
 
     def _look_for_room(self) -> bool:
-        """Whether adds must be asked for one by one; asking wakes checkpoint tasks."""
-        is_careful = self._pressure.is_felt or self._held.nbytes > 0
-        self._is_strained = self._pressure.is_strained
+        """Whether adds must be asked for one by one."""
+        capacity = self._storage.capacity
+        is_careful = capacity.is_limited or self._held.nbytes > 0
+        self._is_critical = capacity.is_critical
         self._intake.is_careful = is_careful or self._storage.gate.is_read_only
-        self._intake.takes_new = not (self._intake.is_careful or self._is_strained)
+        self._intake.takes_new = not (self._intake.is_careful or self._is_critical)
         return is_careful
 
     def _take_chunk(self, received: ReceivedSegments) -> None:
@@ -224,7 +225,7 @@ class Connection:
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        if self._is_strained and received is self._received:
+        if self._is_critical and received is self._received:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
                 return False

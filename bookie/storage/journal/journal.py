@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from bookie.core.capacity import QueueCapacity
 from bookie.core.journal import (
     BEGINNING,
     COMMIT_NOW,
@@ -43,10 +44,10 @@ from bookie.storage.journal.reader import JournalReader
 class CommitGroup:
     """Frames gathered for one write and one sync.
 
-    The hot path appends to `views` received bytes (whole frames, unchanged until durable)
-    and counts them in `nbytes` and `entries`; `on_durable` runs in order after the sync. So does
-    `on_accepted`, but after the write if the journal syncs later: for acknowledgements of adds.
-    A group that was not kicked waits for one that is: what nobody waits for costs no sync.
+    `Journal.queue` fills it: `views` are received bytes (whole frames, unchanged until durable),
+    `on_durable` runs in order after the sync. So does `on_accepted`, but after the write if the
+    journal syncs later: for acknowledgements of adds. A group that was not kicked is committed
+    after one that is: frames for which no caller waits cost no sync.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class CommitGroup:
         self.views: list[Buffer] = []
         self.nbytes = 0
         self.overhead_bytes = 0
-        """What waits with the frames takes so much more memory."""
+        """Memory that is held with the frames until they are accepted."""
         self.entries = 0
         self.on_accepted: list[Callable[[], None]] = []
         self.on_durable: list[Callable[[], None]] = []
@@ -73,16 +74,8 @@ class CommitGroup:
 
     @property
     def queued_bytes(self) -> int:
-        """What all of it takes in memory."""
+        """The memory that all of it takes."""
         return self.nbytes + self.overhead_bytes
-
-    def add(self, frame: Buffer, on_durable: Callable[[], None] | None = None) -> None:
-        """One frame, for whoever is not in a hurry."""
-        self.views.append(frame)
-        self.nbytes += len(frame)
-        self.entries += 1
-        if on_durable is not None:
-            self.on_durable.append(on_durable)
 
 
 FILE_BYTES_MAX: Final = 64 << 20
@@ -94,8 +87,7 @@ class Journal:
     once each.
 
     `open_group` is replaced whenever it is taken: never keep it over an await. The journal
-    sets no bound on what is queued; look at `queued_bytes` and `queued_callbacks`, and stop
-    reading sockets.
+    enforces no bound on what is queued: `capacity` says when to stop reading sockets.
     """
 
     def __init__(
@@ -123,6 +115,7 @@ class Journal:
                 before it is accepted.
         """
         self.open_group = CommitGroup()
+        self.capacity = QueueCapacity()
         self.mark = BEGINNING
         """End of what is durable. Read it and swap the cache with no await between."""
         self.failure: OSError | None = None
@@ -175,17 +168,64 @@ class Journal:
             return False
         return self._flush is None or self._flush.is_idle
 
+    def queue(
+        self,
+        frames: Buffer,
+        entries: int = 1,
+        on_accepted: Callable[[], None] | None = None,
+        *,
+        on_durable: Callable[[], None] | None = None,
+        overhead_bytes: int = 0,
+        is_urgent: bool = True,
+    ) -> None:
+        """Puts whole frames into the open group (hot: called once per chunk of adds).
+
+        Args:
+            frames: must not change until they are durable.
+            entries: how many `frames` holds.
+            on_accepted: called when the frames are written, and synced unless the journal syncs
+                later.
+            on_durable: called when the frames are synced.
+            overhead_bytes: memory that the caller holds until then, beside the frames.
+            is_urgent: False: the frames go with the next group that something urgent is in.
+        """
+        group = self.open_group
+        group.views.append(frames)
+        group.nbytes += len(frames)
+        group.entries += entries
+        group.overhead_bytes += overhead_bytes
+        if on_accepted is not None:
+            group.on_accepted.append(on_accepted)
+        if on_durable is not None:
+            group.on_durable.append(on_durable)
+        self._report()
+        if is_urgent:
+            self.kick()
+
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Calls `done` when all that is queued now is durable; at once if nothing is."""
+        """Calls `done` when all that is queued now is durable; at once if everything is."""
         if self.is_idle:
             done()
         else:
-            self.open_group.on_durable.append(done)
-            self.kick()
+            self.with_group(on_durable=done)
+
+    def with_group(
+        self,
+        *,
+        on_accepted: Callable[[], None] | None = None,
+        on_durable: Callable[[], None] | None = None,
+    ) -> None:
+        """Calls one of them as `queue` does, when the open group is accepted or durable, even if
+        it has no frames; what is queued later may be in this group."""
+        if on_accepted is not None:
+            self.open_group.on_accepted.append(on_accepted)
+        if on_durable is not None:
+            self.open_group.on_durable.append(on_durable)
+        self._report()
+        self.kick()
 
     def kick(self) -> None:
-        """Says that `open_group` has something that must be synced. Cheap; call it once per
-        chunk. What is added without it goes with the next group that is kicked."""
+        """Requests a commit of `open_group`. Cheap; call it once per chunk."""
         group = self.open_group
         group.is_kicked = True
         if group.queued_at is None:
@@ -196,6 +236,21 @@ class Journal:
         if task is not None:
             self._parked = None
             trio.lowlevel.reschedule(task)
+
+    def _report(self) -> None:
+        """Reports to `capacity` what is queued; after each change."""
+        group, capacity = self.open_group, self.capacity
+        nbytes = group.nbytes + group.overhead_bytes + self._bytes_in_flight
+        callbacks = len(group.on_accepted) + len(group.on_durable)
+        if self._flush is not None:
+            callbacks += self._flush.waiting_callbacks
+        if (
+            nbytes > capacity.bytes_max
+            or callbacks > capacity.callbacks_max
+            or capacity.is_limited
+            or capacity.is_critical
+        ):
+            capacity.report(nbytes, callbacks)
 
     def statistics(self) -> JournalStatistics:
         return self._metrics.statistics(
@@ -250,6 +305,7 @@ class Journal:
         """All up to `mark` is durable now; it had been accepted before."""
         self.mark = mark
         self._metrics.synced(seconds)
+        self._report()
 
     async def _commit_groups(self) -> None:
         """Returns only when poisoned."""
@@ -259,6 +315,7 @@ class Journal:
             group = self.open_group
             self.open_group = CommitGroup()
             self._bytes_in_flight, self._entries_in_flight = group.queued_bytes, group.entries
+            self._report()
             if group.views:
                 self._metrics.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:
@@ -270,6 +327,7 @@ class Journal:
             else:
                 await trio.lowlevel.checkpoint()  # all that was queued before is durable
             self._bytes_in_flight = self._entries_in_flight = 0
+            self._report()
             self._accepted.append(group)
             if self._is_due():
                 self._wake_acknowledger()  # callbacks run while the disk has the next group
@@ -371,6 +429,7 @@ class Journal:
                 on_accepted()
             if self._flush is not None:
                 self._flush.when_synced(group.on_durable)
+                self._report()
                 continue
             for on_durable in group.on_durable:
                 on_durable()

@@ -107,9 +107,7 @@ async def test_what_late_syncs_owe_is_told_before_it_is_paid() -> None:
     await replayed(journal)
     async with running(journal):
         accepted = trio.Event()
-        journal.open_group.add(frame(0))
-        journal.open_group.on_accepted.append(accepted.set)
-        journal.kick()
+        journal.queue(frame(0), on_accepted=accepted.set)
         await accepted.wait()
     end = decode_end(disk.names[END].data)
     newest = disk.names[_newest(disk)]
