@@ -81,8 +81,15 @@ class DirectoryCapacity:
 class QueueCapacity:
     """Whether one journal can take more frames and callbacks. Without bounds it always can."""
 
-    __slots__ = ("bytes_max", "callbacks_max", "critical_bytes_max", "is_critical", "is_limited",
-                 "on_change")  # fmt: skip
+    __slots__ = (
+        "bytes_max",
+        "callbacks_max",
+        "critical_bytes_max",
+        "is_critical",
+        "is_exceeded",
+        "is_limited",
+        "on_change",
+    )
 
     def __init__(self) -> None:
         self.bytes_max = self.critical_bytes_max = self.callbacks_max = math.inf
@@ -90,6 +97,8 @@ class QueueCapacity:
         """More bytes wait for the journal than `bytes_max`: ordinary adds must wait."""
         self.is_critical = False
         """More bytes wait than `critical_bytes_max`, or more callbacks than `callbacks_max`."""
+        self.is_exceeded = False
+        """One of the two is set."""
         self.on_change: Callable[[], None] = _nothing
 
     def bound(self, *, bytes_max: float, critical_bytes_max: float, callbacks_max: float) -> None:
@@ -98,12 +107,13 @@ class QueueCapacity:
         self.callbacks_max = callbacks_max
 
     def report(self, nbytes: int, callbacks: int) -> None:
-        """For the journal: call it after each change of what waits for it; while neither flag is
-        set, only if a bound is exceeded."""
+        """For the journal: call it after each change of what waits for it, but for those that
+        leave all bounds kept."""
         is_limited = nbytes > self.bytes_max
         is_critical = nbytes > self.critical_bytes_max or callbacks > self.callbacks_max
         if is_limited is not self.is_limited or is_critical is not self.is_critical:
             self.is_limited, self.is_critical = is_limited, is_critical
+            self.is_exceeded = is_limited or is_critical
             self.on_change()
 
 

@@ -190,7 +190,7 @@ class AddIntake:
                 _, first, last = runs[i]
                 entries += last - first + 1
             self._queue(shard, acks, buffer.view[start:stop], entries)
-            if count == 1 and not self._may_be_new(buffer, directory):
+            if count == 1 and (stop == buffer.end or not self._may_be_new(buffer, directory)):
                 break
         return made_known
 

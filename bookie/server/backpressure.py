@@ -130,6 +130,8 @@ class Backpressure:
         """Connections closed because the peer took no replies."""
         self.connections = 0
         """Open ones; each has a receive buffer."""
+        self.segment_bytes_max = SEGMENT_BYTES_MAX
+        """Of the receive buffer of each connection."""
         self._storage = storage
         self._share = share = limits.queued_bytes_max // len(storage.journals)
         self._callbacks_max = callbacks_max = QUEUED_CALLBACKS_MAX // len(storage.journals)
@@ -218,12 +220,12 @@ class Backpressure:
 
     # --- received bytes
 
-    @property
-    def segment_bytes_max(self) -> int:
-        """Of the receive buffer of each connection: all together take about as much memory as
-        half a write cache, which they become."""
+    def count_connection(self, change: int) -> None:
+        """A connection was opened (1) or closed (-1)."""
+        self.connections += change
+        # All together take about as much memory as half a write cache, which they become.
         share = self._cache_bytes // max(1, self.connections)
-        return max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
+        self.segment_bytes_max = max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
 
     # --- replies
 

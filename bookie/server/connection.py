@@ -34,6 +34,8 @@ from ledger.wire.messages import AddRequest, Request, RequestRefused, Response, 
 _log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">I").unpack_from
+_LENGTH_BYTES = 4
+"""What a frame begins with."""
 
 _WAITING_READS_MAX = 1000
 """Requests of one connection that may wait for a disk at once."""
@@ -122,12 +124,12 @@ class Connection:
             yield_to_threads()
             if self._has_unread:
                 self._has_unread = False
-                self._look_for_room()
+                self._check_capacity()
                 self._take_chunk(self._received)
                 continue
             buffer.segment_bytes_max = self._pressure.segment_bytes_max
             space = buffer.space()
-            if self._look_for_room():
+            if self._check_capacity():
                 space = space[:_CAREFUL_BYTES_MAX]
             try:
                 count = transport.recv_into(space)
@@ -171,7 +173,7 @@ class Connection:
         event, self._is_room_made = self._is_room_made, trio.Event()
         event.set()
 
-    def _look_for_room(self) -> bool:
+    def _check_capacity(self) -> bool:
         """Whether adds must be asked for one by one."""
         capacity = self._storage.capacity
         is_careful = capacity.is_limited or self._held.nbytes > 0
@@ -190,6 +192,8 @@ class Connection:
             while not self._is_closed:  # it may be found out by a reply
                 taken += intake.take_many(received)
                 at = buffer.start
+                if buffer.end - at < _LENGTH_BYTES:
+                    break
                 if not is_held and (taken >= _FRAMES_PER_SLICE or self._is_too_much_asked):
                     self._has_unread = True
                     break
@@ -203,7 +207,8 @@ class Connection:
                 taken += 1
         finally:
             self._is_taking = False
-            self._send_replies()
+            if self._replies:
+                self._send_replies()
             if self._is_closed:
                 self._received.release()  # not before: places in it were still being kept
 
@@ -330,7 +335,7 @@ class Connection:
         frames = self._held.take(shard_no)
         buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
         received = ReceivedSegments(buffer, self._storage.directories)
-        self._look_for_room()
+        self._check_capacity()
         try:
             self._take_chunk(received)
         finally:

@@ -84,7 +84,7 @@ class Server:
                     transport.close()
                     continue
                 self._accepted += 1
-                self._pressure.connections += 1
+                self._pressure.count_connection(1)
                 nursery.start_soon(self.serve, transport)
 
     async def serve(self, transport: Transport) -> None:
@@ -100,7 +100,7 @@ class Server:
         try:
             await connection.run()
         finally:
-            self._pressure.connections -= 1
+            self._pressure.count_connection(-1)
             connection.close()
 
     def statistics(self) -> ServerStatistics:

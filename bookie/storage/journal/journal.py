@@ -198,7 +198,14 @@ class Journal:
             group.on_accepted.append(on_accepted)
         if on_durable is not None:
             group.on_durable.append(on_durable)
-        self._report()
+        capacity = self.capacity
+        if (
+            self._flush is not None
+            or capacity.is_exceeded
+            or group.nbytes + group.overhead_bytes + self._bytes_in_flight > capacity.bytes_max
+            or len(group.on_accepted) + len(group.on_durable) > capacity.callbacks_max
+        ):
+            self._report()
         if is_urgent:
             self.kick()
 
@@ -238,19 +245,8 @@ class Journal:
             trio.lowlevel.reschedule(task)
 
     def _report(self) -> None:
-        """Reports to `capacity` what is queued; after each change."""
-        group, capacity = self.open_group, self.capacity
-        nbytes = group.nbytes + group.overhead_bytes + self._bytes_in_flight
-        callbacks = len(group.on_accepted) + len(group.on_durable)
-        if self._flush is not None:
-            callbacks += self._flush.waiting_callbacks
-        if (
-            nbytes > capacity.bytes_max
-            or callbacks > capacity.callbacks_max
-            or capacity.is_limited
-            or capacity.is_critical
-        ):
-            capacity.report(nbytes, callbacks)
+        """Reports what is queued: after each change, unless the bounds were kept and still are."""
+        self.capacity.report(self.queued_bytes, self.queued_callbacks)
 
     def statistics(self) -> JournalStatistics:
         return self._metrics.statistics(
@@ -271,19 +267,19 @@ class Journal:
         assert self._is_replayed, "replay the journal before running it"
         await self.end.begin(self.mark)
         self._files.ask_spare()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._acknowledge)
-            nursery.start_soon(self._files.prepare_spares)
-            if self._flush is not None:
-                nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
-            try:
-                await self._commit_groups()
-                nursery.cancel_scope.cancel()
-            finally:
-                self._parked = None
-                self.end.close()
-                if self._file is not None:
-                    self._file.close()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._acknowledge)
+                nursery.start_soon(self._files.prepare_spares)
+                if self._flush is not None:
+                    nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
+                # A task of its own: each step of it would else pass through all that wait here.
+                nursery.start_soon(self._commit_groups, nursery.cancel_scope)
+        finally:
+            self._parked = None
+            self.end.close()
+            if self._file is not None:
+                self._file.close()
         if self.failure is not None:
             raise JournalFailed(
                 f"journal {self.directory}: writing at offset {self._offset} of "
@@ -307,15 +303,17 @@ class Journal:
         self._metrics.synced(seconds)
         self._report()
 
-    async def _commit_groups(self) -> None:
-        """Returns only when poisoned."""
+    async def _commit_groups(self, running: trio.CancelScope) -> None:
+        """Returns only when poisoned, and then ends all that is `running`."""
         while True:
-            if not self._is_due():
+            if not (self.open_group.is_kicked and self._is_due()):
                 await self._wait_due()
             group = self.open_group
             self.open_group = CommitGroup()
-            self._bytes_in_flight, self._entries_in_flight = group.queued_bytes, group.entries
-            self._report()
+            self._bytes_in_flight = group.nbytes + group.overhead_bytes
+            self._entries_in_flight = group.entries
+            if self.capacity.is_exceeded:
+                self._report()
             if group.views:
                 self._metrics.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:
@@ -323,24 +321,23 @@ class Journal:
                 except OSError as error:
                     self.failure = error
                     self._accepted.clear()
+                    running.cancel()
                     return
             else:
                 await trio.lowlevel.checkpoint()  # all that was queued before is durable
             self._bytes_in_flight = self._entries_in_flight = 0
-            self._report()
+            if self.capacity.is_exceeded:
+                self._report()
             self._accepted.append(group)
-            if self._is_due():
+            if self.open_group.is_kicked and self._is_due():
                 self._wake_acknowledger()  # callbacks run while the disk has the next group
             else:
                 self._run_callbacks()
 
     def _is_due(self) -> bool:
-        group = self.open_group
-        if not group.is_kicked:
+        if not self.open_group.is_kicked:
             return False
-        if not self._may_wait:
-            return True
-        return self._due_at() == COMMIT_NOW
+        return not self._may_wait or self._due_at() == COMMIT_NOW
 
     def _due_at(self) -> float:
         group = self.open_group
@@ -350,7 +347,8 @@ class Journal:
         return self._policy.decide(now, queued_at, group.nbytes, group.entries, True)
 
     async def _wait_due(self) -> None:
-        while not self._is_due():
+        """Returns when the open group is due, which it is not yet."""
+        while True:
             if not self.open_group.is_kicked:
                 await self._park()
             else:
@@ -360,6 +358,8 @@ class Journal:
                         await self._park()
                     finally:
                         self._is_timing = False
+            if self._is_due():
+                return
 
     async def _park(self) -> None:
         assert self._parked is None, "the journal runs twice"
