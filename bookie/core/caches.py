@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from bookie.core.buffer_pool import SegmentPool
+from bookie.core.capacity import DirectoryCapacity
 from ledger.errors import InvalidArgument
 from ledger.wire.v2 import ADD_BYTES_MIN, ADD_ENTRY_AT
 
@@ -31,7 +32,7 @@ class WriteCache:
     """Entries by ledger and entry id, in two halves: one takes adds while the other is flushed.
 
     A value is `segment_no << 32 | offset of the frame`. The add path writes `active[l][e]`
-    and `nbytes` itself; between two awaits that is atomic with queueing for the journal.
+    itself and then calls `count`; between two awaits that is atomic with queueing for the journal.
 
     Memory: `nbytes` counts the frames of the active half; segments (receive buffers) are
     larger than the frames in them, and live until no half can point into them: a released
@@ -43,6 +44,7 @@ class WriteCache:
 
     __slots__ = (
         "_active_last",
+        "_capacity",
         "_flushing_last",
         "_next_segment_no",
         "_own_end",
@@ -59,8 +61,14 @@ class WriteCache:
         "spares",
     )
 
-    def __init__(self, bytes_max: int, spares: SegmentPool | None = None) -> None:
-        """`bytes_max`: bytes of frames in one half. `spares`: where freed segments may go."""
+    def __init__(
+        self,
+        bytes_max: int,
+        spares: SegmentPool | None = None,
+        capacity: DirectoryCapacity | None = None,
+    ) -> None:
+        """`bytes_max`: bytes of frames in one half. `spares`: where freed segments may go.
+        `capacity`: where the cache reports whether its active half is full."""
         assert bytes_max > 0
         self.active: Half = {}
         self.flushing: Half | None = None
@@ -69,6 +77,7 @@ class WriteCache:
         self.bytes_max = bytes_max
         self.released_bytes = 0
         """Sizes of the segments released since the last swap: held, but no longer filled."""
+        self._capacity = capacity or DirectoryCapacity()
         self._released: list[int] = []
         self._released_flushing: list[int] = []
         self._shared: dict[int, SharedSegment] = {}
@@ -96,6 +105,18 @@ class WriteCache:
         """A swap and a flush would give segments back, if only of a connection that has ended."""
         return bool(self._released)
 
+    def count(self, nbytes: int) -> None:
+        """The caller has put frames of `nbytes` bytes into the active half."""
+        self.nbytes += nbytes
+        if self.nbytes >= self.bytes_max:
+            self._capacity.report_cache(True)
+
+    def charge(self, nbytes: int) -> None:
+        """A segment of `nbytes` bytes is no longer filled, and cannot be freed before a flush."""
+        self.released_bytes += nbytes
+        if self.released_bytes >= self.bytes_max:
+            self._capacity.report_cache(True)
+
     def add_segment(self, view: memoryview) -> int:
         """Registers a buffer that frames will lie in; returns its number for the values."""
         number = self._next_segment_no
@@ -114,7 +135,7 @@ class WriteCache:
             return
         self._released.append(segment_no)
         if shared is None:
-            self.released_bytes += view.nbytes
+            self.charge(view.nbytes)
         else:
             self._shared[segment_no] = shared
             shared.hold(self)
@@ -156,7 +177,7 @@ class WriteCache:
         end = self._own_end + len(frames)
         self.segments[self._own_no][self._own_end : end] = frames
         self._own_end = end
-        self.nbytes += len(frames)
+        self.count(len(frames))
 
     def get(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """The entry as stored (header, digest, payload), newest first, or None."""
@@ -198,6 +219,7 @@ class WriteCache:
         self._released_flushing, self._released = self._released, []
         self.nbytes = 0
         self.released_bytes = 0
+        self._capacity.report_cache(False)
         if self._shared:
             for shared in self._shared.values():
                 shared.release(self)
@@ -239,14 +261,14 @@ class SharedSegment:
         """`cache` has released the segment; its frames there are in its active half."""
         self._holders.append(cache)
         if len(self._holders) == 1:
-            cache.released_bytes += self._nbytes
+            cache.charge(self._nbytes)
 
     def release(self, cache: WriteCache) -> None:
         """`cache` has swapped its halves: its frames are being flushed."""
         was_charged = self._holders[0] is cache
         self._holders.remove(cache)
         if was_charged and self._holders:
-            self._holders[0].released_bytes += self._nbytes
+            self._holders[0].charge(self._nbytes)
 
 
 def _last_of(half: Half, known: dict[int, tuple[int, int]], ledger_id: int) -> int:

@@ -166,7 +166,7 @@ def group_bytes(payload_bytes: int, *, is_late: bool = False) -> int:
 
 def encode_group_header(header: GroupHeader) -> bytes:
     *fields, synced_sequence = header
-    if header.is_late:
+    if synced_sequence != header.sequence - 1:
         assert synced_sequence < header.sequence, f"{header} follows itself"
         packed = _GROUP_HEADER.pack(_LATE_GROUP_MAGIC, *fields)
         packed += _SYNCED_SEQUENCE.pack(synced_sequence)
@@ -220,8 +220,9 @@ def group_views(
     assert nbytes <= PAYLOAD_BYTES_MAX, f"a group of {nbytes} bytes"
     synced = sequence - 1 if synced_sequence is None else synced_sequence
     head = GroupHeader(nbytes, file.file_id, file.salt, sequence, frames, crc, synced)
-    padding = -(head.header_bytes + nbytes) % BLOCK_BYTES
-    return [encode_group_header(head), *views, memoryview(_ZEROS)[:padding]]
+    encoded = encode_group_header(head)
+    padding = -(len(encoded) + nbytes) % BLOCK_BYTES
+    return [encoded, *views, memoryview(_ZEROS)[:padding]]
 
 
 # --- when to commit

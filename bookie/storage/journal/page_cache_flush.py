@@ -115,10 +115,10 @@ class PageCacheFlush:
             await self._file.sync(drops_cache=self._drops_cache)
             self.synced_sequence = sequence
             self.unsynced_bytes -= nbytes
+            done, self._syncing = self._syncing, []
             self._on_synced(mark, trio.current_time() - began)
             self._synced.set()
             self._synced = trio.Event()
-            done, self._syncing = self._syncing, []
             for callback in done:
                 callback()
 
