@@ -297,7 +297,7 @@ def test_a_bookie_that_was_not_asked_may_hold_the_entry() -> None:
         (stored(1, 0, 8, b"defg"), "length field 8, must be 7"),
         (stored(1, 1, 7, b"defg"), "LAC field 1"),
         (stored(1, 0, 7, b"defg")[:-1] + b"x", "CRC32C digest"),
-        (stored(0, -1, 3, b"abc"), "came back for entry 1"),
+        (stored(0, -1, 3, b"abc"), "was returned for entry 1"),
     ],
 )
 def test_a_spoilt_replica_is_noticed(body: bytes, says: str) -> None:
