@@ -83,7 +83,7 @@ async def cut_everywhere(
     `make(n)` gives the operation and what must hold afterwards. Returns at which await the one
     that ended was to be cut. With each change it is only every third await.
     """
-    for number in range(0, CUTS_MAX, stride(ci=3)):
+    for number in range(0, CUTS_MAX, stride(ci=7)):
         operation, check = await make(number)
         is_cut = await cut_once(operation, number)
         await check()
