@@ -19,7 +19,7 @@ NAMESPACE = "tests"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record, apart from the buffers it was read into."""
+    """A record, copied out of the buffers of its batch."""
 
     position: Position
     sequence: int
@@ -34,7 +34,7 @@ class Streams:
 
     Args:
         client: of the cluster; the caller keeps it open.
-        cluster: its URI, which Spark's option `cluster` takes.
+        cluster: its URI, as for Spark's option `cluster`.
     """
 
     def __init__(self, client: LedgerClient, cluster: str) -> None:
@@ -44,7 +44,7 @@ class Streams:
         self._namespaces: dict[str, Namespace] = {}
 
     def namespace(self, name: str = NAMESPACE) -> Namespace:
-        """Made when it is first asked for."""
+        """Returns a namespace, which is created on the first call."""
         if name not in self._namespaces:
             self._namespaces[name] = Namespace(self.client, name)
             self._namespaces[name].ensure()

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.kill_injection import EXPECTED
-from tests.spark.kill_orders import Order, Orders
+from tests.spark.kill_orders import KillOrder, KillOrders
 from tests.spark.killable_source import (
     ABORT_POINTS,
     COMMIT_POINTS,
@@ -20,7 +20,7 @@ from tests.spark.killable_source import (
     SOURCE_POINTS,
     START_POINTS,
     TASK_POINTS,
-    MortalDataSource,
+    KillableDataSource,
 )
 from tests.spark.pipeline import QuerySpec, rows_of
 from tests.spark.streams import Streams
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.versions
 VALUES = [b"%d" % number for number in range(200)]
 # All of them are passed by a query that reads two batches and ends.
 POINTS = [
-    Order(point, "kill")
+    KillOrder(point, "kill")
     for points in (
         FIRST_POINTS,
         START_POINTS,
@@ -40,19 +40,19 @@ POINTS = [
         COMMIT_POINTS,
     )
     for point in points
-] + [Order(point, "kill", provoked_by="commit, after") for point in ABORT_POINTS]
-FAILURES = [Order(point, "raise") for point in COMMIT_POINTS]
+] + [KillOrder(point, "kill", provoked_by="commit, after") for point in ABORT_POINTS]
+FAILURES = [KillOrder(point, "raise") for point in COMMIT_POINTS]
 
 
 class Pipeline:
     """A stream of two segments, copied by a query of the shared session."""
 
     def __init__(self, spark: SparkSession, streams: Streams, directory: Path) -> None:
-        spark.dataSource.register(MortalDataSource)
+        spark.dataSource.register(KillableDataSource)
         self._spark = spark
         self._streams = streams
         self._directory = directory
-        self.orders = Orders(directory / "orders")
+        self.orders = KillOrders(directory / "orders")
         source = streams.written(VALUES, segments=2)
         self.target = streams.create("copy")
         both = {"cluster": streams.cluster, "orders": str(directory / "orders")}
@@ -65,7 +65,7 @@ class Pipeline:
 
     def start(self, **options: str) -> StreamingQuery:
         spec = QuerySpec("copy", "plain", "", self.target, self._read, self._write | options)
-        writer = rows_of(self._spark, spec).writeStream.format("mortal").options(**spec.write)
+        writer = rows_of(self._spark, spec).writeStream.format("killable").options(**spec.write)
         writer = writer.option("checkpointLocation", str(self._directory / "checkpoint"))
         return writer.trigger(availableNow=True).start()
 
@@ -81,7 +81,7 @@ class Pipeline:
             else:
                 return
 
-    def run_into_death(self, order: Order, **options: str) -> None:
+    def run_into_death(self, order: KillOrder, **options: str) -> None:
         """Obeys the order; the query may survive it."""
         self.orders.give(order)
         try:
@@ -101,14 +101,14 @@ def pipeline(spark: SparkSession, streams: Streams, tmp_path: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("order", POINTS + FAILURES, ids=lambda order: f"{order.way} {order.point}")
-def test_after_a_death_the_output_is_the_input(pipeline: Pipeline, order: Order) -> None:
+def test_after_a_death_the_output_is_the_input(pipeline: Pipeline, order: KillOrder) -> None:
     pipeline.run_into_death(order)
     pipeline.run()
     assert pipeline.values() == VALUES
 
 
 def doubled(pipeline: Pipeline) -> None:
-    pipeline.run_into_death(Order("commit, after", "raise"), bug="forgets")
+    pipeline.run_into_death(KillOrder("commit, after", "raise"), bug="forgets")
     pipeline.run(bug="forgets")
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.conftest import skip_without_spark
-from tests.spark.feed import Fed, difference
-from tests.spark.kill_injection import draw
-from tests.spark.kill_orders import Order, OrderedFailure, Orders
+from tests.spark.feed import FedRecord, difference
+from tests.spark.kill_injection import draw_order
+from tests.spark.kill_orders import KillOrder, KillOrders, OrderedFailure
 from tests.spark.killable_source import (
     ABORT_POINTS,
     COMMIT_POINTS,
@@ -55,8 +55,8 @@ def dies_of(directory: Path, points: list[str]) -> int:
 
 
 def test_who_comes_to_the_point_dies_and_nobody_else(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill", skip=1))
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill", skip=1))
     assert dies_of(tmp_path, ["write.begin", "write.end"]) == 0
     assert orders.taken() is None
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
@@ -68,15 +68,15 @@ def test_who_comes_to_the_point_dies_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_an_order_that_is_withdrawn_kills_nobody(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill"))
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill"))
     orders.withdraw()
     assert dies_of(tmp_path, ["write.end"]) == 0
 
 
 def test_who_is_quicker_than_the_withdrawal_is_known(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill"))
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill"))
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
     taken = orders.withdraw()
     assert taken is not None
@@ -84,10 +84,10 @@ def test_who_is_quicker_than_the_withdrawal_is_known(tmp_path: Path) -> None:
 
 
 def test_who_took_a_former_order_is_not_taken_for_another(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill"))
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill"))
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
-    orders.give(Order("read.end", "kill"))
+    orders.give(KillOrder("read.end", "kill"))
     assert orders.taken() is None
     assert dies_of(tmp_path, ["read.end"]) == -signal.SIGKILL
     taken = orders.taken()
@@ -96,10 +96,10 @@ def test_who_took_a_former_order_is_not_taken_for_another(tmp_path: Path) -> Non
 
 
 def test_a_point_on_the_way_fails_until_the_order_is_taken(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("abort, before", "raise", provoked_by="commit, before"))
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("abort, before", "raise", provoked_by="commit, before"))
     for _ in range(2):
-        with pytest.raises(OrderedFailure, match="on the way to abort"):
+        with pytest.raises(OrderedFailure, match="to reach abort"):
             orders.passes("commit, before")
     with pytest.raises(OrderedFailure):
         orders.passes("abort, before")
@@ -108,7 +108,7 @@ def test_a_point_on_the_way_fails_until_the_order_is_taken(tmp_path: Path) -> No
 
 def test_a_seed_draws_all_points_and_always_the_same() -> None:
     drawn = [
-        [draw(chance, tasks_only=False) for _ in range(500)]
+        [draw_order(chance, tasks_only=False) for _ in range(500)]
         for chance in map(random.Random, (7, 7))
     ]
     assert drawn[0] == drawn[1]
@@ -121,8 +121,8 @@ def test_a_seed_draws_all_points_and_always_the_same() -> None:
 
 
 def test_what_is_lost_and_doubled_is_said() -> None:
-    fed = [Fed(b"%d" % n, b"%d" % n, None, ()) for n in range(6)]
-    found = [fed[0], fed[1], fed[1], fed[4], Fed(b"?", b"?", None, ())]
+    fed = [FedRecord(b"%d" % n, b"%d" % n, None, ()) for n in range(6)]
+    found = [fed[0], fed[1], fed[1], fed[4], FedRecord(b"?", b"?", None, ())]
     said = difference(found, fed)
     assert "6 records went in, 5 came out; lost 3, doubled 1, of unknown origin 1" in said
     assert "from record 2 on there is [1, 4, None]" in said

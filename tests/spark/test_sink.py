@@ -146,11 +146,11 @@ def test_a_task_that_fails_leaves_nothing_in_a_stream(
     ],
 )
 def test_what_cannot_be_written_is_said_and_cured(
-    spark: SparkSession, streams: Streams, query: str, options: dict[str, str], told: str
+    spark: SparkSession, streams: Streams, query: str, options: dict[str, str], expected_error: str
 ) -> None:
     name = streams.create()
     before = _ledgers(streams)
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=expected_error):
         _write(spark.sql(query), streams, **{"stream": name, **options})
     assert streams.values(name) == []
     assert _ledgers(streams) == before

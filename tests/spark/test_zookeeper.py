@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import skip_without_zookeeper
 from tests.spark.kill_injection import EXPECTED
-from tests.spark.kill_orders import Order, Orders
-from tests.spark.killable_source import MortalDataSource
+from tests.spark.kill_orders import KillOrder, KillOrders
+from tests.spark.killable_source import KillableDataSource
 from tests.spark.streams import Streams, connected
 from tests.system.cluster import StandaloneCluster
 
@@ -52,20 +52,20 @@ def test_a_query_that_dies_goes_on(
     new_checkpoint: Callable[[], str],
     point: str,
 ) -> None:
-    spark.dataSource.register(MortalDataSource)
+    spark.dataSource.register(KillableDataSource)
     source, target, checkpoint = streams.written(VALUES), streams.create("copy"), new_checkpoint()
     both = {"cluster": streams.cluster, "orders": str(tmp_path)}
-    orders = Orders(tmp_path)
+    orders = KillOrders(tmp_path)
 
     def run() -> None:
-        read = spark.readStream.format("mortal").options(
+        read = spark.readStream.format("killable").options(
             **both, stream=source, startingPosition="earliest", maxRecordsPerTrigger="100"
         )
-        write = read.load().select("value").writeStream.format("mortal")
+        write = read.load().select("value").writeStream.format("killable")
         write = write.options(**both, stream=target, checkpointLocation=checkpoint)
         write.trigger(availableNow=True).start().awaitTermination()
 
-    orders.give(Order(point, "kill", skip=1))
+    orders.give(KillOrder(point, "kill", skip=1))
     with pytest.raises(Exception, match="|".join(EXPECTED)):
         run()
     assert orders.taken() is not None
