@@ -117,7 +117,7 @@ class RunningQuery(threading.Thread):
             while not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
                 if self.restarting.is_set() or (self._finishing.is_set() and not ends_by_itself):
                     query.stop()
-        except Exception as error:  # noqa: BLE001 - whoever kills judges which are due to it
+        except Exception as error:  # noqa: BLE001 - the controller judges which errors a kill explains
             say("ended", query=self._spec.name, error=str(error), began_s=began_s)
             return False
         return True
@@ -126,7 +126,7 @@ class RunningQuery(threading.Thread):
         with self._starting:
             query = start(self._spark, self._spec, trigger)
             while query.isActive and query.status["message"].startswith("Initializing"):
-                time.sleep(0.05)  # Spark tells nobody when its sources are there
+                time.sleep(0.05)  # Spark has no notification when its sources have started
             return query
 
 

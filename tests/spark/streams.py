@@ -82,12 +82,12 @@ class Streams:
         keys: Sequence[bytes | None] | None = None,
         event_times: Sequence[int | None] | None = None,
     ) -> None:
-        """Appends, as one segment, and returns when all is durable and the segment sealed."""
+        """Appends one segment; returns when it is durable and sealed."""
         with self.writer(name) as writer:
             writer.append_many(list(values), keys, event_times)
 
     def written(self, values: Iterable[bytes], *, segments: int = 1, word: str = "stream") -> str:
-        """A new stream with these values in so many sealed segments of about the same length."""
+        """Makes a stream with these values, in sealed segments of about the same length."""
         name, all_values = self.create(word), list(values)
         step = max(1, -(-len(all_values) // segments))
         for begin in range(0, len(all_values), step):

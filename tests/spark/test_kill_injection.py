@@ -1,4 +1,4 @@
-"""How the harness of killing.py judges and counts; nothing is killed, and Spark is not needed."""
+"""Tests how the harness of killing.py judges and counts; kills nothing, and needs no Spark."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_query_may_be_overtaken_only_while_another_driver_has_it(
 
 
 @pytest.mark.parametrize("shared_until_s", [9.5, 10.5])
-def test_what_no_kill_explains_is_an_error_beside_another_driver_too(
+def test_an_unexplained_error_is_reported_with_another_driver_too(
     tmp_path: Path, shared_until_s: float
 ) -> None:
     tally = Tally(1, tmp_path / "journal")
@@ -72,7 +72,7 @@ def test_what_no_kill_explains_is_an_error_beside_another_driver_too(
         judged(tally, "EntryLost: entry 7", shared_until_s=shared_until_s)
 
 
-def test_a_query_may_be_locked_out_only_while_a_process_stands_still(tmp_path: Path) -> None:
+def test_a_query_may_be_locked_out_only_while_a_process_is_stopped(tmp_path: Path) -> None:
     error = f"cluster.db {LOCKED_OUT} for 5.0 s"
     tally = Tally(1, tmp_path / "journal")
     with pytest.raises(UnexplainedError, match=LOCKED_OUT):
@@ -86,13 +86,13 @@ def test_a_query_may_be_locked_out_only_while_a_process_stands_still(tmp_path: P
     assert not tally.had_stopped(time.monotonic() + 1)
 
 
-def test_the_metadata_file_says_that_it_is_locked_in_these_words() -> None:
+def test_the_metadata_store_reports_a_lock_with_this_text() -> None:
     busy = sqlite3.OperationalError("database is locked")
     busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
     assert LOCKED_OUT in str(mapped("cluster.db", busy))
 
 
-def test_what_only_stops_or_raises_is_no_kill(tmp_path: Path) -> None:
+def test_pauses_and_errors_are_not_counted_as_kills(tmp_path: Path) -> None:
     tally = Tally(3, tmp_path / "journal")
     for way in ("pause", "raise", "kill", "zombie"):
         tally.count_fault(Fault("planner", "any time", way), "x")
@@ -150,7 +150,7 @@ def test_speculative_tasks_are_read_from_sparks_own_log(tmp_path: Path) -> None:
 
 
 class SleepingDriver(Driver):
-    """A driver whose JVM is any process."""
+    """A driver whose JVM is an arbitrary process."""
 
     def __init__(self, pid: int) -> None:
         self.jvm = pid
@@ -159,7 +159,7 @@ class SleepingDriver(Driver):
         self._send_lock = threading.Lock()
 
 
-def test_a_driver_ran_until_its_jvm_was_gone() -> None:
+def test_a_driver_ran_until_its_jvm_ended() -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     driver = SleepingDriver(sleeper.pid)
     assert driver.ran_after(time.monotonic())
@@ -174,7 +174,7 @@ def test_a_driver_ran_until_its_jvm_was_gone() -> None:
     assert not driver.ran_after(0.0)
 
 
-def test_who_tells_a_driver_that_was_killed_something_tells_nobody() -> None:
+def test_a_command_to_a_killed_driver_has_no_effect() -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
     driver = SleepingDriver(sleeper.pid)
     driver._process = sleeper
@@ -182,7 +182,7 @@ def test_who_tells_a_driver_that_was_killed_something_tells_nobody() -> None:
     driver.restart("plain")
 
 
-def test_who_has_opened_an_order_reads_that_order_whoever_takes_it(tmp_path: Path) -> None:
+def test_an_opened_order_can_be_read_after_another_process_takes_it(tmp_path: Path) -> None:
     orders = KillOrders(tmp_path)
     orders.give(KillOrder("read.begin", "raise"))
     with (tmp_path / "order").open() as opened:

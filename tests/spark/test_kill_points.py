@@ -28,7 +28,7 @@ from tests.spark.streams import Streams
 pytestmark = pytest.mark.versions
 
 VALUES = [b"%d" % number for number in range(200)]
-# All of them are passed by a query that reads two batches and ends.
+# A query that reads two batches and ends passes all of them.
 POINTS = [
     KillOrder(point, "kill")
     for points in (
@@ -70,8 +70,10 @@ class Pipeline:
         return writer.trigger(availableNow=True).start()
 
     def run(self, **options: str) -> None:
-        """Copies all there is. Raises what the query ended by, unless Spark did not wait for a
-        process that a busy machine starts."""
+        """Copies all records. Raises the error of the query.
+
+        Tries again if Spark did not wait long enough for a process on a busy machine.
+        """
         for tries_left in reversed(range(5)):
             try:
                 self.start(**options).awaitTermination()
@@ -82,14 +84,14 @@ class Pipeline:
                 return
 
     def run_into_death(self, order: KillOrder, **options: str) -> None:
-        """Obeys the order; the query may survive it."""
+        """Runs the query with an order to obey; the query may survive it."""
         self.orders.give(order)
         try:
             self.run(**options)
         except Exception as error:
             if not any(known in repr(error) + str(error) for known in EXPECTED):
                 raise
-        assert self.orders.taken() is not None, f"nobody came to {order.point}"
+        assert self.orders.taken() is not None, f"no process reached {order.point}"
 
     def values(self) -> list[bytes]:
         return self._streams.values(self.target)
@@ -101,7 +103,7 @@ def pipeline(spark: SparkSession, streams: Streams, tmp_path: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("order", POINTS + FAILURES, ids=lambda order: f"{order.way} {order.point}")
-def test_after_a_death_the_output_is_the_input(pipeline: Pipeline, order: KillOrder) -> None:
+def test_after_a_kill_the_output_is_the_input(pipeline: Pipeline, order: KillOrder) -> None:
     pipeline.run_into_death(order)
     pipeline.run()
     assert pipeline.values() == VALUES
@@ -117,9 +119,7 @@ def lost(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("misdo", [doubled, lost])
-def test_a_sink_that_is_wrong_is_found_out(
-    pipeline: Pipeline, misdo: Callable[[Pipeline], None]
-) -> None:
+def test_a_faulty_sink_is_detected(pipeline: Pipeline, misdo: Callable[[Pipeline], None]) -> None:
     misdo(pipeline)
     values = pipeline.values()
     assert values != VALUES

@@ -42,19 +42,21 @@ def test_output_is_input_however_often_processes_are_killed(tmp_path: Path) -> N
     assert "speculative tasks started" in done.counts
 
 
-# The harness.
+# The harness
 
 
 def dies_of(directory: Path, points: list[str]) -> int:
-    """Exit code of a process that passes these points of a query's orders."""
-    passes = f"orders = Orders(Path({str(directory)!r})); [orders.passes(p) for p in {points!r}]"
-    program = f"from pathlib import Path; from tests.spark.kill_orders import Orders; {passes}"
+    """Returns the exit code of a process that passes these points of a query's orders."""
+    passes = (
+        f"orders = KillOrders(Path({str(directory)!r})); [orders.passes(p) for p in {points!r}]"
+    )
+    program = f"from pathlib import Path; from tests.spark.kill_orders import KillOrders; {passes}"
     return subprocess.run(
         [sys.executable, "-c", program], env=spark_environment(), check=False
     ).returncode
 
 
-def test_who_comes_to_the_point_dies_and_nobody_else(tmp_path: Path) -> None:
+def test_only_the_first_process_at_the_point_dies(tmp_path: Path) -> None:
     orders = KillOrders(tmp_path)
     orders.give(KillOrder("write.end", "kill", skip=1))
     assert dies_of(tmp_path, ["write.begin", "write.end"]) == 0
@@ -67,14 +69,14 @@ def test_who_comes_to_the_point_dies_and_nobody_else(tmp_path: Path) -> None:
     assert orders.taken() is None
 
 
-def test_an_order_that_is_withdrawn_kills_nobody(tmp_path: Path) -> None:
+def test_a_withdrawn_order_has_no_effect(tmp_path: Path) -> None:
     orders = KillOrders(tmp_path)
     orders.give(KillOrder("write.end", "kill"))
     orders.withdraw()
     assert dies_of(tmp_path, ["write.end"]) == 0
 
 
-def test_who_is_quicker_than_the_withdrawal_is_known(tmp_path: Path) -> None:
+def test_a_process_that_took_the_order_before_its_withdrawal_is_known(tmp_path: Path) -> None:
     orders = KillOrders(tmp_path)
     orders.give(KillOrder("write.end", "kill"))
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
@@ -83,7 +85,7 @@ def test_who_is_quicker_than_the_withdrawal_is_known(tmp_path: Path) -> None:
     assert taken.order.point == "write.end"
 
 
-def test_who_took_a_former_order_is_not_taken_for_another(tmp_path: Path) -> None:
+def test_a_process_that_took_an_earlier_order_is_not_counted_for_the_next(tmp_path: Path) -> None:
     orders = KillOrders(tmp_path)
     orders.give(KillOrder("write.end", "kill"))
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
@@ -95,7 +97,7 @@ def test_who_took_a_former_order_is_not_taken_for_another(tmp_path: Path) -> Non
     assert taken.order.point == "read.end"
 
 
-def test_a_point_on_the_way_fails_until_the_order_is_taken(tmp_path: Path) -> None:
+def test_a_provoking_point_fails_until_the_order_is_taken(tmp_path: Path) -> None:
     orders = KillOrders(tmp_path)
     orders.give(KillOrder("abort, before", "raise", provoked_by="commit, before"))
     for _ in range(2):
@@ -120,7 +122,7 @@ def test_a_seed_draws_all_points_and_always_the_same() -> None:
     }  # fmt: skip
 
 
-def test_what_is_lost_and_doubled_is_said() -> None:
+def test_lost_and_duplicate_records_are_reported() -> None:
     fed = [FedRecord(b"%d" % n, b"%d" % n, None, ()) for n in range(6)]
     found = [fed[0], fed[1], fed[1], fed[4], FedRecord(b"?", b"?", None, ())]
     said = difference(found, fed)

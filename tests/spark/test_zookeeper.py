@@ -22,7 +22,7 @@ VALUES = [b"%d" % number for number in range(300)]
 
 @pytest.fixture(scope="module")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
-    """Of a cluster with a ZooKeeper server of its own."""
+    """Streams of a cluster with a ZooKeeper server of its own."""
     skip_without_zookeeper()
     directory = tmp_path_factory.mktemp("zookeeper-cluster") / "cluster"
     cluster = StandaloneCluster(directory, None, ("--metadata", "zookeeper"))
@@ -45,7 +45,7 @@ def test_batches_are_read_and_written(spark: SparkSession, streams: Streams) -> 
 
 
 @pytest.mark.parametrize("point", ["source.partitions, after", "transaction, after"])
-def test_a_query_that_dies_goes_on(
+def test_a_killed_query_continues(
     spark: SparkSession,
     streams: Streams,
     tmp_path: Path,
