@@ -14,20 +14,20 @@ from ledger.errors import NoSuchLedger
 from tests.interop.clients.both_clients import (
     ENTRIES,
     WINDOW,
+    BothClients,
     Cluster,
-    Company,
     check_ledger,
-    company,
     end_ledger,
+    open_both_clients,
     pace_of,
     payloads_of,
 )
 from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import JavaError, from_base64
 from tests.interop.replicas import read_raw
-from tests.interop.takeover.clients import Side
-from tests.interop.takeover.java_client import PLACEMENT, JavaSide
-from tests.interop.takeover.judge import WriterSaw, lengths_by_java
+from tests.interop.takeover.clients import TakeoverClient
+from tests.interop.takeover.java_client import PLACEMENT, JavaTakeoverClient
+from tests.interop.takeover.judge import WriterResult, lengths_by_java
 from tests.interop.takeover.plan import Language, Shape
 from tests.interop.timeouts import PATIENCE_S
 
@@ -57,14 +57,16 @@ async def test_a_ledger_is_the_same_to_both_clients_and_on_all_bookies(
     mixed_cluster: Cluster,
     java_shared: GetSharedJava,
 ) -> None:
-    async with company(mixed_cluster, java_shared, version, MIXED[kind], v2=wire == "v2") as here:
+    async with open_both_clients(
+        mixed_cluster, java_shared, version, MIXED[kind], v2=wire == "v2"
+    ) as here:
         for turn, digest_type in enumerate(DigestType):
             shape = Shape(*SHAPES[turn], digest_type)
             password = b"" if turn == 0 else b"p\x00w"
             # Each digest type is closed in one wire version and recovered in the other.
             ends_by = language.other if (turn + (wire == "v2")) % 2 else None
             pace = pace_of(turn)
-            writer = await here.side(language).begin(shape, password, pace)
+            writer = await here.client_of(language).begin(shape, password, pace)
             await writer.wait_acked(ENTRIES)
             await end_ledger(here, writer, ends_by, shape, password)
             metadata = await check_ledger(
@@ -99,23 +101,27 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
     names = CHANGES[change]
     shape, password = Shape(3, 3, 2, DigestType.CRC32C), b"pw"
     uri, _ = mixed_cluster
-    async with company(mixed_cluster, java_shared, version, names) as here:
+    async with open_both_clients(mixed_cluster, java_shared, version, names) as here:
         in_v2 = java_shared(version, uri, v2=True, **PLACEMENT)
-        sides: list[Side] = [here.python, here.java, JavaSide(in_v2, in_v2, uri, here.bookies)]
+        sides: list[TakeoverClient] = [
+            here.python,
+            here.java,
+            JavaTakeoverClient(in_v2, in_v2, uri, here.bookies),
+        ]
         paces = [pace_of(n, 5000, pause_ms=5.0) for n in range(2 * len(sides))]
         writers = [await sides[n // 2].begin(shape, password, p) for n, p in enumerate(paces)]
         for writer in writers:
             await writer.wait_acked(10)
-        await here.stage.kill(names[0])
-        saws: list[WriterSaw] = []
+        await here.processes.kill(names[0])
+        saws: list[WriterResult] = []
         for n, writer in enumerate(writers):
             changed = await _wait_changed(here, writer.ledger_id)
             await writer.wait_acked(changed.last_fragment.first_entry_id + 10)
             other = Language.JAVA if n // 2 == 0 else Language.PYTHON
             by = other if n % 2 else None
             saws.append(await end_ledger(here, writer, by, shape, password))
-        here.stage.begin_start(names[0])
-        await here.stage.wait_serving(names)
+        here.processes.begin_start(names[0])
+        await here.processes.wait_serving(names)
         for n, (writer, pace) in enumerate(zip(writers, paces, strict=True)):
             end = (await here.python.metadata(writer.ledger_id)).last_entry_id
             is_by_java = n == 1
@@ -129,7 +135,7 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
                 payloads_of(pace, end + 1),
                 is_recovered=n % 2 == 1,
                 is_on_all=False,
-                may_be_torn=here.stage.apaches_of(names[:1]),
+                may_be_torn=here.processes.apaches_of(names[:1]),
                 lengths=lengths,
             )
             first, second = metadata.fragments
@@ -141,7 +147,7 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
             assert 10 <= second.first_entry_id < end
 
 
-async def _wait_changed(here: Company, ledger_id: int) -> LedgerMetadata:
+async def _wait_changed(here: BothClients, ledger_id: int) -> LedgerMetadata:
     """The metadata once the writer has replaced a bookie."""
     async with (
         here.python.client() as client,
@@ -161,7 +167,9 @@ async def test_our_reader_tails_a_java_writer(
 ) -> None:
     shape, pace = Shape(3, 3, 2, DigestType.CRC32C), pace_of(5, 60, pause_ms=5.0)
     names = MIXED["two Apache, one ours"]
-    async with company(mixed_cluster, java_shared, version, names, v2=wire == "v2") as here:
+    async with open_both_clients(
+        mixed_cluster, java_shared, version, names, v2=wire == "v2"
+    ) as here:
         writer = await here.java.begin(shape, b"", pace)
         read: list[bytes] = []
         is_closing = False
@@ -191,7 +199,7 @@ async def test_a_java_reader_tails_our_writer(
 ) -> None:
     shape, pace = Shape(3, 3, 2, DigestType.CRC32C), pace_of(6, 60, pause_ms=5.0)
     names = MIXED["one Apache, two ours"]
-    async with company(mixed_cluster, java_shared, version, names) as here:
+    async with open_both_clients(mixed_cluster, java_shared, version, names) as here:
         writer = await here.python.begin(shape, b"", pace)
         await writer.wait_acked(1)  # Java gives up a ledger that no bookie has heard of
         client = java_shared(version, mixed_cluster[0], **PLACEMENT)
@@ -224,7 +232,9 @@ async def test_an_idle_writers_lac_reaches_the_other_client(
     shape, pace = Shape(3, 3, 2, DigestType.CRC32C), pace_of(7, 5)
     last = len(pace.sizes) - 1
     names = MIXED["two Apache, one ours"]
-    async with company(mixed_cluster, java_shared, version, names, explicitLacInterval=50) as here:
+    async with open_both_clients(
+        mixed_cluster, java_shared, version, names, explicitLacInterval=50
+    ) as here:
         written = await here.java.begin(shape, b"", pace)
         await written.wait_acked(last + 1)
         async with (
@@ -258,11 +268,11 @@ async def test_a_deleted_ledger_is_gone_for_both_clients_and_from_all_bookies(
 ) -> None:
     shape, pace = Shape(3, 3, 2, DigestType.CRC32C), pace_of(8)
     names = MIXED["one Apache, two ours"]
-    async with company(mixed_cluster, java_shared, version, names) as here:
+    async with open_both_clients(mixed_cluster, java_shared, version, names) as here:
         java = java_shared(version, mixed_cluster[0], **PLACEMENT)
         deleted: list[LedgerMetadata] = []
         for language in Language:
-            writer = await here.side(language).begin(shape, b"", pace)
+            writer = await here.client_of(language).begin(shape, b"", pace)
             await writer.wait_acked(ENTRIES)
             await end_ledger(here, writer, None, shape, b"")
             deleted.append(await here.python.metadata(writer.ledger_id))
