@@ -1,8 +1,8 @@
-"""Namespace: the facade of streams. It creates, lists and deletes them; it opens writers and
-readers.
+"""Namespace: the facade of streams, with one short method per operation.
 
-It keeps no state but its addresses: any number of processes may use the same namespace. Each method
-only calls what does the work. It never fences a writer unless it opens one.
+It creates, lists and deletes streams, and opens writers and readers. It keeps no state but its
+addresses: any number of processes may use the same namespace. Each method only calls what does the
+work. It never fences a writer unless it opens one.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ class Consumer:
         return self._crossing.call(lambda: self._inner.commit())
 
     def lag(self) -> dict[str, CursorLag]:
-        """Returns how far each partition of this member is behind its end, asked of metadata and
-        bookies.
+        """Returns how far each partition of this member is behind its end, asked of the bookies.
 
         Raises NoSuchStream, and what reading ledgers raises.
         """
@@ -96,8 +95,7 @@ class Consumer:
 
 
 class RecordIterator:
-    """Records of a consumer. It owns nothing: it may simply be dropped, and another one
-    continues."""
+    """Records of a consumer. It owns nothing: drop it, and another one continues."""
 
     _crossing: Crossing
     _inner: TrioRecordIterator

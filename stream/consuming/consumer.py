@@ -122,8 +122,7 @@ class Consumer:
             self._delivered.append(DeliveredBatch(assigned, delivery, records))
 
     def _current_batch(self) -> DeliveredBatch | None:
-        """Returns the first batch that may be delivered now. Unverified ones stay: no other member
-        reads their rest."""
+        """Returns the first batch that may be delivered now; unverified ones wait."""
         for delivered in list(self._delivered):
             if delivered.is_lost:
                 self._delivered.remove(delivered)
@@ -146,8 +145,7 @@ class Consumer:
                 return found
 
     async def _next(self) -> tuple[AssignedPartition, Delivery] | None:
-        """Returns what is offered; None if the rest of a batch may be delivered that could not be
-        before."""
+        """Returns what is offered; None if the rest of an earlier batch may be delivered."""
         if self.auto_advance and self._is_waiting:
             raise trio.BusyResourceError(
                 f"two tasks request from consumer {self.member!r} at once, but with auto_advance "
@@ -264,8 +262,7 @@ class Consumer:
         return committed
 
     async def lag(self) -> dict[str, CursorLag]:
-        """Returns how far each partition of this member is behind its end, asked of metadata and
-        bookies.
+        """Returns how far each partition of this member is behind its end, asked of the bookies.
 
         Raises NoSuchStream, and what reading ledgers raises.
         """
@@ -318,8 +315,7 @@ class Consumer:
     # Membership
 
     def note_lost(self) -> None:
-        """Notes that the others consider this member dead: nothing is delivered until it was
-        checked again."""
+        """Suspends delivery until a check: the others consider this member dead."""
         for assigned in self._assigned.values():
             assigned.is_suspended = True
 
@@ -389,8 +385,7 @@ class Consumer:
 
 
 class RecordIterator:
-    """Records of a consumer. It owns nothing: it may simply be dropped, and another one
-    continues."""
+    """Records of a consumer. It owns nothing: drop it, and another one continues."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
