@@ -6,6 +6,7 @@ part. An index is seen as it was flushed last.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any
@@ -16,13 +17,15 @@ from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_fram
 from bookie.core.journal_scan import FileScanner
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import STRAY_SUFFIX, log_id_of, stray_id_of
-from bookie.storage.entry_log.scan import LogScan
+from bookie.storage.entry_log.scan import LogScanner
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import read_doubt
+from bookie.storage.integrity_state import read_integrity_state
 from ledger.errors import BookieIoError, InvalidArgument
+from ledger.wire.v2 import ADD_ENTRY_AT
 
 Line = dict[str, Any]
+_ADD_IDS = struct.Struct(">qqq").unpack_from
 
 
 async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
@@ -71,9 +74,9 @@ def _frame_line(frame: memoryview) -> Line:
             return {"kind": "fence", "ledger": own.ledger_id}
         case ExplicitLacFrame():
             return {"kind": "explicit lac", "ledger": own.ledger_id, "lac": own.lac}
-    ids = [int.from_bytes(frame[at : at + 8], "big", signed=True) for at in (28, 36, 44)]
-    line = {"kind": "add", "ledger": ids[0], "entry": ids[1], "lac": ids[2]}
-    return {**line, "bytes": len(frame) - 28}
+    ledger_id, entry_id, lac = _ADD_IDS(frame, ADD_ENTRY_AT)
+    line = {"kind": "add", "ledger": ledger_id, "entry": entry_id, "lac": lac}
+    return {**line, "bytes": len(frame) - ADD_ENTRY_AT}
 
 
 async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
@@ -89,7 +92,7 @@ async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
         async def no_limit(_: int) -> None:
             pass
 
-        scan = LogScan(file, log_id, on_read=no_limit)
+        scan = LogScanner(file, log_id, on_read=no_limit)
         at = scan.position
         while (record := await scan.next()) is not None:
             run = record.run
@@ -128,7 +131,7 @@ def _run_line(run: PlacedRun) -> Line:
 def index_lines(pairs: KeyValue) -> Iterator[Line]:
     """What the index says as a whole, its entry logs, its ledgers. Raises BookieIoError."""
     index = Index(pairs)
-    doubt = read_doubt(pairs)
+    doubt = read_integrity_state(pairs)
     yield {
         "kind": "index",
         "checkpoint": index.checkpoint_no,

@@ -15,14 +15,11 @@ from itertools import islice
 
 from bookie.core.buffer_pool import SegmentPool
 from ledger.errors import InvalidArgument
+from ledger.wire.v2 import ADD_BYTES_MIN, ADD_ENTRY_AT
 
 Buffer = bytes | bytearray | memoryview
 Half = dict[int, dict[int, int]]
 
-ENTRY_OFFSET = 28
-"""Where the entry begins in a frame: after length (4), packet header (4), master key (20)."""
-FRAME_BYTES_MIN = ENTRY_OFFSET + 32
-"""A frame whose entry has its 32-byte header and nothing else."""
 OFFSET_MASK = 0xFFFFFFFF
 OWN_SEGMENT_BYTES = 256 * 1024
 
@@ -128,19 +125,19 @@ class WriteCache:
         Raises InvalidArgument if `frame` is not one frame with at least an entry header.
         """
         size = len(frame)
-        if size < FRAME_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
+        if size < ADD_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
             raise InvalidArgument(
-                f"a frame of {size} bytes: needs {FRAME_BYTES_MIN} or more and its own length "
+                f"a frame of {size} bytes: needs {ADD_BYTES_MIN} or more and its own length "
                 "in the first four"
             )
-        ledger_id, entry_id = _frame_ids(frame, ENTRY_OFFSET)
+        ledger_id, entry_id = _frame_ids(frame, ADD_ENTRY_AT)
         if ledger_id < 0 or entry_id < 0:
             raise InvalidArgument(f"entry {entry_id} of ledger {ledger_id}: ids are never negative")
-        own_no, offset, _ = self.own_room(size, OWN_SEGMENT_BYTES)
+        own_no, offset, _ = self.reserve_own(size, OWN_SEGMENT_BYTES)
         self.put_own(frame)
         self.active.setdefault(ledger_id, {})[entry_id] = own_no << 32 | offset
 
-    def own_room(self, least: int, usual: int) -> tuple[int, int, int]:
+    def reserve_own(self, least: int, usual: int) -> tuple[int, int, int]:
         """Where `put_own` would put bytes: number of a segment, offset, and how many bytes have
         room there, `least` or more. `usual`: size of a new segment."""
         segment = self.segments.get(self._own_no)
@@ -155,7 +152,7 @@ class WriteCache:
         return self._own_no, self._own_end, segment.nbytes - self._own_end
 
     def put_own(self, frames: Buffer) -> None:
-        """Copies whole frames to where `own_room` said; the caller keeps places of entries."""
+        """Copies whole frames to where `reserve_own` said; the caller keeps places of entries."""
         end = self._own_end + len(frames)
         self.segments[self._own_no][self._own_end : end] = frames
         self._own_end = end
@@ -174,7 +171,7 @@ class WriteCache:
                 return None
         segment = self.segments[place >> 32]
         offset = place & OFFSET_MASK
-        return segment[offset + ENTRY_OFFSET : offset + 4 + _frame_length(segment, offset)[0]]
+        return segment[offset + ADD_ENTRY_AT : offset + 4 + _frame_length(segment, offset)[0]]
 
     def holds(self, ledger_id: int) -> bool:
         """Is there any entry of this ledger in either half?"""
@@ -203,7 +200,7 @@ class WriteCache:
         self.released_bytes = 0
         if self._shared:
             for shared in self._shared.values():
-                shared.let_go(self)
+                shared.release(self)
             self._shared = {}
 
     def flushed(self) -> list[memoryview]:
@@ -244,7 +241,7 @@ class SharedSegment:
         if len(self._holders) == 1:
             cache.released_bytes += self._nbytes
 
-    def let_go(self, cache: WriteCache) -> None:
+    def release(self, cache: WriteCache) -> None:
         """`cache` has swapped its halves: its frames are being flushed."""
         was_charged = self._holders[0] is cache
         self._holders.remove(cache)

@@ -1,4 +1,4 @@
-"""The journal's bytes and decisions; its twin with files and tasks is `storage/journal.py`.
+"""The journal's bytes and decisions; its twin with files and tasks is `storage/journal/journal.py`.
 
 Answers for the layout of files and groups (docs/formats.md, "Journal") and for when a group
 is committed; `journal_scan` reads them back, `journal_frames` knows what is in a group. Must
@@ -11,7 +11,7 @@ A journal cut off between two groups looks like one that was never written any f
 says that it was. The layout is in docs/formats.md.
 
 When a journal that acknowledges before it syncs does sync; its twin is
-`storage/journal_flush.py`.
+`storage/journal/page_cache_flush.py`.
 
 Little and often: a disk that is given seconds of writes at once is busy for seconds, and every
 other request waits behind them.

@@ -6,7 +6,7 @@ bookie deny the entries of all their ledgers.
 
 Which journal and which ledger directory a ledger belongs to, and what that means for marks.
 
-Twins with files: `storage/bookie_storage.py` and `storage/journal_release.py`. Must never let a
+Twins with files: `storage/bookie_storage.py` and `storage/journal/trimmer.py`. Must never let a
 journal forget what one of the directories that depend on it has not stored (Apache's #3329), nor
 let a mark go backwards (#4740).
 """
@@ -81,8 +81,8 @@ def decode_marks(data: bytes) -> StoredMarks:
 class DirectoryMap:
     """A ledger goes to journal `id mod journals` and to directory `id mod directories`.
 
-    A *lane* is what ledgers with the same journal and the same directory share: there are as many
-    as the least common multiple of both counts, and a ledger's is `id mod lanes`.
+    A *shard* is what ledgers with the same journal and the same directory share: there are as many
+    as the least common multiple of both counts, and a ledger's is `id mod shards`.
     """
 
     journals: int
@@ -93,7 +93,7 @@ class DirectoryMap:
         assert self.directories > 0, self
 
     @property
-    def lanes(self) -> int:
+    def shards(self) -> int:
         return self.journals * self.directories // gcd(self.journals, self.directories)
 
     def journals_of(self, directory: int) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ CALLS_MAX = 10_000
 """Calls under way at once, over all callers; one more is refused."""
 
 
-class Latch:
+class Completion:
     """Something that happens once, in the trio thread, and that callers wait for in theirs.
 
     `waiters` are called when it has happened, in a thread that the caller's `wake` chooses. Whoever
@@ -41,8 +41,8 @@ class Latch:
         self.waiters: list[Callable[[], object]] | None = None
 
 
-Wake = Callable[[Sequence[Latch]], None]
-"""Sets latches and wakes who waits for them. Called in the trio thread only."""
+Wake = Callable[[Sequence[Completion]], None]
+"""Sets completions and wakes who waits for them. Called in the trio thread only."""
 
 
 class BackgroundLoop:
@@ -184,7 +184,7 @@ class BackgroundLoop:
             self._thread.join(timeout_s)
 
 
-class Call(Latch, Generic[T]):
+class Call(Completion, Generic[T]):
     """An async function on its way through the loop. Set when it has ended.
 
     Args:
@@ -278,7 +278,7 @@ class BlockFailed(Exception):
     """Raised in a context manager in the trio thread where its caller's block raised."""
 
 
-class Held(Generic[T]):
+class RemoteContext(Generic[T]):
     """A trio context manager entered and left in one trio task, for a block elsewhere.
 
     `entered` is set when `value` is there or entering failed; `left` when it is over, with `error`
@@ -291,8 +291,8 @@ class Held(Generic[T]):
         make: Callable[[], AbstractAsyncContextManager[T]],
         wake: Wake,
     ) -> None:
-        self.entered = Latch()
-        self.left = Latch()
+        self.entered = Completion()
+        self.left = Completion()
         self.error: BaseException | None = None
         self._loop = loop
         self._make = make

@@ -11,9 +11,9 @@ from typing import Unpack, overload
 
 from ledger.options import ClientOptions
 from stream.aio.backward import BackwardBatches
+from stream.aio.bridge import Bridge, open_bridge
 from stream.aio.client import LedgerClient
 from stream.aio.consumer import Consumer
-from stream.aio.crossing import Crossing, open_crossing
 from stream.aio.cursor import Cursor
 from stream.aio.merged_reader import MergedReader
 from stream.aio.partitioned_writer import PartitionedWriter
@@ -51,19 +51,19 @@ class Namespace:
         writer_options: bounds of the writers opened here.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioNamespace
 
     def __init__(
         self, client: LedgerClient, name: str, *, writer_options: WriterOptions | None = None
     ) -> None:
-        self._crossing = client._crossing
+        self._bridge = client._bridge
         self._inner = TrioNamespace(client._inner, name, writer_options=writer_options)
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioNamespace) -> Namespace:
+    def _of(cls, bridge: Bridge, holder: TrioNamespace) -> Namespace:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     @property
@@ -87,21 +87,21 @@ class Namespace:
         unusable address or name, MetadataUnavailable.
         """
         async with (
-            open_crossing() as crossing,
-            crossing.hold(
+            open_bridge() as bridge,
+            bridge.hold(
                 lambda: TrioNamespace.connect(
                     cluster, name, create=create, options=options, writer_options=writer_options
                 )
             ) as inner,
         ):
-            yield cls._of(crossing, inner)
+            yield cls._of(bridge, inner)
 
     async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
         """Creates the namespace if it does not exist; returns True if it was created.
 
         Settings apply only to a new one. Raises InvalidArgument, MetadataUnavailable.
         """
-        return await self._crossing.call(lambda: self._inner.ensure(**settings))
+        return await self._bridge.call(lambda: self._inner.ensure(**settings))
 
     @overload
     async def create_stream(self, stream: str) -> StreamMetadata: ...
@@ -118,20 +118,20 @@ class Namespace:
         TooManyStreams, InvalidArgument.
         """
         if partitions is None:
-            return await self._crossing.call(lambda: self._inner.create_stream(stream))
-        return await self._crossing.call(
+            return await self._bridge.call(lambda: self._inner.create_stream(stream))
+        return await self._bridge.call(
             lambda: self._inner.create_stream(stream, partitions=partitions)
         )
 
     async def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
         """Creates the stream if it does not exist; returns True if it was created."""
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._inner.ensure_stream(stream, partitions=partitions)
         )
 
     async def list_streams(self) -> list[str]:
         """Returns the names, sorted, without deleted ones. Raises NoSuchNamespace."""
-        return await self._crossing.call(lambda: self._inner.list_streams())
+        return await self._bridge.call(lambda: self._inner.list_streams())
 
     async def delete_stream(self, stream: str) -> None:
         """Moves a stream into the trash; its writer can confirm nothing more.
@@ -140,11 +140,11 @@ class Namespace:
         now) the data is deleted. Raises NoSuchStream. If the call is interrupted, no client sees
         the stream any more, and the janitor completes the deletion.
         """
-        await self._crossing.call(lambda: self._inner.delete_stream(stream))
+        await self._bridge.call(lambda: self._inner.delete_stream(stream))
 
     async def info(self, stream: str) -> StreamInfo:
         """Returns where the stream begins and ends now, asked of metadata and bookies."""
-        return await self._crossing.call(lambda: self._inner.info(stream))
+        return await self._bridge.call(lambda: self._inner.info(stream))
 
     @asynccontextmanager
     async def writer(
@@ -165,8 +165,8 @@ class Namespace:
         same. The end of the block seals the segment. Raises NoSuchStream, EpochMismatch,
         NotEnoughBookies, RecoveryIncomplete.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_writer(
                 self._inner.writer(
                     stream,
@@ -175,12 +175,12 @@ class Namespace:
                     if_epoch=if_epoch,
                     hand_over_s=hand_over_s,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield StreamWriter._of(crossing, inner)
+            yield StreamWriter._of(bridge, inner)
 
     async def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
         """Forgets an idempotent producer, so that another one fits; `StreamMetadata.producers`
@@ -189,7 +189,7 @@ class Namespace:
         Only for a producer that will not return: if it does, its numbers begin again at 0, and what
         it repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
         """
-        return await self._crossing.call(lambda: self._inner.forget_producer(stream, producer))
+        return await self._bridge.call(lambda: self._inner.forget_producer(stream, producer))
 
     async def commit_segments(
         self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]
@@ -201,7 +201,7 @@ class Namespace:
         segment. An active writer of the stream continues behind them by itself. Raises
         CommitOutOfOrder for an older batch.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._inner.commit_segments(stream, sink_id, batch_id, ledger_ids)
         )
 
@@ -210,7 +210,7 @@ class Namespace:
 
         A writer elsewhere can append nothing more. Raises NoSuchStream, RecoveryIncomplete.
         """
-        return await self._crossing.call(lambda: self._inner.seal_stream(stream))
+        return await self._bridge.call(lambda: self._inner.seal_stream(stream))
 
     @asynccontextmanager
     async def reader(
@@ -227,15 +227,15 @@ class Namespace:
 
         Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_reader(
                 self._inner.reader(stream, start=start, on_truncated=on_truncated),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield StreamReader._of(crossing, inner)
+            yield StreamReader._of(bridge, inner)
 
     async def read_last(self, stream: str, records: int) -> list[Record]:
         """Returns the last `records` records, in the order of the stream; all, if it has fewer.
@@ -243,7 +243,7 @@ class Namespace:
         It needs memory for these records, and reads little else. Raises NoSuchStream,
         IsPartitioned, InvalidArgument for a negative number, what reading ledgers raises.
         """
-        return await self._crossing.call(lambda: self._inner.read_last(stream, records))
+        return await self._bridge.call(lambda: self._inner.read_last(stream, records))
 
     def backward_batches(self, stream: str, *, before: Position | None = None) -> BackwardBatches:
         """Returns batches of records from the end, or from before a position that was read, back to
@@ -253,7 +253,7 @@ class Namespace:
         IsPartitioned, what reading ledgers raises.
         """
         return BackwardBatches._of(
-            self._crossing, self._inner.backward_batches(stream, before=before)
+            self._bridge, self._inner.backward_batches(stream, before=before)
         )
 
     @asynccontextmanager
@@ -291,8 +291,8 @@ class Namespace:
         Entering raises NoSuchStream for a name that does not exist (a pattern may match nothing),
         InvalidArgument; at most 1000 streams.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_merge(
                 self._inner.merged_reader(
                     streams,
@@ -304,11 +304,11 @@ class Namespace:
                     follow=follow,
                     buffer_bytes=buffer_bytes,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield MergedReader._of(crossing, inner)
+            yield MergedReader._of(bridge, inner)
 
     async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
         """Gives a partitioned stream more partitions; its writers notice within a second or so.
@@ -316,18 +316,18 @@ class Namespace:
         Of all keys the share of the new partitions moves, to new partitions only. Raises
         NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._inner.grow_stream(stream, partitions=partitions)
         )
 
     async def partitions(self, stream: str) -> list[str]:
         """Returns the streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned
         one, by number; else the stream itself. Raises NoSuchStream."""
-        return await self._crossing.call(lambda: self._inner.partitions(stream))
+        return await self._bridge.call(lambda: self._inner.partitions(stream))
 
     async def partitioned_info(self, stream: str) -> PartitionedInfo:
         """Returns where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-        return await self._crossing.call(lambda: self._inner.partitioned_info(stream))
+        return await self._bridge.call(lambda: self._inner.partitioned_info(stream))
 
     async def truncate_partitions(
         self, stream: str, to: FromTime | Mapping[int, Position]
@@ -337,7 +337,7 @@ class Namespace:
         Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
         InvalidArgument (no such partition: nothing was done), PartitionsFailed.
         """
-        return await self._crossing.call(lambda: self._inner.truncate_partitions(stream, to))
+        return await self._bridge.call(lambda: self._inner.truncate_partitions(stream, to))
 
     @asynccontextmanager
     async def partitioned_writer(
@@ -356,16 +356,16 @@ class Namespace:
         unconfirmed is shared out, at least 256 KiB each. The end of the block seals the partitions.
         Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_partitioned_writer(
                 self._inner.partitioned_writer(stream, own=own, create=create, options=options),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield PartitionedWriter._of(crossing, inner)
+            yield PartitionedWriter._of(bridge, inner)
 
     @asynccontextmanager
     async def cursor(
@@ -383,27 +383,27 @@ class Namespace:
         block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
         leaving CursorMoved if another client moved it, MetadataUnavailable.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: self._inner.cursor(
                 stream, name, start=start, commit_interval_ms=commit_interval_ms
             )
         ) as inner:
-            yield Cursor._of(crossing, inner)
+            yield Cursor._of(bridge, inner)
 
     async def cursors(self, stream: str) -> list[CursorMetadata]:
         """Returns the cursors of a stream, sorted by name; also those of consumer groups.
 
         Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
         """
-        return await self._crossing.call(lambda: self._inner.cursors(stream))
+        return await self._bridge.call(lambda: self._inner.cursors(stream))
 
     async def cursor_lag(self, stream: str, name: str) -> CursorLag:
         """Returns how far the stored position of a cursor is behind the end of its stream.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        return await self._crossing.call(lambda: self._inner.cursor_lag(stream, name))
+        return await self._bridge.call(lambda: self._inner.cursor_lag(stream, name))
 
     async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
         """Moves a cursor forward or back, and creates it if there is none.
@@ -412,14 +412,14 @@ class Namespace:
         itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated, MetadataUnavailable (it
         may have moved).
         """
-        return await self._crossing.call(lambda: self._inner.set_cursor(stream, name, to))
+        return await self._bridge.call(lambda: self._inner.set_cursor(stream, name, to))
 
     async def delete_cursor(self, stream: str, name: str) -> None:
         """Deletes a cursor; its user gets CursorMoved.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        await self._crossing.call(lambda: self._inner.delete_cursor(stream, name))
+        await self._bridge.call(lambda: self._inner.delete_cursor(stream, name))
 
     @asynccontextmanager
     async def consumer(
@@ -456,8 +456,8 @@ class Namespace:
         Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
         MemberExists if another living process has this member name.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: self._inner.consumer(
                 stream,
                 group,
@@ -469,23 +469,23 @@ class Namespace:
                 on_truncated=on_truncated,
             )
         ) as inner:
-            yield Consumer._of(crossing, inner)
+            yield Consumer._of(bridge, inner)
 
     async def groups(self, stream: str) -> list[str]:
         """Returns the consumer groups of a stream, sorted. Raises NoSuchStream."""
-        return await self._crossing.call(lambda: self._inner.groups(stream))
+        return await self._bridge.call(lambda: self._inner.groups(stream))
 
     async def group(self, stream: str, group: str) -> GroupInfo:
         """Returns who handles which partition, and how far behind. Raises NoSuchStream,
         NoSuchGroup."""
-        return await self._crossing.call(lambda: self._inner.group(stream, group))
+        return await self._bridge.call(lambda: self._inner.group(stream, group))
 
     async def delete_group(self, stream: str, group: str) -> None:
         """Deletes a group without members, with its positions.
 
         Raises NoSuchStream, NoSuchGroup, GroupBusy.
         """
-        await self._crossing.call(lambda: self._inner.delete_group(stream, group))
+        await self._bridge.call(lambda: self._inner.delete_group(stream, group))
 
     async def verify(
         self, stream: str, *, receipt: Receipt | None = None, on_progress: OnProgress | None = None
@@ -498,14 +498,14 @@ class Namespace:
         MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is for another
         stream.
         """
-        told = self._crossing.relay(on_progress)
-        return await self._crossing.call(
-            lambda: self._inner.verify(stream, receipt=receipt, on_progress=told)
+        relayed = self._bridge.relay(on_progress)
+        return await self._bridge.call(
+            lambda: self._inner.verify(stream, receipt=receipt, on_progress=relayed)
         )
 
     async def policy(self) -> NamespaceMetadata:
         """Returns how streams are written and kept. Raises NoSuchNamespace."""
-        return await self._crossing.call(lambda: self._inner.policy())
+        return await self._bridge.call(lambda: self._inner.policy())
 
     async def set_policy(
         self,
@@ -520,7 +520,7 @@ class Namespace:
         janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
         nothing is changed. Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._inner.set_policy(dry_run=dry_run, allow_drop=allow_drop, **settings)
         )
 
@@ -530,18 +530,18 @@ class Namespace:
 
         Raises NoSuchNamespace, InvalidArgument.
         """
-        return await self._crossing.call(lambda: self._inner.what_if(**settings))
+        return await self._bridge.call(lambda: self._inner.what_if(**settings))
 
     async def explain_retention(self, stream: str) -> RetentionPlan:
         """Returns what is kept, dropped and purged of a stream, when and why. Changes nothing.
 
         Raises NoSuchStream; IsPartitioned: name a partition, such as `clicks#0`.
         """
-        return await self._crossing.call(lambda: self._inner.explain_retention(stream))
+        return await self._bridge.call(lambda: self._inner.explain_retention(stream))
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
         """Returns segments, epoch and truncation point. Raises NoSuchStream, IsPartitioned."""
-        return await self._crossing.call(lambda: self._inner.stream_metadata(stream))
+        return await self._bridge.call(lambda: self._inner.stream_metadata(stream))
 
     async def truncate(self, stream: str, position: Position) -> StreamMetadata:
         """Drops the records before `position` for readers; whole segments go to the trash.
@@ -549,7 +549,7 @@ class Namespace:
         Moves forward only, see `untruncate`. Raises InvalidArgument for a position behind the end
         of the stream, NoSuchStream.
         """
-        return await self._crossing.call(lambda: self._inner.truncate(stream, position))
+        return await self._bridge.call(lambda: self._inner.truncate(stream, position))
 
     async def untruncate(self, stream: str, position: Position | None = None) -> StreamMetadata:
         """Restores truncated records from `position` on, or as many as are still in the trash
@@ -559,7 +559,7 @@ class Namespace:
         begins again: change the policy first. Raises NoSuchStream, IsPartitioned; InvalidArgument
         for a position that was purged.
         """
-        return await self._crossing.call(lambda: self._inner.untruncate(stream, position))
+        return await self._bridge.call(lambda: self._inner.untruncate(stream, position))
 
     async def undelete_stream(self, stream: str, as_name: str | None = None) -> None:
         """Restores the stream of this name that was deleted last, with its cursors.
@@ -568,14 +568,14 @@ class Namespace:
         was purged, or never deleted), StreamExists if the name is in use, InvalidArgument for a
         partitioned stream that should change its name.
         """
-        await self._crossing.call(lambda: self._inner.undelete_stream(stream, as_name))
+        await self._bridge.call(lambda: self._inner.undelete_stream(stream, as_name))
 
     async def trash(self) -> list[TrashEntry]:
         """Returns everything that can be restored, by name and time. Raises NoSuchNamespace."""
-        return await self._crossing.call(lambda: self._inner.trash())
+        return await self._bridge.call(lambda: self._inner.trash())
 
     async def purge(self, stream: str) -> int:
         """Empties the trash of a stream now: truncated segments, and deleted streams of its name
         (of a partitioned stream: of all its partitions). It can no longer be restored. Returns how
         many ledgers were deleted. Raises NotInTrash."""
-        return await self._crossing.call(lambda: self._inner.purge(stream))
+        return await self._bridge.call(lambda: self._inner.purge(stream))

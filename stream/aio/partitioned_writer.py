@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trio import WouldBlock
 
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.aio.tickets import Appending, PartitionTicket
 from stream.bridge.writing import PartitionedAppends
 from stream.core.entry.encoder import Headers
@@ -30,15 +30,15 @@ class PartitionedWriter(Appending):
     *unknown*. The others continue.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioPartitionedWriter
 
     _appends: PartitionedAppends
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: PartitionedAppends) -> PartitionedWriter:
+    def _of(cls, bridge: Bridge, holder: PartitionedAppends) -> PartitionedWriter:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.writer
+        made._bridge, made._inner = bridge, holder.writer
         made._appends = holder
         return made
 
@@ -73,7 +73,7 @@ class PartitionedWriter(Appending):
         if not self._appends.has_room:
             raise WouldBlock
         ticket = PartitionTicket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, partition
+            self._bridge, self._appends, value, key, event_time_ms, headers, partition
         )
         self._appends.give(ticket)
         return ticket
@@ -94,7 +94,7 @@ class PartitionedWriter(Appending):
         InvalidArgument, LedgerClosed.
         """
         ticket = PartitionTicket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, partition
+            self._bridge, self._appends, value, key, event_time_ms, headers, partition
         )
         await self._append(ticket)
         return await ticket.wait()
@@ -115,7 +115,7 @@ class PartitionedWriter(Appending):
         when some partitions failed, or rejected a record over the namespace's own
         `record_bytes_max`: records for the others are durable.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(values, keys, event_times, partition=partition)
             )
@@ -130,14 +130,14 @@ class PartitionedWriter(Appending):
 
         Raises PartitionsFailed: records for the other partitions are durable.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def reopen(self, partition: int) -> None:
         """Takes a partition over again after its writer failed; does nothing to one that works.
 
         Records that were unknown then may or may not be in it. Raises what opening a writer does.
         """
-        await self._crossing.call(
+        await self._bridge.call(
             lambda: self._appends.in_turn(lambda: self._inner.reopen(partition))
         )
 
@@ -147,7 +147,7 @@ class PartitionedWriter(Appending):
         Raises PartitionsFailed; the other partitions are sealed. Called by the end of the `async
         with` block.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Returns counters since each partition's writer was opened."""

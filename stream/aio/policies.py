@@ -22,14 +22,12 @@ async def create_namespace(
 
     Raises NamespaceExists, InvalidArgument, MetadataUnavailable.
     """
-    return await client._crossing.call(
-        lambda: trio_create_namespace(client._inner, name, **settings)
-    )
+    return await client._bridge.call(lambda: trio_create_namespace(client._inner, name, **settings))
 
 
 async def list_namespaces(client: LedgerClient) -> list[str]:
     """Returns the names, sorted. Raises MetadataUnavailable."""
-    return await client._crossing.call(lambda: trio_list_namespaces(client._inner))
+    return await client._bridge.call(lambda: trio_list_namespaces(client._inner))
 
 
 async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
@@ -38,4 +36,4 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
     With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
     NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.
     """
-    await client._crossing.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))
+    await client._bridge.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))

@@ -6,7 +6,7 @@ Generated from stream/reading/reader.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from stream.aio.batches import BatchIterator, Reading
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.bridge.reading import BridgedReader
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
@@ -20,13 +20,13 @@ class StreamReader(Reading):
     that was cancelled or failed loses nothing: the next one continues at `position`.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioStreamReader
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: BridgedReader) -> StreamReader:
+    def _of(cls, bridge: Bridge, holder: BridgedReader) -> StreamReader:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.reader
+        made._bridge, made._inner = bridge, holder.reader
         made._bridged = holder
         made._at = holder.begin
         return made
@@ -76,4 +76,4 @@ class StreamReader(Reading):
     async def end_position(self) -> Position:
         """Returns the position behind the last confirmed record, asked of metadata and bookies
         now."""
-        return await self._crossing.call(lambda: self._inner.end_position())
+        return await self._bridge.call(lambda: self._inner.end_position())

@@ -12,9 +12,9 @@ from ledger.core.copies import CopyState as CopyState
 from ledger.core.copies import CopyVerdict as CopyVerdict
 from ledger.core.copies import LedgerReport as LedgerReport
 from stream.blocking.backward import BackwardBatches as BackwardBatches
+from stream.blocking.bridge import fail_after as fail_after
 from stream.blocking.client import LedgerClient as LedgerClient
 from stream.blocking.consumer import Consumer as Consumer
-from stream.blocking.crossing import fail_after as fail_after
 from stream.blocking.cursor import Cursor as Cursor
 from stream.blocking.janitor import Janitor as Janitor
 from stream.blocking.merged_reader import MergedReader as MergedReader

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.core.entry.records import RecordBatch
 from stream.core.position import Position
 from stream.reading.backward import BackwardBatches as TrioBackwardBatches
@@ -20,13 +20,13 @@ class BackwardBatches:
     loses nothing: the next one continues before `position`. Use it in `async with`, or `close` it.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioBackwardBatches
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioBackwardBatches) -> BackwardBatches:
+    def _of(cls, bridge: Bridge, holder: TrioBackwardBatches) -> BackwardBatches:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     @property
@@ -46,7 +46,7 @@ class BackwardBatches:
 
     def close(self) -> None:
         """Closes the ledger. Closing twice is allowed."""
-        self._crossing.call(lambda: self._inner.aclose())
+        self._bridge.call(lambda: self._inner.aclose())
 
     @property
     def position(self) -> Position | None:
@@ -64,4 +64,4 @@ class BackwardBatches:
         no longer exist: the stream begins behind them.
         """
         inner = self._inner
-        return self._crossing.call(lambda: anext(inner), inner._take_back)
+        return self._bridge.call(lambda: anext(inner), inner._take_back)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ledger.errors import LedgerError
 from stream.blocking.advancing import Advancing
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
@@ -22,13 +22,13 @@ class Cursor(Advancing):
     continues at the last stored position: records are handled at least once.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioCursor
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioCursor) -> Cursor:
+    def _of(cls, bridge: Bridge, holder: TrioCursor) -> Cursor:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         made._to = holder.position
         return made
 
@@ -68,7 +68,7 @@ class Cursor(Advancing):
         Raises CursorMoved, NoSuchCursor (both final), MetadataUnavailable (it may be stored; it is
         tried again in the background).
         """
-        return self._crossing.call(lambda: self._inner.commit())
+        return self._bridge.call(lambda: self._inner.commit())
 
     def lag(self) -> CursorLag:
         """Returns how far `position` is behind the end of the stream, asked of metadata and bookies
@@ -76,8 +76,8 @@ class Cursor(Advancing):
 
         Raises NoSuchStream, and what reading ledgers raises.
         """
-        return self._crossing.call(lambda: self._inner.lag())
+        return self._bridge.call(lambda: self._inner.lag())
 
     def check(self) -> None:
         """Checks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
-        self._crossing.call(lambda: self._inner.check())
+        self._bridge.call(lambda: self._inner.check())

@@ -5,7 +5,7 @@ Generated from stream/reading/merged_reader.py by `make faces`. Not to be edited
 
 from __future__ import annotations
 
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.blocking.merging import MergedBatches, Merging
 from stream.bridge.reading import BridgedMerge
 from stream.core.position import Position
@@ -19,13 +19,13 @@ class MergedReader(Merging):
     A call that was cancelled, or failed with a RetryableError, loses nothing: call again.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioMergedReader
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: BridgedMerge) -> MergedReader:
+    def _of(cls, bridge: Bridge, holder: BridgedMerge) -> MergedReader:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.reader
+        made._bridge, made._inner = bridge, holder.reader
         made._bridged = holder
         return made
 

@@ -11,9 +11,9 @@ from typing import Unpack, overload
 
 from ledger.options import ClientOptions
 from stream.blocking.backward import BackwardBatches
+from stream.blocking.bridge import Bridge, open_bridge
 from stream.blocking.client import LedgerClient
 from stream.blocking.consumer import Consumer
-from stream.blocking.crossing import Crossing, open_crossing
 from stream.blocking.cursor import Cursor
 from stream.blocking.merged_reader import MergedReader
 from stream.blocking.partitioned_writer import PartitionedWriter
@@ -51,19 +51,19 @@ class Namespace:
         writer_options: bounds of the writers opened here.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioNamespace
 
     def __init__(
         self, client: LedgerClient, name: str, *, writer_options: WriterOptions | None = None
     ) -> None:
-        self._crossing = client._crossing
+        self._bridge = client._bridge
         self._inner = TrioNamespace(client._inner, name, writer_options=writer_options)
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioNamespace) -> Namespace:
+    def _of(cls, bridge: Bridge, holder: TrioNamespace) -> Namespace:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     @property
@@ -87,21 +87,21 @@ class Namespace:
         unusable address or name, MetadataUnavailable.
         """
         with (
-            open_crossing() as crossing,
-            crossing.hold(
+            open_bridge() as bridge,
+            bridge.hold(
                 lambda: TrioNamespace.connect(
                     cluster, name, create=create, options=options, writer_options=writer_options
                 )
             ) as inner,
         ):
-            yield cls._of(crossing, inner)
+            yield cls._of(bridge, inner)
 
     def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
         """Creates the namespace if it does not exist; returns True if it was created.
 
         Settings apply only to a new one. Raises InvalidArgument, MetadataUnavailable.
         """
-        return self._crossing.call(lambda: self._inner.ensure(**settings))
+        return self._bridge.call(lambda: self._inner.ensure(**settings))
 
     @overload
     def create_stream(self, stream: str) -> StreamMetadata: ...
@@ -118,16 +118,16 @@ class Namespace:
         TooManyStreams, InvalidArgument.
         """
         if partitions is None:
-            return self._crossing.call(lambda: self._inner.create_stream(stream))
-        return self._crossing.call(lambda: self._inner.create_stream(stream, partitions=partitions))
+            return self._bridge.call(lambda: self._inner.create_stream(stream))
+        return self._bridge.call(lambda: self._inner.create_stream(stream, partitions=partitions))
 
     def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
         """Creates the stream if it does not exist; returns True if it was created."""
-        return self._crossing.call(lambda: self._inner.ensure_stream(stream, partitions=partitions))
+        return self._bridge.call(lambda: self._inner.ensure_stream(stream, partitions=partitions))
 
     def list_streams(self) -> list[str]:
         """Returns the names, sorted, without deleted ones. Raises NoSuchNamespace."""
-        return self._crossing.call(lambda: self._inner.list_streams())
+        return self._bridge.call(lambda: self._inner.list_streams())
 
     def delete_stream(self, stream: str) -> None:
         """Moves a stream into the trash; its writer can confirm nothing more.
@@ -136,11 +136,11 @@ class Namespace:
         now) the data is deleted. Raises NoSuchStream. If the call is interrupted, no client sees
         the stream any more, and the janitor completes the deletion.
         """
-        self._crossing.call(lambda: self._inner.delete_stream(stream))
+        self._bridge.call(lambda: self._inner.delete_stream(stream))
 
     def info(self, stream: str) -> StreamInfo:
         """Returns where the stream begins and ends now, asked of metadata and bookies."""
-        return self._crossing.call(lambda: self._inner.info(stream))
+        return self._bridge.call(lambda: self._inner.info(stream))
 
     @contextmanager
     def writer(
@@ -161,8 +161,8 @@ class Namespace:
         same. The end of the block seals the segment. Raises NoSuchStream, EpochMismatch,
         NotEnoughBookies, RecoveryIncomplete.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_writer(
                 self._inner.writer(
                     stream,
@@ -171,12 +171,12 @@ class Namespace:
                     if_epoch=if_epoch,
                     hand_over_s=hand_over_s,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield StreamWriter._of(crossing, inner)
+            yield StreamWriter._of(bridge, inner)
 
     def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
         """Forgets an idempotent producer, so that another one fits; `StreamMetadata.producers`
@@ -185,7 +185,7 @@ class Namespace:
         Only for a producer that will not return: if it does, its numbers begin again at 0, and what
         it repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
         """
-        return self._crossing.call(lambda: self._inner.forget_producer(stream, producer))
+        return self._bridge.call(lambda: self._inner.forget_producer(stream, producer))
 
     def commit_segments(
         self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]
@@ -197,7 +197,7 @@ class Namespace:
         segment. An active writer of the stream continues behind them by itself. Raises
         CommitOutOfOrder for an older batch.
         """
-        return self._crossing.call(
+        return self._bridge.call(
             lambda: self._inner.commit_segments(stream, sink_id, batch_id, ledger_ids)
         )
 
@@ -206,7 +206,7 @@ class Namespace:
 
         A writer elsewhere can append nothing more. Raises NoSuchStream, RecoveryIncomplete.
         """
-        return self._crossing.call(lambda: self._inner.seal_stream(stream))
+        return self._bridge.call(lambda: self._inner.seal_stream(stream))
 
     @contextmanager
     def reader(
@@ -223,15 +223,15 @@ class Namespace:
 
         Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_reader(
                 self._inner.reader(stream, start=start, on_truncated=on_truncated),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield StreamReader._of(crossing, inner)
+            yield StreamReader._of(bridge, inner)
 
     def read_last(self, stream: str, records: int) -> list[Record]:
         """Returns the last `records` records, in the order of the stream; all, if it has fewer.
@@ -239,7 +239,7 @@ class Namespace:
         It needs memory for these records, and reads little else. Raises NoSuchStream,
         IsPartitioned, InvalidArgument for a negative number, what reading ledgers raises.
         """
-        return self._crossing.call(lambda: self._inner.read_last(stream, records))
+        return self._bridge.call(lambda: self._inner.read_last(stream, records))
 
     def backward_batches(self, stream: str, *, before: Position | None = None) -> BackwardBatches:
         """Returns batches of records from the end, or from before a position that was read, back to
@@ -249,7 +249,7 @@ class Namespace:
         IsPartitioned, what reading ledgers raises.
         """
         return BackwardBatches._of(
-            self._crossing, self._inner.backward_batches(stream, before=before)
+            self._bridge, self._inner.backward_batches(stream, before=before)
         )
 
     @contextmanager
@@ -287,8 +287,8 @@ class Namespace:
         Entering raises NoSuchStream for a name that does not exist (a pattern may match nothing),
         InvalidArgument; at most 1000 streams.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_merge(
                 self._inner.merged_reader(
                     streams,
@@ -300,11 +300,11 @@ class Namespace:
                     follow=follow,
                     buffer_bytes=buffer_bytes,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield MergedReader._of(crossing, inner)
+            yield MergedReader._of(bridge, inner)
 
     def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
         """Gives a partitioned stream more partitions; its writers notice within a second or so.
@@ -312,16 +312,16 @@ class Namespace:
         Of all keys the share of the new partitions moves, to new partitions only. Raises
         NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
         """
-        return self._crossing.call(lambda: self._inner.grow_stream(stream, partitions=partitions))
+        return self._bridge.call(lambda: self._inner.grow_stream(stream, partitions=partitions))
 
     def partitions(self, stream: str) -> list[str]:
         """Returns the streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned
         one, by number; else the stream itself. Raises NoSuchStream."""
-        return self._crossing.call(lambda: self._inner.partitions(stream))
+        return self._bridge.call(lambda: self._inner.partitions(stream))
 
     def partitioned_info(self, stream: str) -> PartitionedInfo:
         """Returns where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-        return self._crossing.call(lambda: self._inner.partitioned_info(stream))
+        return self._bridge.call(lambda: self._inner.partitioned_info(stream))
 
     def truncate_partitions(
         self, stream: str, to: FromTime | Mapping[int, Position]
@@ -331,7 +331,7 @@ class Namespace:
         Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
         InvalidArgument (no such partition: nothing was done), PartitionsFailed.
         """
-        return self._crossing.call(lambda: self._inner.truncate_partitions(stream, to))
+        return self._bridge.call(lambda: self._inner.truncate_partitions(stream, to))
 
     @contextmanager
     def partitioned_writer(
@@ -350,16 +350,16 @@ class Namespace:
         unconfirmed is shared out, at least 256 KiB each. The end of the block seals the partitions.
         Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: bridged_partitioned_writer(
                 self._inner.partitioned_writer(stream, own=own, create=create, options=options),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield PartitionedWriter._of(crossing, inner)
+            yield PartitionedWriter._of(bridge, inner)
 
     @contextmanager
     def cursor(
@@ -377,27 +377,27 @@ class Namespace:
         block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
         leaving CursorMoved if another client moved it, MetadataUnavailable.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: self._inner.cursor(
                 stream, name, start=start, commit_interval_ms=commit_interval_ms
             )
         ) as inner:
-            yield Cursor._of(crossing, inner)
+            yield Cursor._of(bridge, inner)
 
     def cursors(self, stream: str) -> list[CursorMetadata]:
         """Returns the cursors of a stream, sorted by name; also those of consumer groups.
 
         Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
         """
-        return self._crossing.call(lambda: self._inner.cursors(stream))
+        return self._bridge.call(lambda: self._inner.cursors(stream))
 
     def cursor_lag(self, stream: str, name: str) -> CursorLag:
         """Returns how far the stored position of a cursor is behind the end of its stream.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        return self._crossing.call(lambda: self._inner.cursor_lag(stream, name))
+        return self._bridge.call(lambda: self._inner.cursor_lag(stream, name))
 
     def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
         """Moves a cursor forward or back, and creates it if there is none.
@@ -406,14 +406,14 @@ class Namespace:
         itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated, MetadataUnavailable (it
         may have moved).
         """
-        return self._crossing.call(lambda: self._inner.set_cursor(stream, name, to))
+        return self._bridge.call(lambda: self._inner.set_cursor(stream, name, to))
 
     def delete_cursor(self, stream: str, name: str) -> None:
         """Deletes a cursor; its user gets CursorMoved.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        self._crossing.call(lambda: self._inner.delete_cursor(stream, name))
+        self._bridge.call(lambda: self._inner.delete_cursor(stream, name))
 
     @contextmanager
     def consumer(
@@ -450,8 +450,8 @@ class Namespace:
         Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
         MemberExists if another living process has this member name.
         """
-        crossing = self._crossing
-        with crossing.hold(
+        bridge = self._bridge
+        with bridge.hold(
             lambda: self._inner.consumer(
                 stream,
                 group,
@@ -463,23 +463,23 @@ class Namespace:
                 on_truncated=on_truncated,
             )
         ) as inner:
-            yield Consumer._of(crossing, inner)
+            yield Consumer._of(bridge, inner)
 
     def groups(self, stream: str) -> list[str]:
         """Returns the consumer groups of a stream, sorted. Raises NoSuchStream."""
-        return self._crossing.call(lambda: self._inner.groups(stream))
+        return self._bridge.call(lambda: self._inner.groups(stream))
 
     def group(self, stream: str, group: str) -> GroupInfo:
         """Returns who handles which partition, and how far behind. Raises NoSuchStream,
         NoSuchGroup."""
-        return self._crossing.call(lambda: self._inner.group(stream, group))
+        return self._bridge.call(lambda: self._inner.group(stream, group))
 
     def delete_group(self, stream: str, group: str) -> None:
         """Deletes a group without members, with its positions.
 
         Raises NoSuchStream, NoSuchGroup, GroupBusy.
         """
-        self._crossing.call(lambda: self._inner.delete_group(stream, group))
+        self._bridge.call(lambda: self._inner.delete_group(stream, group))
 
     def verify(
         self, stream: str, *, receipt: Receipt | None = None, on_progress: OnProgress | None = None
@@ -492,14 +492,14 @@ class Namespace:
         MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is for another
         stream.
         """
-        told = self._crossing.relay(on_progress)
-        return self._crossing.call(
-            lambda: self._inner.verify(stream, receipt=receipt, on_progress=told)
+        relayed = self._bridge.relay(on_progress)
+        return self._bridge.call(
+            lambda: self._inner.verify(stream, receipt=receipt, on_progress=relayed)
         )
 
     def policy(self) -> NamespaceMetadata:
         """Returns how streams are written and kept. Raises NoSuchNamespace."""
-        return self._crossing.call(lambda: self._inner.policy())
+        return self._bridge.call(lambda: self._inner.policy())
 
     def set_policy(
         self,
@@ -514,7 +514,7 @@ class Namespace:
         janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
         nothing is changed. Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
         """
-        return self._crossing.call(
+        return self._bridge.call(
             lambda: self._inner.set_policy(dry_run=dry_run, allow_drop=allow_drop, **settings)
         )
 
@@ -524,18 +524,18 @@ class Namespace:
 
         Raises NoSuchNamespace, InvalidArgument.
         """
-        return self._crossing.call(lambda: self._inner.what_if(**settings))
+        return self._bridge.call(lambda: self._inner.what_if(**settings))
 
     def explain_retention(self, stream: str) -> RetentionPlan:
         """Returns what is kept, dropped and purged of a stream, when and why. Changes nothing.
 
         Raises NoSuchStream; IsPartitioned: name a partition, such as `clicks#0`.
         """
-        return self._crossing.call(lambda: self._inner.explain_retention(stream))
+        return self._bridge.call(lambda: self._inner.explain_retention(stream))
 
     def stream_metadata(self, stream: str) -> StreamMetadata:
         """Returns segments, epoch and truncation point. Raises NoSuchStream, IsPartitioned."""
-        return self._crossing.call(lambda: self._inner.stream_metadata(stream))
+        return self._bridge.call(lambda: self._inner.stream_metadata(stream))
 
     def truncate(self, stream: str, position: Position) -> StreamMetadata:
         """Drops the records before `position` for readers; whole segments go to the trash.
@@ -543,7 +543,7 @@ class Namespace:
         Moves forward only, see `untruncate`. Raises InvalidArgument for a position behind the end
         of the stream, NoSuchStream.
         """
-        return self._crossing.call(lambda: self._inner.truncate(stream, position))
+        return self._bridge.call(lambda: self._inner.truncate(stream, position))
 
     def untruncate(self, stream: str, position: Position | None = None) -> StreamMetadata:
         """Restores truncated records from `position` on, or as many as are still in the trash
@@ -553,7 +553,7 @@ class Namespace:
         begins again: change the policy first. Raises NoSuchStream, IsPartitioned; InvalidArgument
         for a position that was purged.
         """
-        return self._crossing.call(lambda: self._inner.untruncate(stream, position))
+        return self._bridge.call(lambda: self._inner.untruncate(stream, position))
 
     def undelete_stream(self, stream: str, as_name: str | None = None) -> None:
         """Restores the stream of this name that was deleted last, with its cursors.
@@ -562,14 +562,14 @@ class Namespace:
         was purged, or never deleted), StreamExists if the name is in use, InvalidArgument for a
         partitioned stream that should change its name.
         """
-        self._crossing.call(lambda: self._inner.undelete_stream(stream, as_name))
+        self._bridge.call(lambda: self._inner.undelete_stream(stream, as_name))
 
     def trash(self) -> list[TrashEntry]:
         """Returns everything that can be restored, by name and time. Raises NoSuchNamespace."""
-        return self._crossing.call(lambda: self._inner.trash())
+        return self._bridge.call(lambda: self._inner.trash())
 
     def purge(self, stream: str) -> int:
         """Empties the trash of a stream now: truncated segments, and deleted streams of its name
         (of a partitioned stream: of all its partitions). It can no longer be restored. Returns how
         many ledgers were deleted. Raises NotInTrash."""
-        return self._crossing.call(lambda: self._inner.purge(stream))
+        return self._bridge.call(lambda: self._inner.purge(stream))

@@ -22,12 +22,12 @@ def create_namespace(
 
     Raises NamespaceExists, InvalidArgument, MetadataUnavailable.
     """
-    return client._crossing.call(lambda: trio_create_namespace(client._inner, name, **settings))
+    return client._bridge.call(lambda: trio_create_namespace(client._inner, name, **settings))
 
 
 def list_namespaces(client: LedgerClient) -> list[str]:
     """Returns the names, sorted. Raises MetadataUnavailable."""
-    return client._crossing.call(lambda: trio_list_namespaces(client._inner))
+    return client._bridge.call(lambda: trio_list_namespaces(client._inner))
 
 
 def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
@@ -36,4 +36,4 @@ def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) ->
     With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
     NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.
     """
-    client._crossing.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))
+    client._bridge.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))

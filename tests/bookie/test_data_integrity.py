@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 import bookie.data_integrity
 from bookie.core.availability import expected_ranges, missing_ranges
-from bookie.core.integrity_state import Doubt, DoubtStage, decode_doubt, encode_doubt
+from bookie.core.integrity_state import (
+    IntegrityStage,
+    IntegrityState,
+    decode_integrity_state,
+    encode_integrity_state,
+)
 from bookie.startup.cookies import UNSYNCED_FILE
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.check.index_rebuild import IndexRebuild
@@ -94,12 +99,12 @@ def test_missing_is_expected_without_held(expected: set[int], held: set[int]) ->
 
 
 def test_a_doubt_that_cannot_be_read_is_the_gravest() -> None:
-    doubt = Doubt(DoubtStage.LEDGERS_IN_LIMBO, "why")
-    assert decode_doubt(encode_doubt(doubt)) == doubt
+    doubt = IntegrityState(IntegrityStage.LEDGERS_IN_LIMBO, "why")
+    assert decode_integrity_state(encode_integrity_state(doubt)) == doubt
     for first in range(256):
-        stage = decode_doubt(bytes([first]) + b"why").stage
-        assert (stage is DoubtStage.LEDGERS_IN_LIMBO) == (first == 2)
-    assert decode_doubt(b"").stage is DoubtStage.LEDGERS_UNKNOWN
+        stage = decode_integrity_state(bytes([first]) + b"why").stage
+        assert (stage is IntegrityStage.LEDGERS_IN_LIMBO) == (first == 2)
+    assert decode_integrity_state(b"").stage is IntegrityStage.LEDGERS_UNKNOWN
 
 
 # --- with real files
@@ -151,7 +156,7 @@ async def ask(client: LedgerClient, name: str, ledger_id: int, entry_id: int) ->
 
 async def _in_limbo(cluster: RealCluster, number: int) -> int:
     [directory] = storage_of(cluster, number).directories
-    return len(await directory.doubts.ledgers_in_limbo(-1, 100))
+    return len(await directory.integrity.ledgers_in_limbo(-1, 100))
 
 
 async def _rebuilt(cluster: RealCluster, number: int, *, loses_logs: bool) -> None:
@@ -182,7 +187,9 @@ async def test_what_was_lost_is_unknown_then_fetched_from_the_others(tmp_path: P
             storage = storage_of(cluster)
             with pytest.raises(UnknownLedgerState):
                 await storage.read(open_one.ledger_id, 0)
-            while closed.ledger_id in await storage.directories[0].doubts.ledgers_in_limbo(-1, 9):
+            while closed.ledger_id in await storage.directories[0].integrity.ledgers_in_limbo(
+                -1, 9
+            ):
                 await repair_round(cluster, 0)
                 await storage.checkpoint()
             for entry, status in before.items():
@@ -192,7 +199,7 @@ async def test_what_was_lost_is_unknown_then_fetched_from_the_others(tmp_path: P
             assert state.is_limbo
             assert state.is_fenced
             assert len(state.master_key) == 20
-        while storage.directories[0].doubts.doubt is not None:
+        while storage.directories[0].integrity.state is not None:
             await repair_round(cluster, 0)
         assert await _in_limbo(cluster, 0) == 0
         assert bytes(await storage.read(open_one.ledger_id, 0)).endswith(b"still open")
@@ -253,7 +260,7 @@ async def test_the_same_machine_forgets_nothing(tmp_path: Path) -> None:
         _write(f"{tmp_path}/0/journal/{UNSYNCED_FILE}", b"one")
         await cluster.start(0)
         storage = storage_of(cluster)
-        assert storage.directories[0].doubts.doubt is None
+        assert storage.directories[0].integrity.state is None
         with pytest.raises(NoSuchLedger):
             await storage.read(77, 0)
 
@@ -341,7 +348,7 @@ async def test_a_key_that_could_not_be_read_at_the_start_is_learned_later(
             await cluster.start(0)
         storage = storage_of(cluster)
         with trio.fail_after(20):
-            while storage.directories[0].doubts.doubt is not None:
+            while storage.directories[0].integrity.state is not None:
                 await repair_round(cluster, 0)
         state = storage.state(ledger.ledger_id)
         assert state is not None

@@ -1,7 +1,7 @@
 """Syncs what a journal wrote and acknowledged without a sync; its twin is
-`core/journal_flush.py`.
+`core/journal.py`.
 
-Used by `storage/journal.py` alone, and only with `journal_sync_data = false`. Must never say that
+Used by `journal.py` alone, and only with `journal_sync_data = false`. Must never say that
 a group is durable which was written after the sync began.
 """
 
@@ -91,7 +91,7 @@ class PageCacheFlush:
         """How many `when_synced` was given that did not run yet."""
         return len(self._waiting) + len(self._syncing)
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Returns when another group may be written."""
         while self._policy.must_wait(self.unsynced_bytes):
             await self._synced.wait()

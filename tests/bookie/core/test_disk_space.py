@@ -19,7 +19,7 @@ from bookie.core.disk_space import (
 )
 
 LIMITS = DiskLimits(
-    warn_ratio=0.5, full_ratio=0.8, low_water_ratio=0.7, reserved_bytes=40, room_bytes=100
+    warn_ratio=0.5, full_ratio=0.8, low_water_ratio=0.7, reserved_bytes=40, required_bytes=100
 )
 TOTAL = 2000
 
@@ -30,16 +30,16 @@ def _twin(state: DiskState, free: int, held: int, limits: DiskLimits, total: int
     used = (total - usable) / total
     if used > limits.full_ratio:
         return DiskState.FULL
-    if usable < limits.room_bytes:
+    if usable < limits.required_bytes:
         return DiskState.FULL
     was_full = state == DiskState.FULL
     if was_full and used >= limits.low_water_ratio:
         return DiskState.FULL
-    if was_full and usable < limits.room_bytes + limits.room_bytes // 4:
+    if was_full and usable < limits.required_bytes + limits.required_bytes // 4:
         return DiskState.FULL
     if used > limits.warn_ratio:
         return DiskState.WARNED
-    if usable < limits.room_bytes * 2:
+    if usable < limits.required_bytes * 2:
         return DiskState.WARNED
     return DiskState.OK
 
@@ -90,7 +90,7 @@ def test_a_reserve_given_up_does_not_count_as_room() -> None:
 
 
 def test_on_a_small_disk_what_is_needed_rules() -> None:
-    limits = DiskLimits(room_bytes=400)
+    limits = DiskLimits(required_bytes=400)
     system = FileSystem(limits)
 
     def state(free: int) -> DiskState:
@@ -125,7 +125,7 @@ def test_an_empty_file_system_of_no_size_is_full() -> None:
 
 def test_a_disk_near_to_full_is_looked_at_before_it_can_be() -> None:
     second = GROWTH_BYTES_PER_S_MAX
-    system = FileSystem(DiskLimits(room_bytes=second))
+    system = FileSystem(DiskLimits(required_bytes=second))
     total = second * 1000
     system.look(DiskUse(total, second * 900))
     assert system.next_look_s(10) == 10
@@ -175,7 +175,7 @@ def test_room_for_a_checkpoint_is_more_than_what_is_in_memory(cache_bytes: int) 
 def test_a_roomy_disk_needs_no_reserve_yet(free_mib: int) -> None:
     limits = DiskLimits(
         warn_ratio=0.9, full_ratio=0.95, low_water_ratio=0.95, reserved_bytes=100 << 20,
-        room_bytes=200 << 20,
+        required_bytes=200 << 20,
     )  # fmt: skip
     system = FileSystem(limits)
     system.look(DiskUse(total_bytes=1 << 40, free_bytes=free_mib << 20))

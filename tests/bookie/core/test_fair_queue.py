@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.fair_queue import Turns
+from bookie.core.fair_queue import FairQueue
 
 
 def always(_: str) -> bool:
@@ -15,7 +15,7 @@ def always(_: str) -> bool:
 
 
 def test_each_owner_waits_for_one_item_of_each_other() -> None:
-    turns: Turns[str, str] = Turns()
+    turns: FairQueue[str, str] = FairQueue()
     for number in range(1000):
         turns.add("busy", f"busy {number}")
     turns.add("other", "other 0")
@@ -24,7 +24,7 @@ def test_each_owner_waits_for_one_item_of_each_other() -> None:
 
 
 def test_who_may_not_go_holds_up_nobody_and_comes_back() -> None:
-    turns: Turns[str, str] = Turns()
+    turns: FairQueue[str, str] = FairQueue()
     turns.add("full", "full 0")
     turns.add("other", "other 0")
     assert turns.take(lambda owner: owner != "full") == "other 0"
@@ -37,7 +37,7 @@ def test_who_may_not_go_holds_up_nobody_and_comes_back() -> None:
 
 
 def test_what_a_gone_owner_wanted_is_forgotten() -> None:
-    turns: Turns[str, str] = Turns()
+    turns: FairQueue[str, str] = FairQueue()
     for owner in ("gone", "aside", "there"):
         for number in range(3):
             turns.add(owner, f"{owner} {number}")
@@ -51,7 +51,7 @@ def test_what_a_gone_owner_wanted_is_forgotten() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "take", "resume"]))))
 def test_every_item_comes_once_and_in_its_owners_order(steps: list[tuple[str, str]]) -> None:
-    turns: Turns[str, tuple[str, int]] = Turns()
+    turns: FairQueue[str, tuple[str, int]] = FairQueue()
     added: Counter[str] = Counter()
     taken: list[tuple[str, int]] = []
     for owner, step in steps:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bookie.core.long_polls import LongPoll, LongPolls
+from bookie.core.long_polls import LongPoll, ParkedPolls
 
 
 def test_polls_are_answered_once_by_whichever_comes_first() -> None:
     answered: list[str] = []
-    polls = LongPolls(10)
+    polls = ParkedPolls(10)
     early = LongPoll(lambda: answered.append("early"), lambda: False)
     late = LongPoll(lambda: answered.append("late"), lambda: False)
     assert polls.park(late, 5.0)
@@ -24,7 +24,7 @@ def test_polls_are_answered_once_by_whichever_comes_first() -> None:
 
 
 def test_answered_polls_make_room() -> None:
-    polls = LongPolls(3)
+    polls = ParkedPolls(3)
     parked = [LongPoll(lambda: None, lambda: False) for _ in range(3)]
     for deadline, poll in enumerate(parked):
         polls.park(poll, deadline)
@@ -34,7 +34,7 @@ def test_answered_polls_make_room() -> None:
 
 
 def test_polls_of_peers_that_left_make_room() -> None:
-    polls = LongPolls(2)
+    polls = ParkedPolls(2)
     gone: list[bool] = []
     for deadline in range(2):
         polls.park(LongPoll(lambda: None, lambda: bool(gone)), deadline)
@@ -45,7 +45,7 @@ def test_polls_of_peers_that_left_make_room() -> None:
 
 def test_a_full_house_is_not_searched_for_each_who_asks() -> None:
     """There may be ten thousand polls, and thousands beyond that ask again and again."""
-    polls, looks, is_gone = LongPolls(1000), 0, False
+    polls, looks, is_gone = ParkedPolls(1000), 0, False
 
     def look() -> bool:
         nonlocal looks

@@ -21,7 +21,7 @@ def test_what_belongs_together_is_what_some_ledger_has(journals: int, directorie
     layout = DirectoryMap(journals, directories)
     # After so many ids everything comes again.
     every = {(ledger % journals, ledger % directories) for ledger in range(journals * directories)}
-    assert layout.lanes == len(every)
+    assert layout.shards == len(every)
     for directory in range(directories):
         assert layout.journals_of(directory) == tuple(sorted(j for j, d in every if d == directory))
     for journal in range(journals):
@@ -32,8 +32,8 @@ def test_what_belongs_together_is_what_some_ledger_has(journals: int, directorie
 def test_a_lane_has_one_journal_and_one_directory(
     ledger: int, journals: int, directories: int
 ) -> None:
-    lane = ledger % DirectoryMap(journals, directories).lanes
-    assert (lane % journals, lane % directories) == (ledger % journals, ledger % directories)
+    shard = ledger % DirectoryMap(journals, directories).shards
+    assert (shard % journals, shard % directories) == (ledger % journals, ledger % directories)
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.data())

@@ -209,7 +209,7 @@ async def test_ledgers_are_counted_again_only_when_some_were_stored(
         for ledger_id in range(450):
             bottle.add(ledger_id, 0)
             while bottle.storage.is_full:
-                await bottle.storage.wait_room()
+                await bottle.storage.wait_capacity()
         await bottle.settle()
         await bottle.storage.checkpoint()
         await trio.sleep(1)

@@ -8,7 +8,7 @@ import trio
 
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.request_metrics import Wait
-from bookie.server.throttled_adds import HELD_BYTES_MAX
+from bookie.server.throttled_adds import THROTTLED_BYTES_MAX
 from ledger.core.entry import Digest, DigestType
 from ledger.errors import Status
 from ledger.wire import v2
@@ -142,7 +142,7 @@ def test_adds_that_wait_take_no_more_memory_the_longer_they_wait() -> None:
                 held.append(bookie.server.statistics().held_add_bytes)
                 assert bookie.bottle.storage.queued_bytes <= 256 * KIB
             nursery.cancel_scope.cancel()
-        assert 0 < max(held) <= 10 * 2 * HELD_BYTES_MAX
+        assert 0 < max(held) <= 10 * 2 * THROTTLED_BYTES_MAX
         assert sum(flood.statuses[Status.TOO_MANY_REQUESTS] for flood in floods) > 1000
         await trio.sleep(1)
         assert bookie.server.statistics().held_add_bytes == 0, "their peers are gone"

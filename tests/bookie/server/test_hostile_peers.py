@@ -13,7 +13,7 @@ import trio.testing
 
 from bookie.server import backpressure
 from bookie.server.connection import Connection
-from bookie.server.deferred_replies import Asker
+from bookie.server.deferred_replies import ReplyTarget
 from bookie.server.read_scheduler import Unbounded
 from bookie.server.reads import Reads
 from ledger.connection.connection import BookieConnection
@@ -144,15 +144,15 @@ async def test_what_came_while_waiting_is_not_served_before_it_is_durable(kind: 
         def reply(answer: ResponseBody) -> None:
             answers.append((answer, list(bottle.acked)))
 
-        asker = Asker(reply, lambda: False, Unbounded())
+        target = ReplyTarget(reply, lambda: False, Unbounded())
 
         async def ask() -> None:
             if kind == "batch":
                 batch = BatchReadRequest(7, 0, 0, 1 << 20)
-                if not reads.begin_batch(batch, asker):
-                    await reads.read_batch(batch, asker)
-            elif not reads.read(ReadRequest(7, 1), asker):
-                await reads.read_entry(ReadRequest(7, 1), 1, asker)
+                if not reads.begin_batch(batch, target):
+                    await reads.read_batch(batch, target)
+            elif not reads.read(ReadRequest(7, 1), target):
+                await reads.read_entry(ReadRequest(7, 1), 1, target)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reads.run)
@@ -198,7 +198,7 @@ async def test_small_requests_do_not_make_a_bookie_hold_large_answers(
         held = 0
         for _ in range(50):
             await trio.sleep(0.01)
-            held = max(held, *(c.outbox_bytes for c in connections))
+            held = max(held, *(c.send_queue_bytes for c in connections))
         await stream.aclose()
         assert 0 < held < 40 << 20
 

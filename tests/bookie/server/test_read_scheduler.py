@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.server.read_scheduler import PRIORITY_SLOTS, SLOTS, DiskReads, ReadLimits
+from bookie.server.read_scheduler import PRIORITY_SLOTS, SLOTS, ReadLimits, ReadScheduler
 from bookie.server.requests import Requests
 from bookie.storage.disk import real_disk
 from bookie.storage.disk.reads import read_through_cache
@@ -28,7 +28,7 @@ class Owner:
 
 async def test_who_has_room_again_reads_with_all_slots() -> None:
     """Every task ended when its requests stepped aside: one of them alone would be slow."""
-    reads, owner = DiskReads(1, ReadLimits()), Owner()
+    reads, owner = ReadScheduler(1, ReadLimits()), Owner()
     at_once = 0
 
     async def job() -> None:

@@ -243,8 +243,8 @@ async def test_each_number_of_the_server_comes_from_what_it_counts(tmp_path: Pat
         pressure.held_bytes, pressure.replies_bytes, pressure.peers_dropped = 36, 37, 38
         for number, wait in enumerate(Wait):
             counts.waits[wait] = 20 + number
-        reads = server._requests.disk_reads
-        reads.under_way = 39
+        reads = server._requests.read_scheduler
+        reads.in_flight = 39
         for histogram, count in ((reads.waited, 42), (reads.worked, 43)):
             for _ in range(count):
                 histogram.observe(1.0)

@@ -38,7 +38,7 @@ async def test_a_bookie_let_start_with_empty_disks_denies_nothing(tmp_path: Path
             os.rename(f"{tmp_path}/0/{kind}", f"{tmp_path}/lost-{kind}")
         await cluster.start(0)
         storage = storage_of(cluster)
-        while storage.directories[0].doubts.doubt is not None:
+        while storage.directories[0].integrity.state is not None:
             await repair_round(cluster, 0)
         for i in range(20):
             assert bytes(await storage.read(writer.ledger_id, i)).endswith(b"%d" % i)
@@ -74,7 +74,7 @@ async def test_a_bookie_that_is_really_new_has_no_doubt(tmp_path: Path) -> None:
             await writer.append(b"zero")
         await cluster.start(1)
         [directory] = storage_of(cluster, 1).directories
-        assert directory.doubts.doubt is None
+        assert directory.integrity.state is None
         assert directory.details().limbo.ledgers == 0
         assert read_if_there(f"{tmp_path}/1/journal/{UNSYNCED_FILE}") is None
 

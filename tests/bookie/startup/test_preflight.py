@@ -14,7 +14,7 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.startup.offline import BookieRuns
-from bookie.startup.preflight import listen, take_directories
+from bookie.startup.preflight import listen, lock_directories
 from bookie.storage.disk.real_disk import RealDisk
 from ledger.errors import InvalidArgument
 from ledger.runtime.network import Listener, TcpNetwork
@@ -40,11 +40,11 @@ def _taken_port() -> Iterator[int]:
 
 async def test_directories_in_use_are_named(tmp_path: Path) -> None:
     running, second = RealDisk(), RealDisk()
-    await take_directories(_config(tmp_path), running)
+    await lock_directories(_config(tmp_path), running)
     with pytest.raises(BookieRuns, match=f"{tmp_path}/journal is in use .*Cure: stop the bookie"):
-        await take_directories(_config(tmp_path), second)
+        await lock_directories(_config(tmp_path), second)
     running.close()
-    await take_directories(_config(tmp_path), second)
+    await lock_directories(_config(tmp_path), second)
     second.close()
 
 
@@ -55,7 +55,7 @@ async def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path, place
     await file.write_bytes(b"")
     disk = RealDisk()
     with pytest.raises(InvalidArgument, match=rf"{file} is a file\. Cure: move the file"):
-        await take_directories(_config(tmp_path / "bookie"), disk)
+        await lock_directories(_config(tmp_path / "bookie"), disk)
     disk.close()
 
 
@@ -65,7 +65,7 @@ async def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> N
             raise PermissionError(13, "Permission denied", path)
 
     with pytest.raises(InvalidArgument, match=rf"{tmp_path}/journal.* denied.*Cure: make it"):
-        await take_directories(_config(tmp_path), Forbidden())
+        await lock_directories(_config(tmp_path), Forbidden())
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.data_integrity import LimboRepair
 from bookie.server.requests import Requests
 from bookie.storage.options import StorageFailed, StorageOptions
@@ -70,7 +70,7 @@ async def _in_doubt(bottle: Bottle) -> None:
     state.is_limbo = True
     directory.state_changed(state)
     await directory.checkpoint()
-    await directory.doubts.set_doubt(Doubt(DoubtStage.LEDGERS_IN_LIMBO, "for once"))
+    await directory.integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_IN_LIMBO, "for once"))
     for entry_id in range(1, ENTRIES):
         bottle.add(1, entry_id)
     await bottle.settle()
@@ -81,11 +81,11 @@ async def test_limbo_waits_for_room_and_then_ends(autojump_clock: trio.abc.Clock
     directory = bottle.storage.directories[0]
     is_full = False
 
-    async def has_room(_: int) -> bool:
+    async def has_space(_: int) -> bool:
         await trio.lowlevel.checkpoint()
         return not is_full
 
-    directory.task.has_room = has_room
+    directory.task.has_space = has_space
     async with bottle.running():
         await _in_doubt(bottle)
         is_full = True
@@ -102,7 +102,7 @@ async def test_limbo_waits_for_room_and_then_ends(autojump_clock: trio.abc.Clock
             is_full = False
             del bottle.disk.full_after["write_at"]
             # The repair ends when there is no doubt.
-        assert directory.doubts.doubt is None
+        assert directory.integrity.state is None
         state = bottle.storage.state(1)
         assert state is not None
         assert not state.is_limbo

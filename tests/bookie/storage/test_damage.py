@@ -78,7 +78,7 @@ async def outcome(kept: Kept, promised: Bottle) -> Outcome:
         await bottle.storage.start()
     except LedgerError as error:
         return Outcome(str(error), frozenset(), kept_of(bottle), is_seen)
-    if any(one.doubts.doubt is not None for one in bottle.storage.directories):
+    if any(one.integrity.state is not None for one in bottle.storage.directories):
         return Outcome(
             "", frozenset(), kept_of(bottle), is_seen
         )  # it serves nothing before it asked

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.integrity_state import DoubtStage
+from bookie.core.integrity_state import IntegrityStage
 from bookie.core.journal import FlushPolicy, JournalFailed
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.testing import small_config
@@ -58,8 +58,8 @@ async def _acknowledge(bottle: Bottle, count: int) -> int:
 async def _is_in_doubt(bottle: Bottle) -> bool:
     """Starts again on the machine that is still up."""
     async with bottle.running(), noticing_power_loss(CONFIG, bottle.disk, bottle.storage, "boot"):
-        doubt = bottle.storage.directories[0].doubts.doubt
-        assert doubt is None or doubt.stage is DoubtStage.LEDGERS_UNKNOWN
+        doubt = bottle.storage.directories[0].integrity.state
+        assert doubt is None or doubt.stage is IntegrityStage.LEDGERS_UNKNOWN
         assert doubt is None or "sync" in doubt.reason
         return doubt is not None
 

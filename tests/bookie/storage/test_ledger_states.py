@@ -20,7 +20,7 @@ async def test_fences_and_lacs_of_ever_new_ledgers_wait_for_a_checkpoint() -> No
     async with bottle.running():
         for ledger_id in range(300):
             while bottle.storage.is_full:
-                await bottle.storage.wait_room()
+                await bottle.storage.wait_capacity()
             if ledger_id % 2:
                 bottle.fence(ledger_id)
             else:

@@ -176,7 +176,7 @@ async def test_while_a_flush_runs_and_the_other_half_is_full_adds_wait() -> None
             await trio.lowlevel.checkpoint()
             assert i < 1000, "never full"
         before = storage.statistics().checkpoints
-        await storage.wait_room()
+        await storage.wait_capacity()
         assert storage.read_cached(1, i - 1) is not None
         assert storage.statistics().checkpoints > before
         await bottle.settle()
@@ -301,7 +301,7 @@ async def test_a_failed_journal_ends_the_run_and_wakes_who_waits_for_room() -> N
     assert isinstance(bottle.storage.failure, JournalFailed)
     bottle.storage.directories[0].cache.nbytes = 1 << 30
     with pytest.raises(JournalFailed):
-        await bottle.storage.wait_room()
+        await bottle.storage.wait_capacity()
     with pytest.raises(JournalFailed):
         await bottle.storage.checkpoint()
 
@@ -389,7 +389,7 @@ async def test_reads_are_right_while_checkpoints_move_entries(
             if rng.random() < 0.1:
                 nursery.start_soon(bottle.storage.checkpoint)
             while bottle.storage.is_full:
-                await bottle.storage.wait_room()
+                await bottle.storage.wait_capacity()
         await bottle.settle()
         await bottle.storage.checkpoint()
         await bottle.check()

@@ -16,7 +16,7 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.core.journal import JournalFailed
-from bookie.disk_monitor import Disks
+from bookie.disk_monitor import DiskMonitor
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.reserved_space import Reserve, ReservedDisk
 from bookie.storage.options import StorageFailed
@@ -169,13 +169,13 @@ async def test_a_checkpoint_waits_for_room_serves_reads_meanwhile_and_is_then_ma
     asked: list[int] = []
     room = trio.Event()
 
-    async def has_room(nbytes: int) -> bool:
+    async def has_space(nbytes: int) -> bool:
         asked.append(nbytes)
         await trio.lowlevel.checkpoint()
         return room.is_set()
 
     task = storage.directories[0].task
-    task.has_room = has_room
+    task.has_space = has_space
 
     def state() -> tuple[bool, bool]:
         return task.is_waiting_for_disk, storage.is_full
@@ -195,7 +195,7 @@ async def test_a_checkpoint_waits_for_room_serves_reads_meanwhile_and_is_then_ma
         storage.gate.is_read_only, storage.gate.takes_recovery = True, False
         assert state() == (True, False)
         with trio.fail_after(5):
-            await storage.wait_room()
+            await storage.wait_capacity()
         storage.gate.is_read_only, storage.gate.takes_recovery = False, True
         assert state() == (True, True)
         # Garbage collection goes on: it may be what makes the room.
@@ -204,7 +204,7 @@ async def test_a_checkpoint_waits_for_room_serves_reads_meanwhile_and_is_then_ma
                 pass
         room.set()
         with trio.fail_after(5):
-            await storage.wait_room()
+            await storage.wait_capacity()
         assert state() == (False, False)
         await storage.checkpoint()
         await bottle.check()
@@ -235,20 +235,20 @@ async def test_several_directories_are_not_promised_the_same_room() -> None:
     full: list[str] = []
     reserve = Reserve(disk, "journal", 100)
     reserved = ReservedDisk(disk, dict.fromkeys(directories, reserve), full.append)
-    assert await reserved.promise_room("ledgers", 100)
-    assert not await reserved.promise_room("ledgers-1", 100)
+    assert await reserved.promise_space("ledgers", 100)
+    assert not await reserved.promise_space("ledgers-1", 100)
     assert full == ["ledgers-1"]
-    assert await reserved.promise_room("ledgers-1", 50)
-    assert await reserved.promise_room("ledgers-1", 0)
+    assert await reserved.promise_space("ledgers-1", 50)
+    assert await reserved.promise_space("ledgers-1", 0)
     # Compaction sees what is left, and the journal's next file does not take it either.
     assert (await reserved.space("ledgers-1"))[1] == 50
     file = await reserved.open("journal/spare-1", is_new=True)
     with pytest.raises(OSError, match="150 bytes are free, 100 of them for a checkpoint"):
         await file.allocate(51)
     await file.allocate(50)
-    assert await reserved.promise_room("ledgers", 0)
+    assert await reserved.promise_space("ledgers", 0)
     await file.allocate(200)
-    assert await reserved.promise_room("ledgers-1", 150)
+    assert await reserved.promise_space("ledgers-1", 150)
 
 
 async def test_a_reserve_of_an_earlier_setting_is_not_forgotten() -> None:
@@ -259,5 +259,5 @@ async def test_a_reserve_of_an_earlier_setting_is_not_forgotten() -> None:
     config = BookieConfig(
         metadata_uri="memory:", journal_directories=("journal",), ledger_directories=("ledgers",)
     )
-    await Disks(disk, config).open()
+    await DiskMonitor(disk, config).open()
     assert not disk.names

@@ -64,7 +64,7 @@ async def fill_files(bottle: Bottle, ledger_id: int, files: int) -> None:
     while journal.mark.file_id < end:
         bottle.add(ledger_id, bottle.storage.last_entry_id(ledger_id) + 1, b"f" * 3000)
         while bottle.storage.is_full:
-            await bottle.storage.wait_room()
+            await bottle.storage.wait_capacity()
         await bottle.settle()
 
 
@@ -145,7 +145,7 @@ async def test_marks_never_go_back_whatever_checkpoints_overlap(
                 nursery.start_soon(rng.choice(bottle.storage.directories).checkpoint)
                 nursery.start_soon(bottle.storage.checkpoint)
             while bottle.storage.is_full:
-                await bottle.storage.wait_room()
+                await bottle.storage.wait_capacity()
     assert len(stored) == len({(j % journals, j % directories) for j in range(36)})
     for marks in stored.values():
         assert marks == sorted(marks)
@@ -281,7 +281,7 @@ async def test_a_failure_of_one_stops_all(operation: str) -> None:
             for directory in bottle.storage.directories:
                 assert directory.task.failure is bottle.storage.failure is not None
                 with pytest.raises(FinalError):
-                    await directory.wait_room()
+                    await directory.wait_capacity()
             await trio.sleep_forever()
 
 
@@ -315,5 +315,5 @@ async def test_a_full_directory_does_not_keep_another_from_making_room() -> None
 
 async def _set_after_room(bottle: Bottle, woken: trio.Event) -> None:
     while bottle.storage.is_full:
-        await bottle.storage.wait_room()
+        await bottle.storage.wait_capacity()
     woken.set()

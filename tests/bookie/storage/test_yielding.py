@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.yielding import give_way, let_threads_in, waiting_for_thread
+from bookie.storage.yielding import waiting_for_thread, yield_to_tasks, yield_to_threads
 
 
 async def test_other_tasks_run_between_steps(autojump_clock: trio.testing.MockClock) -> None:
@@ -22,7 +22,7 @@ async def test_other_tasks_run_between_steps(autojump_clock: trio.testing.MockCl
     async def work(name: str) -> None:
         for _ in range(3):
             seen.append(name)
-            await give_way()
+            await yield_to_tasks()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(work, "a")
@@ -78,7 +78,7 @@ async def test_another_thread_is_not_locked_out() -> None:
         with _Other.beside(1000) as other:
             while other.turns < 200 and time.perf_counter() < ends_at:
                 sum(range(5000))
-                await give_way()
+                await yield_to_tasks()
     finally:
         trio.lowlevel.remove_instrument(rests)
     assert other.turns >= 200
@@ -94,7 +94,7 @@ async def test_a_thread_somebody_waits_for_is_let_in() -> None:
         while time.perf_counter() < ends_at:
             sum(range(1000))
             os.getppid()
-            let_threads_in()
+            yield_to_threads()
 
     with _Other.beside(1000) as other:
         for _ in range(200):
@@ -119,9 +119,9 @@ async def test_nobody_is_let_in_for_a_disk_that_hangs(monkeypatch: pytest.Monkey
     with waiting_for_thread:
         ends_at = time.perf_counter() + 0.2
         while time.perf_counter() < ends_at:
-            let_threads_in()
+            yield_to_threads()
         assert 0 < let_in < 0.03 / 0.0003
         while_hanging = let_in
         with waiting_for_thread:
-            let_threads_in()
+            yield_to_threads()
         assert let_in == while_hanging + 1

@@ -90,8 +90,8 @@ def _config(name: str, chance: random.Random) -> BookieConfig:
     )
 
 
-def _run(load: Load, seed: int, slow: str | None, directory: str = "", lane: int = 0) -> Seen:
-    """`directory`: the only slow one, on a disk of its own, as each is then. `lane`: ids of the
+def _run(load: Load, seed: int, slow: str | None, directory: str = "", shard: int = 0) -> Seen:
+    """`directory`: the only slow one, on a disk of its own, as each is then. `shard`: ids of the
     ledgers that lie there, modulo 2."""
 
     async def story(simulation: Simulation) -> Seen:
@@ -108,7 +108,7 @@ def _run(load: Load, seed: int, slow: str | None, directory: str = "", lane: int
                 while True:
                     ledger = client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
                     writer = await stack.enter_async_context(ledger)
-                    if not directory or writer.ledger_id % 2 == lane:
+                    if not directory or writer.ledger_id % 2 == shard:
                         break
                 await writer.append(b"warm")
                 seen.latencies_ms.append(0.0)
@@ -150,12 +150,12 @@ def test_one_slow_directory_of_one_bookie_is_not_felt(
     directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load = Load(1, 100, 0.002, scaled(ci=1, night=3))
-    for lane in (0, 1):  # those of the ledgers beside it, and its own
-        healthy = _run(load, 0, None, directory, lane)
-        seen = _run(load, 0, "bookie-1", directory, lane)
+    for shard in (0, 1):  # those of the ledgers beside it, and its own
+        healthy = _run(load, 0, None, directory, shard)
+        seen = _run(load, 0, "bookie-1", directory, shard)
         with capsys.disabled():
             print(
-                f"\n{directory} slow, ledgers {'in' if lane else 'beside'} it: "
+                f"\n{directory} slow, ledgers {'in' if shard else 'beside'} it: "
                 f"p99 {seen.at(0.99):.2f} ms (healthy {healthy.at(0.99):.2f})",
                 end="",
             )

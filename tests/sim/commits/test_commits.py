@@ -27,7 +27,7 @@ def _late_batches_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _sequences_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     def renumber(self: BatchSender, *_: int) -> int:
-        return self._ready[-1].first_sequence + self._ready[-1].count if self._ready else 0
+        return self.ready[-1].first_sequence + self.ready[-1].count if self.ready else 0
 
     monkeypatch.setattr(BatchSender, "renumber", renumber)
 

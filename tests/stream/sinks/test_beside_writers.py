@@ -16,7 +16,7 @@ from stream.core.takeover import Takeover
 from stream.sinks import commit as sink_commit
 from stream.sinks.sinks import commit_batch
 from stream.takeover import StreamLedgers
-from stream.writing.segment_owner import OwnSegments
+from stream.writing.segment_owner import SegmentOwner
 from tests.effort import seeds
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
@@ -276,17 +276,17 @@ def test_a_commit_at_the_moment_of_a_roll(seed: int, monkeypatch: pytest.MonkeyP
     async def story(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, batch_bytes=1, roll_bytes=1 << 16) as namespace:
             await namespace.create_stream("s")
-            run = OwnSegments._succeed
+            run = SegmentOwner._succeed
             is_rolling = trio.Event()
 
-            async def slowly(own: OwnSegments, machine: Takeover, **rest: object) -> object:
+            async def slowly(own: SegmentOwner, machine: Takeover, **rest: object) -> object:
                 is_rolling.set()
                 if seed % 2:
                     await trio.sleep(seed * 0.005)
                 return await run(own, machine, **rest)  # type: ignore[arg-type]
 
             async with namespace.writer("s") as writer, trio.open_nursery() as nursery:
-                monkeypatch.setattr(OwnSegments, "_succeed", slowly)
+                monkeypatch.setattr(SegmentOwner, "_succeed", slowly)
 
                 async def append() -> None:
                     for number in range(200):

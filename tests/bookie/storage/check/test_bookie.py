@@ -10,10 +10,10 @@ from crc32c import crc32c
 
 from bookie.core.compaction import CompactionKind
 from bookie.core.integrity import CheckReport, Finding, Severity
-from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.storage.check.bookie import check_bookie
 from bookie.storage.index.index import Index
-from bookie.storage.integrity_state import write_doubt
+from bookie.storage.integrity_state import write_integrity_state
 from bookie.storage.journal.end_marker import END_FILE
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
@@ -169,8 +169,8 @@ async def test_a_lost_log_is_named_with_all_its_entries() -> None:
     assert "entry log is gone" in bad(report)[0].what
 
 
-@pytest.mark.parametrize("stage", DoubtStage)
-async def test_a_doubt_of_the_index_is_told_with_its_reason(stage: DoubtStage) -> None:
+@pytest.mark.parametrize("stage", IntegrityStage)
+async def test_a_doubt_of_the_index_is_told_with_its_reason(stage: IntegrityStage) -> None:
     bottle = Bottle(options=OPTIONS)
     async with bottle.running():
         await filled(bottle)
@@ -179,14 +179,14 @@ async def test_a_doubt_of_the_index_is_told_with_its_reason(stage: DoubtStage) -
         state.is_limbo = True
         bottle.storage.state_changed(state)
         await bottle.storage.checkpoint()
-    write_doubt(bottle.pairs[PAIRS], Doubt(stage, "the cat was on the disk"))
+    write_integrity_state(bottle.pairs[PAIRS], IntegrityState(stage, "the cat was on the disk"))
     report = await checked(bottle)
     assert not report.is_clean
     [finding] = bad(report)
     assert finding.severity is Severity.DOUBT
     assert finding.path == PAIRS
     assert finding.what.endswith(": the cat was on the disk")
-    assert ("not known here" in finding.what) == (stage is DoubtStage.LEDGERS_UNKNOWN)
+    assert ("not known here" in finding.what) == (stage is IntegrityStage.LEDGERS_UNKNOWN)
     assert "Cure: start the bookie" in str(finding)
     [note] = [one for one in report.findings if one.severity is Severity.NOTE]
     assert note.what.startswith("1 ledgers are in limbo")

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from bookie.core.integrity import CheckReport, Severity
-from bookie.core.integrity_state import DoubtStage
+from bookie.core.integrity_state import IntegrityStage
 from bookie.core.marks import decode_marks
 from bookie.storage.check.index_rebuild import REASON, IndexRebuild, Rebuilt
 from bookie.storage.index.index import Index
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import read_doubt
+from bookie.storage.integrity_state import read_integrity_state
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError, UnknownLedgerState
 from tests.bookie.core.test_caches import KEY
@@ -164,9 +164,9 @@ async def test_a_lost_log_makes_its_entries_unknown_not_absent() -> None:
     del bottle.disk.names[next(iter(logs(bottle)))]
     del bottle.pairs[PAIRS]
     await rebuilt(bottle)
-    doubt = read_doubt(bottle.pairs[PAIRS])
+    doubt = read_integrity_state(bottle.pairs[PAIRS])
     assert doubt is not None
-    assert doubt.stage is DoubtStage.LEDGERS_UNKNOWN
+    assert doubt.stage is IntegrityStage.LEDGERS_UNKNOWN
     successor = bottle.reopened()
     unknown = 0
     async with successor.running():

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
-from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.storage.entry_log.entry_logs import STRAY_SUFFIX
 from bookie.storage.index.index import Index
-from bookie.storage.integrity_state import write_doubt
-from bookie.storage.journal.end_marker import read_end
+from bookie.storage.integrity_state import write_integrity_state
+from bookie.storage.journal.end_marker import read_end_marker
 from ledger.errors import BookieIoError, LedgerError
 from tests.bookie.storage.check.test_bookie import bad, checked, payload_of
 from tests.bookie.storage.check.test_index_rebuild import rebuilt
@@ -232,9 +232,11 @@ async def test_where_something_is_lost_what_a_crash_left_is_kept(sign: str) -> N
     crashed = await _left_by_a_crash(bottle.reopened())
     stray = list(logs(crashed))[-1]
     if sign == "a doubt":
-        write_doubt(crashed.pairs[INDEX], Doubt(DoubtStage.LEDGERS_UNKNOWN, "why not"))
+        write_integrity_state(
+            crashed.pairs[INDEX], IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, "why not")
+        )
     else:
-        end = await read_end(crashed.disk, "journal")
+        end = await read_end_marker(crashed.disk, "journal")
         assert end is not None
         name = f"journal/{end.file_id:016x}.journal"
         data = crashed.disk.names[name].data

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.storage.disk.threads import CallThreads
+from bookie.storage.disk.threads import BlockingCallPool
 
 NAME = "threads of a test"
 
@@ -26,7 +26,7 @@ async def none_left() -> None:
 
 
 async def test_what_a_call_returns_or_raises_arrives() -> None:
-    threads = CallThreads(NAME, 2)
+    threads = BlockingCallPool(NAME, 2)
 
     def fails() -> None:
         raise OSError(5, "of a disk")
@@ -41,7 +41,7 @@ async def test_what_a_call_returns_or_raises_arrives() -> None:
 
 @pytest.mark.parametrize("threads_max", [1, 3])
 async def test_no_more_threads_than_may_be_and_no_more_than_calls(threads_max: int) -> None:
-    threads = CallThreads(NAME, threads_max)
+    threads = BlockingCallPool(NAME, threads_max)
     goes_on = threading.Event()
     async with trio.open_nursery() as nursery:
         for calls in range(1, 7):
@@ -60,7 +60,7 @@ async def test_no_more_threads_than_may_be_and_no_more_than_calls(threads_max: i
 async def test_where_no_thread_is_to_be_had_those_that_are_there_do_it(
     has_one: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, goes_on = CallThreads(NAME, 3), threading.Event()
+    threads, goes_on = BlockingCallPool(NAME, 3), threading.Event()
 
     def none(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -82,7 +82,7 @@ async def test_where_no_thread_is_to_be_had_those_that_are_there_do_it(
 
 
 async def test_one_thread_makes_calls_in_order() -> None:
-    threads, made = CallThreads(NAME, 1), list[int]()
+    threads, made = BlockingCallPool(NAME, 1), list[int]()
 
     async def call(number: int) -> None:
         await threads.run(lambda: made.append(number))
@@ -97,7 +97,7 @@ async def test_one_thread_makes_calls_in_order() -> None:
 
 
 async def test_cancelling_waits_for_the_outcome() -> None:
-    threads, goes_on, is_done = CallThreads(NAME, 1), threading.Event(), False
+    threads, goes_on, is_done = BlockingCallPool(NAME, 1), threading.Event(), False
 
     def do() -> None:
         nonlocal is_done
@@ -117,7 +117,7 @@ async def test_cancelling_waits_for_the_outcome() -> None:
 @pytest.mark.parametrize("seed", range(5))
 async def test_calls_are_made_whenever_threads_end(seed: int) -> None:
     """Idle ones at once, all of them in between: a call is never left to one that has gone."""
-    threads, rng, made = CallThreads(NAME, 3, idle_s=0.0), random.Random(seed), 0
+    threads, rng, made = BlockingCallPool(NAME, 3, idle_s=0.0), random.Random(seed), 0
 
     def counted() -> None:
         nonlocal made

@@ -139,7 +139,7 @@ async def test_a_forced_round_frees_space_before_all_were_asked_about() -> None:
         for ledger in range(9):
             for i in range(20):
                 bottle.add(ledger, i, b"x" * 100)
-                await bottle.storage.wait_room()
+                await bottle.storage.wait_capacity()
             await bottle.settle()
             await bottle.storage.checkpoint()
         sizes: list[int] = []

@@ -8,7 +8,7 @@ import pytest
 
 from bookie.core.compaction import CompactionKind
 from bookie.storage.index.index import PlacedRun
-from bookie.storage.metrics import Collected
+from bookie.storage.metrics import GarbageCollectionReport
 from ledger.errors import BookieIoError
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, deleted, fill, logs, statistics
 from tests.bookie.storage.simulated_storage import Bottle
@@ -26,7 +26,7 @@ async def _filled(bottle: Bottle) -> None:
     bottle.deleted.update(dict.fromkeys((1, 2, 3)))
 
 
-async def _collect(bottle: Bottle) -> Collected:
+async def _collect(bottle: Bottle) -> GarbageCollectionReport:
     [collected] = await bottle.storage.collect_garbage(deleted(bottle), is_forced=True)
     return collected
 

@@ -81,7 +81,7 @@ async def test_space_stays_near_what_lives_over_a_long_life() -> None:
                 ledger_id += 1
                 for i in range(rng.choice((5, 40))):
                     bottle.add(ledger_id, i, rng.randbytes(rng.choice((50, 200))))
-                    await bottle.storage.wait_room()
+                    await bottle.storage.wait_capacity()
                 await bottle.settle()
             await bottle.storage.checkpoint()
             living = [ledger for ledger, _ in bottle.acked if ledger not in bottle.deleted]

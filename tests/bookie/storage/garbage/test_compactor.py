@@ -11,7 +11,7 @@ import trio
 
 from bookie.core.compaction import CompactionKind, CompactionOptions
 from bookie.core.garbage import GarbageOptions
-from bookie.storage.metrics import Collected, CompactionStatistics
+from bookie.storage.metrics import CompactionStatistics, GarbageCollectionReport
 from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchEntry, NoSuchLedger, Status
 from tests.bookie.core.test_caches import make_entry
@@ -45,7 +45,7 @@ def deleted(bottle: Bottle) -> Callable[[int], Awaitable[bool]]:
 
 async def collect(
     bottle: Bottle, most: CompactionKind = MAJOR, *, is_forced: bool = True
-) -> Collected:
+) -> GarbageCollectionReport:
     [collected] = await bottle.storage.collect_garbage(
         deleted(bottle), compaction=most, is_forced=is_forced
     )
@@ -202,7 +202,7 @@ class _Traffic:
                 await bottle.settle()
             if rng.random() < 0.1:
                 await bottle.storage.checkpoint()
-            await bottle.storage.wait_room()
+            await bottle.storage.wait_capacity()
 
     async def read(self) -> None:
         """What is read is never older than what was last acknowledged before."""

@@ -12,7 +12,7 @@ import pytest
 from bookie.bookie import Bookie
 from bookie.storage.index.key_value import IndexUnreadable
 from bookie.storage.index.rocksdb import RocksKeyValue
-from bookie.storage.metrics import Collected
+from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageFailed
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
@@ -65,7 +65,7 @@ def _key(kind: bytes, number: int) -> Callable[[bytes], bool]:
     return lambda key: key.startswith(kind + number.to_bytes(8, "big"))
 
 
-async def _round(bottle: Bottle) -> Collected:
+async def _round(bottle: Bottle) -> GarbageCollectionReport:
     [collected] = await bottle.storage.collect_garbage(deleted(bottle), is_forced=True)
     return collected
 
@@ -233,10 +233,10 @@ def test_an_unreadable_index_is_told_with_its_cure(caplog: pytest.LogCaptureFixt
         class config:
             ledger_directories = ("ledgers",)
 
-    problem = Collected(index_problem="index x: get failed. Cure: see to the disk")
+    problem = GarbageCollectionReport(index_problem="index x: get failed. Cure: see to the disk")
     with caplog.at_level(logging.INFO):
         Bookie._log_rounds(Told(), [problem])  # type: ignore[arg-type]
-        Bookie._log_rounds(Told(), [Collected()])  # type: ignore[arg-type]
+        Bookie._log_rounds(Told(), [GarbageCollectionReport()])  # type: ignore[arg-type]
     [told] = caplog.records
     assert told.levelno == logging.ERROR
     assert "Cure: see to the disk" in told.getMessage()

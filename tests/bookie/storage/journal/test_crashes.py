@@ -164,7 +164,7 @@ async def write_until_power_is_lost(
                 if number % 10 == 9:  # and ends: all before its mark is safe elsewhere
                     mark = taken[0]
                     durable.insert(taken[1], -1)
-                    await journal.release_before(mark)
+                    await journal.trim_before(mark)
             nursery.cancel_scope.cancel()
     except* PowerLost:
         pass
@@ -216,8 +216,10 @@ from bookie.storage.disk.real_disk import RealDisk
 
 async def main():
     journal = Journal(RealDisk(), sys.argv[1], rng=random.SystemRandom(), file_bytes_max=1 << 20)
-    async for _ in journal.replay(BEGINNING):
+    reader = journal.reader(BEGINNING)
+    async for _ in reader.payloads():
         raise AssertionError("not empty")
+    await journal.begin(reader)
     last, news = -1, trio.Event()
     def acknowledge(number):
         nonlocal last
@@ -271,7 +273,8 @@ async def test_killed_process_has_lost_nothing_it_acknowledged(tmp_path: Path) -
     assert last >= 1500
     journal = Journal(RealDisk(), str(directory), rng=random.Random(), file_bytes_max=1 << 20)
     expected = 0
-    async for payload in journal.replay(BEGINNING):
+    reader = journal.reader(BEGINNING)
+    async for payload in reader.payloads():
         position = 0
         while position < len(payload):
             number = int.from_bytes(payload[position : position + 8], "big")
@@ -279,4 +282,5 @@ async def test_killed_process_has_lost_nothing_it_acknowledged(tmp_path: Path) -
             expected += 1
             position += 100 + number % 3000
     assert expected > last
+    await journal.begin(reader)
     assert journal.mark.file_id > 1

@@ -30,7 +30,7 @@ async def written(disk: MemoryDisk, files: int, *, backups_max: int = 0) -> Mark
     async with running(journal):
         for number in range(files * GROUPS_PER_FILE):
             await commit(journal, frame(number))
-        await journal.release_before(journal.mark)
+        await journal.trim_before(journal.mark)
     return journal.mark
 
 
@@ -86,7 +86,7 @@ async def test_damage_after_the_mark_is_refused_though_backups_are_there(victim:
             await commit(journal, frame(number))
             if number == 3 * GROUPS_PER_FILE - 3:
                 mark = journal.mark  # in file 3
-                await journal.release_before(mark)
+                await journal.trim_before(mark)
     assert kept(disk) == [1, 2, 3, 4, 5, 6]
     data = disk.names[f"journal/{victim:016x}.journal"].data
     data[3 * BLOCK_BYTES + 50] ^= 4
@@ -158,5 +158,5 @@ async def test_a_file_that_a_checkpoint_lets_go_of_ends_the_wait(
             nursery.start_soon(commit, journal, frame(8))
             await trio.sleep(10)
             assert journal.queued_bytes > 0
-            await journal.release_before(journal.mark)
+            await journal.trim_before(journal.mark)
     assert journal.mark.file_id == 3

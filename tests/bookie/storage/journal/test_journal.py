@@ -49,7 +49,10 @@ def journal_on(
 
 
 async def replayed(journal: Journal, mark: Mark = BEGINNING) -> list[bytes]:
-    return [bytes(payload) async for payload in journal.replay(mark)]
+    reader = journal.reader(mark)
+    payloads = [bytes(payload) async for payload in reader.payloads()]
+    await journal.begin(reader)
+    return payloads
 
 
 @asynccontextmanager
@@ -350,7 +353,7 @@ async def test_recycled_file_gets_the_usual_size_back() -> None:
     async with running(journal):
         await commit(journal, frame(0, size=3 * FILE_BYTES))
         await commit(journal, frame(1))
-        await journal.release_before(journal.mark)
+        await journal.trim_before(journal.mark)
         for number in range(2, 6):
             await commit(journal, frame(number))
     sizes = {name: len(inode.data) for name, inode in disk.names.items()}
@@ -367,7 +370,7 @@ async def test_released_files_are_written_again_and_stale_groups_not_replayed() 
         for number in range(40):
             await commit(journal, frame(number))
             if number % 8 == 7:
-                await journal.release_before(journal.mark)
+                await journal.trim_before(journal.mark)
         mark, released = journal.mark, 40
         for number in range(40, 42):
             await commit(journal, frame(number))

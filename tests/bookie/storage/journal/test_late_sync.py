@@ -320,7 +320,7 @@ async def live(journal: Journal, life: Life, numbers: range, rng: random.Random)
                 marks[journal.mark] = number
             if number % 10 == 9 and journal.mark in marks:
                 life.mark, life.covered = journal.mark, marks[journal.mark]
-                await journal.release_before(life.mark)
+                await journal.trim_before(life.mark)
         nursery.cancel_scope.cancel()
 
 

@@ -17,7 +17,7 @@ from bookie.core.journal_frames import FrameCorrupt, encode_explicit_lac, encode
 from bookie.core.marks import DirectoryMap
 from bookie.storage.index.index import Index
 from bookie.storage.journal.journal import Journal
-from bookie.storage.journal.replay import Taker, replay_journal
+from bookie.storage.journal.replay import ReplayTarget, replay_journal
 from bookie.storage.ledger_states import LedgerStates
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
@@ -72,31 +72,33 @@ async def journal_with(groups: list[bytes]) -> Journal:
     """A journal to be replayed that holds these groups."""
     disk = MemoryDisk()
     journal = Journal(disk, "journal", rng=random.Random(1), file_bytes_max=1 << 16)
-    async for _ in journal.replay(BEGINNING):
+    reader = journal.reader(BEGINNING)
+    async for _ in reader.payloads():
         raise AssertionError("not empty")
+    await journal.begin(reader)
     async with running(journal):
         for data in groups:
             await commit(journal, data)
     return Journal(disk, "journal", rng=random.Random(2), file_bytes_max=1 << 16)
 
 
-def taker_of(directory: int, directories: int) -> Taker:
+def taker_of(directory: int, directories: int) -> ReplayTarget:
     cache = WriteCache(bytes_max=1000)  # so large are its own segments, too
     states = LedgerStates(Index(MemoryKeyValue()), cache, 100)
     if DELETED % directories == directory:
         states.deleted(states.create(DELETED, KEY))
-    return Taker(cache, states)
+    return ReplayTarget(cache, states)
 
 
-async def replayed(groups: list[bytes], directories: int) -> tuple[list[Taker], list[int]]:
+async def replayed(groups: list[bytes], directories: int) -> tuple[list[ReplayTarget], list[int]]:
     """Takers of all directories after the replay, and which were told that they had frames."""
     journal = await journal_with(groups)
-    takers = [taker_of(number, directories) for number in range(directories)]
+    targets = [taker_of(number, directories) for number in range(directories)]
     marks = dict.fromkeys(range(directories), BEGINNING)
     layout = DirectoryMap(journals=1, directories=directories)
     told: list[int] = []
-    await replay_journal(journal, 0, layout, marks, takers, told.append)
-    return takers, told
+    await replay_journal(journal, 0, layout, marks, targets, told.append)
+    return targets, told
 
 
 @given(groups=st.lists(steps, max_size=4), directories=st.sampled_from([1, 2, 3]))
@@ -106,23 +108,23 @@ def test_stretches_leave_what_frames_one_by_one_leave(
 ) -> None:
     twin = Twin()
     payloads = [b"".join(map(twin.frame_of, group)) for group in groups if group]
-    takers, told = trio.run(replayed, payloads, directories)
-    assert sum(taker.frames for taker in takers) == sum(map(len, groups))
+    targets, told = trio.run(replayed, payloads, directories)
+    assert sum(target.frames for target in targets) == sum(map(len, groups))
     found: dict[tuple[int, int], bytes] = {}
-    for number, taker in enumerate(takers):
+    for number, target in enumerate(targets):
         held = 0
-        for ledger, entries in taker.cache.active.items():
+        for ledger, entries in target.cache.active.items():
             assert ledger % directories == number
             for entry_id in entries:
-                entry = taker.cache.get(ledger, entry_id)
+                entry = target.cache.get(ledger, entry_id)
                 assert entry is not None
                 found[ledger, entry_id] = bytes(entry)
                 held += 28 + len(entry)
-        assert taker.cache.nbytes >= held  # entries that came twice count twice
-        assert bool(taker.frames) == (number in told)
+        assert target.cache.nbytes >= held  # entries that came twice count twice
+        assert bool(target.frames) == (number in told)
     assert found == twin.entries
     for ledger in range(DELETED):
-        state = takers[ledger % directories].states.get(ledger)
+        state = targets[ledger % directories].states.get(ledger)
         assert (state is not None and state.is_fenced) == (ledger in twin.fenced)
         # As on the add path, the last frame of a stretch counts: writers' LACs do not go back.
         lacs = twin.lacs.get(ledger, [-1])
