@@ -248,7 +248,7 @@ def test_partitioned_streams_come_back_with_all_partitions() -> None:
         assert await namespace.list_streams() == []
         with pytest.raises(InvalidArgument, match="under its own name only"):
             await namespace.undelete_stream("p", "q")
-        with pytest.raises(InvalidArgument, match="bring back all of 'p'"):
+        with pytest.raises(InvalidArgument, match="restore all of 'p'"):
             await namespace.undelete_stream("p#1")
         await namespace.undelete_stream("p")
         assert await namespace.partitions("p") == ["p#0", "p#1", "p#2"]
