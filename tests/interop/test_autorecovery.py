@@ -1,7 +1,7 @@
-"""Apache's auditor and replication worker beside our bookies: what one of ours held is copied.
+"""Apache's auditor and replication worker copy the ledgers of a dead ledgerstream bookie.
 
-One story per version, told once: ledgers closed and open, a bookie killed -9 and decommissioned;
-the tests look at what it left behind.
+One scenario runs once per version: it has closed and open ledgers, and kills (-9) and
+decommissions a bookie. The tests check the outcome.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def result(feature: str) -> pytest.MarkDecorator:
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened with one version."""
+    """The outcome of the scenario with one version."""
 
     dead: str
     closed: dict[int, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Outcome:
     busy_acked: int = 0
     busy_error: LedgerError | None = None
     hollow: int = -1
-    """A ledger whose metadata promises entries that no bookie has."""
+    """A ledger whose metadata has entries that no bookie has."""
 
     log_before: str = ""
     said_by_decommission: str = ""
@@ -71,14 +71,16 @@ def outcome(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Outcome]:
     known = znodes(our_bookies.uri)
-    for number in range(OUR_BOOKIES):  # the one that the last version decommissioned is new
+    for number in range(
+        OUR_BOOKIES
+    ):  # the bookie that the last version decommissioned starts from scratch
         if (
             number not in our_bookies.running
             and f"cookies/{our_bookies.bookie_id(number)}" not in known
         ):
             shutil.rmtree(our_bookies.directory / f"ours-{number}")
     our_bookies.start_missing(OUR_BOOKIES)
-    with zookeeper_client(our_bookies.uri) as zookeeper:  # what the last version's auditor left
+    with zookeeper_client(our_bookies.uri) as zookeeper:  # nodes of the last version's auditor
         path = f"{root_of(our_bookies.uri)}/underreplication"
         if zookeeper.exists(path):
             zookeeper.delete(path, recursive=True)
@@ -127,7 +129,7 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
         await trio.sleep(20 * PAUSE_S)
         bookies.kill(bookies.number_of(outcome.dead))
         await trio.to_thread.run_sync(forget_registration, bookies.uri, outcome.dead)
-        # Returns when no ledger needs the bookie any more; 30 s at the least.
+        # Returns when no ledger needs the bookie any more, after 30 s or more.
         with trio.fail_after(PATIENCE_S):
             outcome.said_by_decommission = await shell.run(
                 "decommissionbookie", "-bookieid", outcome.dead
@@ -169,7 +171,7 @@ async def closed_by_java(theirs: JavaClient, write_quorum: int) -> int:
 
 
 async def idle_writer_of_java(theirs: JavaClient, outcome: Outcome) -> int:
-    """Handle of an open ledger that has the bookie in its ensemble."""
+    """Returns the handle of an open ledger that has the bookie in its ensemble."""
     while True:
         made = await theirs.call("create", ensemble=3, write_quorum=3, ack_quorum=2)
         ledger: int = made["ledger"]
@@ -214,7 +216,7 @@ async def ours(outcome: Outcome, our_bookies: OurBookies) -> AsyncIterator[Ledge
 
 
 async def check_whole(ours: LedgerClient, ledger_id: int, entries: int, dead: str) -> None:
-    """Every entry is on all bookies of its write set, byte for byte, the dead one none of them."""
+    """Checks that every entry is on all bookies of its write set, and not on the dead one."""
     metadata = await ours.ledger_metadata(ledger_id)
     assert metadata.is_closed
     assert metadata.last_entry_id == entries - 1
@@ -232,20 +234,22 @@ async def check_whole(ours: LedgerClient, ledger_id: int, entries: int, dead: st
 
 
 @result("closed ledgers of a dead bookie are copied, every entry, byte for byte")
-async def test_closed_ledgers_are_whole_again(outcome: Outcome, ours: LedgerClient) -> None:
+async def test_closed_ledgers_are_fully_replicated_again(
+    outcome: Outcome, ours: LedgerClient
+) -> None:
     assert len(outcome.closed) >= 8
     for ledger_id, entries in outcome.closed.items():
         await check_whole(ours, ledger_id, entries, outcome.dead)
 
 
 @result("an open ledger without a running writer: recovered, its writer is fenced")
-async def test_an_idle_writer_of_java_is_told(outcome: Outcome, ours: LedgerClient) -> None:
+async def test_an_idle_java_writer_gets_an_error(outcome: Outcome, ours: LedgerClient) -> None:
     assert outcome.idle_of_java_error in ("LedgerFenced", "LedgerClosed")
     await check_whole(ours, outcome.idle_of_java, ENTRIES, outcome.dead)
 
 
 @result("an idle writer of ours: replaces the bookie itself, or gets an error")
-async def test_an_idle_writer_of_ours_goes_on_or_is_told(
+async def test_an_idle_python_writer_continues_or_gets_an_error(
     outcome: Outcome, ours: LedgerClient
 ) -> None:
     if outcome.idle_error is None:
@@ -260,7 +264,7 @@ async def test_a_busy_writer_loses_nothing(outcome: Outcome, ours: LedgerClient)
     assert outcome.busy_acked > 20
     assert outcome.busy_error is None or isinstance(outcome.busy_error, LedgerFenced | LedgerClosed)
     metadata = await ours.ledger_metadata(outcome.busy)
-    # An entry that was being written when it ended may have survived.
+    # An entry in flight at the end of the writer may be stored.
     assert metadata.last_entry_id in (outcome.busy_acked - 1, outcome.busy_acked)
     await check_whole(ours, outcome.busy, metadata.last_entry_id + 1, outcome.dead)
 
@@ -278,7 +282,7 @@ async def test_the_bookie_is_decommissioned(
 
 
 @result("replicas check over the bookies' lists of entries")
-def test_the_replicas_check_finds_what_is_missing_and_nothing_else(outcome: Outcome) -> None:
+def test_the_replicas_check_finds_exactly_the_missing_entries(outcome: Outcome) -> None:
     said = [line for line in outcome.log_before.splitlines() if "missing all replicas" in line]
     assert said
     assert all(str(outcome.hollow) in line.split() or f"={outcome.hollow}" in line for line in said)

@@ -132,7 +132,7 @@ def test_a_task_that_fails_leaves_nothing_in_a_stream(
 
 
 @pytest.mark.parametrize(
-    ("query", "options", "told"),
+    ("query", "options", "expected_error"),
     [
         ("SELECT 1 AS value", {}, "column 'value' is int; it must be binary or string"),
         ("SELECT 'v' AS text", {}, "column 'text' is not part"),

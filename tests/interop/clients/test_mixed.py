@@ -1,4 +1,4 @@
-"""Ledgers that lie on bookies of both kinds, written by either client and ended by the other."""
+"""Ledgers on bookies of both kinds, written by either client and ended by the other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIXED = {
     "two Apache, one ours": ("apache-0", "ours-0", "apache-1", "ours-1", "apache-2"),
     "one Apache, two ours": ("ours-1", "apache-2", "ours-2", "apache-0", "ours-0"),
 }
-"""Bookies by their order of use: the ensemble, then the spare ones."""
+"""Returns bookies in the order of their use: the ensemble, then the spare ones."""
 
 SHAPES = ((3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 1))
 
@@ -86,7 +86,7 @@ CHANGES = {
     "Apache bookie replaced by ours": ("apache-0", "ours-0", "apache-1", "ours-1"),
     "our bookie replaced by Apache's": ("ours-2", "apache-2", "ours-0", "apache-1"),
 }
-"""The first one is killed, the last one replaces it."""
+"""Kills the first bookie; the last one replaces it."""
 
 
 @pytest.mark.interop_result(
@@ -125,7 +125,7 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
         for n, (writer, pace) in enumerate(zip(writers, paces, strict=True)):
             end = (await here.python.metadata(writer.ledger_id)).last_entry_id
             is_by_java = n == 1
-            # It was fenced with entries in flight.
+            # The writer was fenced with entries in flight.
             lengths = lengths_by_java(pace.sizes, end, saws[n].acked[-1]) if is_by_java else ()
             metadata = await check_ledger(
                 here,
@@ -148,7 +148,7 @@ async def test_a_killed_bookie_is_replaced_by_one_of_the_other_kind(
 
 
 async def _wait_changed(here: BothClients, ledger_id: int) -> LedgerMetadata:
-    """The metadata once the writer has replaced a bookie."""
+    """Waits until the writer has replaced a bookie; returns the metadata."""
     async with (
         here.python.client() as client,
         aclosing(client.ledgers.watch(ledger_id)) as versions,
@@ -162,7 +162,7 @@ async def _wait_changed(here: BothClients, ledger_id: int) -> LedgerMetadata:
 @pytest.mark.interop_result(
     area="mixed ensembles", feature="our reader tails a Java writer by long polls", wire=None
 )
-async def test_our_reader_tails_a_java_writer(
+async def test_a_python_reader_tails_a_java_writer(
     version: str, wire: str, mixed_cluster: Cluster, java_shared: GetSharedJava
 ) -> None:
     shape, pace = Shape(3, 3, 2, DigestType.CRC32C), pace_of(5, 60, pause_ms=5.0)
@@ -179,7 +179,7 @@ async def test_our_reader_tails_a_java_writer(
         ):
             async for entries in reader.tail(0):
                 read += [entry.payload for entry in entries]
-                # The last entry says that those a window before it are confirmed.
+                # The last entry has a LAC at most a window before it.
                 if len(read) >= len(pace.sizes) - WINDOW and not is_closing:
                     await writer.wait_acked(len(pace.sizes))
                     await writer.begin_close()
@@ -194,28 +194,28 @@ async def test_our_reader_tails_a_java_writer(
 @pytest.mark.interop_result(
     area="mixed ensembles", feature="a Java reader tails our writer by long polls", wire="v3"
 )
-async def test_a_java_reader_tails_our_writer(
+async def test_a_java_reader_tails_a_python_writer(
     version: str, mixed_cluster: Cluster, java_shared: GetSharedJava
 ) -> None:
     shape, pace = Shape(3, 3, 2, DigestType.CRC32C), pace_of(6, 60, pause_ms=5.0)
     names = MIXED["one Apache, two ours"]
     async with open_both_clients(mixed_cluster, java_shared, version, names) as here:
         writer = await here.python.begin(shape, b"", pace)
-        await writer.wait_acked(1)  # Java gives up a ledger that no bookie has heard of
+        await writer.wait_acked(1)  # Java fails for a ledger that no bookie knows yet
         client = java_shared(version, mixed_cluster[0], **PLACEMENT)
         opened = await client.call("open", ledger=writer.ledger_id, recovery=False)
         assert not opened["closed"]
         handle, piggybacked = opened["handle"], 0
         read: list[bytes] = []
         while len(read) < len(pace.sizes):
-            told = await client.call(
+            answer = await client.call(
                 "long_poll", handle=handle, entry=len(read), timeout_ms=2000, parallel=True
             )
-            if "entry" in told and told["entry"]["entry"] == len(read):
+            if "entry" in answer and answer["entry"]["entry"] == len(read):
                 piggybacked += 1
-                read.append(from_base64(told["entry"]["data"]))
-            if told["lac"] >= len(read):
-                read += await client.read(handle, len(read), told["lac"])
+                read.append(from_base64(answer["entry"]["data"]))
+            if answer["lac"] >= len(read):
+                read += await client.read(handle, len(read), answer["lac"])
         assert read == payloads_of(pace)
         assert piggybacked > 0
         await writer.begin_close()
@@ -242,7 +242,7 @@ async def test_an_idle_writers_lac_reaches_the_other_client(
             client.open_ledger(written.ledger_id, recover=False) as reader,
         ):
             while await reader.read_last_confirmed() < last:  # noqa: ASYNC110
-                await trio.sleep(0.02)  # Java tells it every 50 ms
+                await trio.sleep(0.02)  # Java sends it every 50 ms
             assert [e.payload for e in await reader.read(0, last)] == payloads_of(pace)
             assert not reader.is_closed
         await end_ledger(here, written, None, shape, b"")
@@ -251,10 +251,10 @@ async def test_an_idle_writers_lac_reaches_the_other_client(
         await ours.wait_acked(last + 1)
         java = java_shared(version, mixed_cluster[0], **PLACEMENT, explicitLacInterval=50)
         opened = await java.call("open", ledger=ours.ledger_id, recovery=False)
-        told = {"lac": -1}
-        while told["lac"] < last:
-            told = await java.call("explicit_lac", handle=opened["handle"])
-            await trio.sleep(0.02)  # ours is told after a millisecond, to all bookies
+        answer = {"lac": -1}
+        while answer["lac"] < last:
+            answer = await java.call("explicit_lac", handle=opened["handle"])
+            await trio.sleep(0.02)  # the Python client sends it after a millisecond, to all bookies
         assert await java.read(opened["handle"], 0, last) == payloads_of(pace)
         await java.call("close", handle=opened["handle"])
         await end_ledger(here, ours, None, shape, b"")
@@ -263,7 +263,7 @@ async def test_an_idle_writers_lac_reaches_the_other_client(
 @pytest.mark.interop_result(
     area="mixed ensembles", feature="deleted by either client, both kinds of bookies collect it"
 )
-async def test_a_deleted_ledger_is_gone_for_both_clients_and_from_all_bookies(
+async def test_a_deleted_ledger_is_missing_for_both_clients_and_on_all_bookies(
     version: str, mixed_cluster: Cluster, java_shared: GetSharedJava
 ) -> None:
     shape, pace = Shape(3, 3, 2, DigestType.CRC32C), pace_of(8)
@@ -290,7 +290,7 @@ async def test_a_deleted_ledger_is_gone_for_both_clients_and_from_all_bookies(
 
 
 async def _wait_forgotten(client: LedgerClient, ledger_id: int, bookie: str) -> None:
-    """Its garbage collection runs every second."""
+    """Waits until a bookie has deleted the ledger; its garbage collection runs every second."""
     with trio.fail_after(PATIENCE_S):
         while await read_raw(client.pool, ledger_id, 0, bookie) is not None:  # noqa: ASYNC110
             await trio.sleep(0.2)

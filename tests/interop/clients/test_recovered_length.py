@@ -1,8 +1,9 @@
-"""An entry far after the LAC, on one bookie alone: where recovery ends the ledger, and its length.
+"""The end and the length after recovery if one bookie alone has an entry far after the LAC.
 
-A writer that is fenced with much in flight leaves such entries: one bookie was ahead of the
-others. They were never acknowledged, so recovery may overlook them. Apache's then stores the
-length up to the last of them, on bookies of either kind; ours stores the right one.
+A writer that is fenced with many entries in flight leaves such entries if one bookie was ahead of
+the others. They were never acknowledged, so that recovery may ignore them. Apache's recovery then
+stores the length up to the last of them, on bookies of either kind; ledgerstream stores the right
+one.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ BOOKIES = {
 
 
 async def add_lone_entry(here: BothClients, ledger_id: int, bookie: str, wire: str) -> None:
-    """Gives one bookie what the ledger's writer might have sent it: all entries before are
-    confirmed up to ENTRIES - 1, and the next ones are still on their way."""
+    """Adds to one bookie an entry that the ledger's writer might have sent.
+
+    Entries up to ENTRIES - 1 are confirmed, and the next ones are still in flight.
+    """
     entry = Digest(SHAPE.digest_type, PASSWORD).encode_entry(
         ledger_id,
         LONE_ENTRY,
@@ -56,7 +59,7 @@ async def add_lone_entry(here: BothClients, ledger_id: int, bookie: str, wire: s
 
 
 async def check_our_reader(here: BothClients, ledger_id: int, end: LedgerEnd) -> None:
-    """It believes the metadata, and reads what there is in all its ways."""
+    """Checks that the Python client accepts the metadata, and reads the ledger in all its ways."""
     expected = payloads_of(PACE)
     async with here.python.client() as client:
         async with client.open_ledger(ledger_id, password=PASSWORD) as reader:
@@ -77,7 +80,7 @@ async def check_our_reader(here: BothClients, ledger_id: int, end: LedgerEnd) ->
 
 @pytest.mark.parametrize("recovered_by", Language, ids=lambda language: f"by {language.value}")
 @pytest.mark.parametrize("kind", BOOKIES)
-async def test_a_lone_entry_after_the_lac_misleads_apaches_recovery_about_the_length(
+async def test_a_lone_entry_after_the_lac_causes_a_wrong_length_in_apaches_recovery(
     version: str,
     wire: str,
     kind: str,
@@ -93,10 +96,10 @@ async def test_a_lone_entry_after_the_lac_misleads_apaches_recovery_about_the_le
         ledger_id = writer.ledger_id
         await writer.wait_acked(ENTRIES)
         ensemble = (await here.python.metadata(ledger_id)).last_fragment.bookies
-        # In the order in which a reader asks for the entry after the LAC.
+        # In the order in which a reader requests the entry after the LAC.
         lone, _, silent = (ensemble[i] for i in write_set(ENTRIES, 3, 3))
         await add_lone_entry(here, ledger_id, lone, wire)
-        # Two answers of three are enough; now the LAC in the lone entry is among them.
+        # Two responses of three suffice; now the LAC of the lone entry is among them.
         with here.processes.paused(here.processes.name_of(silent)):
             recovered = await here.client_of(recovered_by).recover(ledger_id, SHAPE, PASSWORD)
         saw = await writer.finish()
@@ -111,7 +114,7 @@ async def test_a_lone_entry_after_the_lac_misleads_apaches_recovery_about_the_le
             [SIZE] * (LONE_ENTRY + 1), recovered.last_entry_id, ENTRIES - 1
         )
         for side in (here.python, here.java):
-            told, read = await side.read_closed(ledger_id, SHAPE, PASSWORD)
-            assert told == recovered
+            read_end, read = await side.read_closed(ledger_id, SHAPE, PASSWORD)
+            assert read_end == recovered
             assert read == payloads_of(PACE)
         await check_our_reader(here, ledger_id, recovered)

@@ -143,7 +143,7 @@ class Plan:
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (3, 2, 1))
 DIGESTS = tuple(DigestType)
 _KILLING_EACH = 3
-"""One play of so many has a kill."""
+"""One plan of this number has a kill."""
 
 
 def make_plan(

@@ -1,4 +1,4 @@
-"""The judge of takeovers notices what went wrong, and the seed decides the play."""
+"""The judge of takeovers detects faults, and a seed determines the plans."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def plans(seed: int, count: int) -> list[Plan]:
     return make_plans(seed, range(count), versions=VERSIONS, ours=OURS, apaches=APACHES)
 
 
-def test_the_seed_decides_the_play() -> None:
+def test_the_seed_determines_the_plan() -> None:
     assert plans(7, 60) == plans(7, 60)
     assert plans(7, 60) != plans(8, 60)
 
 
-def test_plays_are_spread_over_versions_wires_languages_and_bookies() -> None:
+def test_plans_are_spread_over_versions_wires_languages_and_bookies() -> None:
     made = plans(1, 192)
     killing = [plan for plan in made if plan.kill is not None]
     assert 3 * len(killing) == len(made)
@@ -47,7 +47,7 @@ def test_plays_are_spread_over_versions_wires_languages_and_bookies() -> None:
     assert all(plan.recoveries[0].language is not plan.writer for plan in made)
 
 
-def test_a_play_has_the_bookies_it_is_about_and_one_to_spare() -> None:
+def test_a_plan_has_the_bookies_of_its_kind_and_a_spare_one() -> None:
     last = None
     for plan in plans(3, 200):
         assert len(set(plan.bookies)) == len(plan.bookies) > plan.shape.ensemble_size
@@ -264,7 +264,7 @@ def test_equal_replicas_have_no_fault() -> None:
     assert replica_faults_of(held(), is_on_all=True) == []
 
 
-def test_a_recovered_entry_may_carry_another_lac() -> None:
+def test_a_recovered_entry_may_have_another_lac() -> None:
     bodies = held()
     bodies[1]["b:1"] = stored(1, -1, 7, b"defg")
     assert replica_faults_of(bodies, recovered_from=1) == []
@@ -281,7 +281,7 @@ def test_a_missing_replica_is_noticed_below_the_ack_quorum_or_if_all_are_due() -
     assert "it must be on 2" in replica_faults_of(bodies)[0]
 
 
-def test_a_bookie_that_was_not_asked_may_hold_the_entry() -> None:
+def test_a_bookie_that_was_not_read_may_hold_the_entry() -> None:
     bodies = held()
     del bodies[0]["a:1"]
     bodies[0]["b:1"] = None
@@ -307,7 +307,7 @@ def test_a_spoilt_replica_is_noticed(body: bytes, says: str) -> None:
     assert any(says in fault for fault in found), found
 
 
-def test_half_a_record_counts_as_none_on_a_killed_bookie_of_apaches_alone() -> None:
+def test_half_a_record_is_ignored_only_on_a_killed_apache_bookie() -> None:
     bodies = held()
     bodies[1]["c:1"] = stored(1, 0, 7, b"defg")[:-2] + b"\0\0"
     replicas = [Replicas(i, by_bookie) for i, by_bookie in enumerate(bodies)]
@@ -320,7 +320,7 @@ def test_half_a_record_counts_as_none_on_a_killed_bookie_of_apaches_alone() -> N
     assert "it must be on 2" in found[0]
 
 
-def test_a_length_in_the_metadata_that_is_not_the_entries_is_noticed() -> None:
+def test_a_wrong_length_in_the_metadata_is_noticed() -> None:
     assert (
         "the metadata says 8" in replica_faults_of(held(), metadata=replace(METADATA, length=8))[0]
     )

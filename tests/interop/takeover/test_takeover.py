@@ -1,7 +1,7 @@
-"""Takeovers across languages: whoever loses the ledger, no acknowledged entry is lost.
+"""Takeovers across languages: whichever client loses the ledger, no acknowledged entry is lost.
 
-INTEROP_SEED repeats a run, INTEROP_TAKEOVERS says how many interleavings it has over all
-versions. A failure names seed and number; INTEROP_ONLY=number plays that one alone.
+INTEROP_SEED repeats a run, INTEROP_TAKEOVERS is the number of interleavings over all versions. A
+failure has the seed and the number; INTEROP_ONLY=number runs that one alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def seed() -> int:
 
 
 def numbers(share: int, of: int) -> range:
-    """The interleavings of one share of the run."""
+    """Returns the numbers of the interleavings in one share of the run."""
     count = int(os.environ.get("INTEROP_TAKEOVERS", TAKEOVERS))
     return range(count * share // of, count * (share + 1) // of)
 
@@ -147,7 +147,7 @@ async def test_a_killed_recovery_is_finished_by_the_other_language(
                 dealt,
                 writer=killed.other,
                 is_v2=is_v2,
-                # Much to recover, so that the kill hits the middle of it.
+                # A long recovery, so that the kill is in the middle of it.
                 pace=Pace(
                     number, tuple(rng.randrange(2000) for _ in range(400)), (0.0,) * 400, 400
                 ),
@@ -166,8 +166,8 @@ async def test_a_killed_recovery_is_finished_by_the_other_language(
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_our_client_takes_over_from_itself(seed: int, tmp_path: Path) -> None:
-    """The same plays where there is no Java: our client is both, and all bookies are ours."""
+async def test_the_python_client_takes_over_from_itself(seed: int, tmp_path: Path) -> None:
+    """Runs the same plans without Java: both clients and all bookies are ledgerstream's."""
     uri = f"sqlite://{tmp_path}/cluster.db"
     with running_bookies(tmp_path, uri, ours=len(OURS) + len(APACHES), apaches=0) as ours:
         bookies = dict(zip(OURS + APACHES, ours.values(), strict=True))

@@ -261,10 +261,10 @@ class Script:
             opened = await self._do(
                 "open without recovery", self._open(reader, made["ledger"], recovery=False)
             )
-            told = await self._do(
+            response = await self._do(
                 "read explicit LAC", reader.call("explicit_lac", handle=opened["handle"])
             )
-            assert told["lac"] == 0
+            assert response["lac"] == 0
 
             async def append() -> None:
                 """Writes an entry with the LAC before it: only the explicit LAC includes it."""

@@ -323,18 +323,18 @@ def _long_packet(r: Requests) -> list[Asked]:
 
 def _lac_goes_back(r: Requests) -> list[Asked]:
     ledger_id = r.fresh_ledger()
-    told = [
+    sent = [
         r.v3_add(ledger_id, 0, KEY, entry_of(ledger_id, 0)),
         r.v3_write_lac(ledger_id, 7, DIGEST.encode_lac(ledger_id, 7)),
         r.v3_write_lac(ledger_id, 3, DIGEST.encode_lac(ledger_id, 3)),
     ]
-    return [*told, r.v3_read_lac(ledger_id)]
+    return [*sent, r.v3_read_lac(ledger_id)]
 
 
 def _lac_without_entry(r: Requests) -> list[Asked]:
     ledger_id = r.fresh_ledger()
-    told = r.v3_write_lac(ledger_id, 3, DIGEST.encode_lac(ledger_id, 3))
-    return [told, r.v3_read_lac(ledger_id)]
+    sent = r.v3_write_lac(ledger_id, 3, DIGEST.encode_lac(ledger_id, 3))
+    return [sent, r.v3_read_lac(ledger_id)]
 
 
 def _batch_from_the_last(r: Requests) -> list[Asked]:
