@@ -15,7 +15,7 @@ integrity: the report of a check, and what can be verified of an entry.
 integrity_state: the record that an index may lack entries.
 journal: the layout of journal files and groups, and when to commit and sync.
 journal_frames: the frames in a journal group.
-journal_scan: reads journal files, and tells a torn tail from damage.
+journal_scan: reads journal files, and distinguishes a torn tail from damage.
 ledger_state: the key, fence, limbo and LAC of a ledger.
 long_polls: the deadlines of parked long polls.
 marks: the mark file, and the map from ledgers to journals and directories.
