@@ -36,7 +36,7 @@ class DirectoryCapacity:
         self.is_cache_full = False
         """The active half of the write cache holds as much as it may."""
         self.are_states_due = False
-        """So many ledgers are new or changed that a checkpoint must store them."""
+        """As many ledgers are new or changed as may be before a checkpoint must store them."""
         self.are_states_over = False
         """There are twice as many: no request that could change another may be taken."""
         self.is_blocked = False
