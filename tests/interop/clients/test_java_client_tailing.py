@@ -276,7 +276,7 @@ async def test_recovery_fences_a_living_writer(
     assert failure.achieved["acked"] == acknowledged > 1000
     assert reader["closed"]
     assert reader["lac"] + 1 >= acknowledged
-    # Apache's recovery gets the length wrong if it finds nothing after the LAC that it has read, see
+    # Apache's recovery gets the length wrong if it finds nothing after the LAC that it has read:
     # tests/interop/clients/test_recovered_length.py. After a failure one more entry may be pushed.
     sizes = [size] * (acknowledged + window + 1)
     assert reader["length"] in lengths_by_java(sizes, reader["lac"], acknowledged - 1)
