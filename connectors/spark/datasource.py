@@ -1,8 +1,8 @@
-"""`format("ledgerstream")`: what Spark asks for, handed on to the readers and the sink.
+"""`format("ledgerstream")`: the entry point for Spark, which creates the readers and the sink.
 
-Spark pickles this class by its name: whoever plans or executes must be able to import it. What can
-be wrong with options and names is found here, on the driver, before any task. The heavy parts are
-imported only when they are asked for.
+Spark pickles this class by name, so that every process that plans or executes must be able to
+import it. Errors in options and names are found here, on the driver, before any task starts. The
+readers and the sink are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from connectors.spark.source.batch_reader import LedgerstreamReader
 
 _known_targets: set[tuple[str, str]] = set()
-"""Targets of streaming writes this process has seen: Spark asks anew for every micro-batch."""
+"""Targets of streaming writes that exist: Spark asks again for every micro-batch."""
 _KNOWN_TARGETS_MAX = 1000
 
 
 @errors_without_traceback
 class LedgerstreamDataSource(DataSource):
-    """Streams of ledgerstream as a source and a sink of Spark."""
+    """Makes streams of ledgerstream a source and a sink of Spark."""
 
     @classmethod
     def name(cls) -> str:
         return "ledgerstream"
 
     def schema(self) -> StructType:
-        """The columns of the option `columns`, or all; asked for if the user gave no schema."""
+        """Returns the columns of the option `columns`, or all, if the user gave no schema."""
         _check_here()
         options = ReadOptions.parse(self.options, os.environ, is_streaming=None)
-        # A query that may lose records goes on without a stream that is gone; a new one, and a
-        # batch, are refused later.
+        # A query that may lose records continues without a deleted stream. A new query and a
+        # batch are refused later.
         may_be_gone = not options.fail_on_data_loss
         _check_exist(options.cluster, options.selection, may_be_gone=may_be_gone)
         return read_schema(None, options.columns)
@@ -72,7 +72,7 @@ class LedgerstreamDataSource(DataSource):
         if overwrite:
             raise InvalidArgument(
                 'mode("overwrite"): a stream is appended to, never overwritten. Use '
-                'mode("append"), and truncate or delete the stream if its records are to go'
+                'mode("append"), and truncate or delete the stream to remove its records'
             )
         options = WriteOptions.parse(self.options, os.environ, is_streaming=False)
         _check_target(options)
@@ -94,7 +94,10 @@ class LedgerstreamDataSource(DataSource):
 
 @errors_without_traceback
 class _FailingReader(DataSourceStreamReader):
-    """Fails when it is asked anything: PySpark loses the error of a reader it does not get."""
+    """A reader whose methods all raise one error.
+
+    PySpark loses an error that is raised instead of returning a reader.
+    """
 
     def __init__(self, error: LedgerError) -> None:
         self._error = error
@@ -129,7 +132,7 @@ def _check_exist(
 
 
 def _check_target(options: WriteOptions) -> None:
-    """The stream that rows without a stream of their own go to is there, or is to be made."""
+    """Checks that the default target exists or will be created. Raises NoSuchStream."""
     if options.stream is None or options.create_streams:
         return
     target = (options.cluster, options.stream)

@@ -1,7 +1,7 @@
-"""Are the streams there that somebody named? Asked on the driver, before any task.
+"""Checks on the driver, before any task starts, that the named streams exist.
 
-What is missing is an error with the names that look alike; a cluster that does not answer is one
-that says what was tried and for how long. Reads metadata only, and makes nothing.
+A missing stream is reported with similar names. A cluster that does not answer is reported with
+its address and the time spent. Reads metadata only; must never create anything.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _SHOWN_MAX = 5
 def check_exist(
     cluster: str, selection: Selection, *, may_be_none: bool = True, may_be_gone: bool = False
 ) -> None:
-    """Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+    """Checks that the selected streams exist.
+
+    Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
 
     Args:
-        may_be_none: whether it is fine that no stream matches a pattern.
-        may_be_gone: whether it is fine that streams which are named are not there.
+        may_be_none: whether a pattern may match no stream.
+        may_be_gone: whether streams that are named may be missing.
     """
     _check_file(cluster)
     begun_s = time.monotonic()
@@ -42,8 +44,8 @@ def check_exist(
         cached_cluster(cluster).run(_check, selection, may_be_none, may_be_gone)
     except trio.TooSlowError:
         raise MetadataUnavailable(
-            f"cluster {cluster}: its metadata store took the connection and did not answer in "
-            f"{ANSWER_TIMEOUT_S:g} s. Cure: look at its log and at what is between"
+            f"cluster {cluster}: its metadata store accepted the connection and did not answer "
+            f"within {ANSWER_TIMEOUT_S:g} s. Cure: check its log and the network"
         ) from None
     except MetadataUnavailable as error:
         waited_s = time.monotonic() - begun_s
@@ -54,12 +56,12 @@ def check_exist(
 
 
 def _check_file(cluster: str) -> None:
-    """A wrong path must not become a new, empty cluster."""
+    """Refuses a missing file: opening a wrong path would create a new, empty cluster."""
     path = ClusterAddress.parse(cluster).sqlite_path
     if path is not None and not Path(path).exists():
         raise MetadataUnavailable(
             f"cluster {cluster}: there is no file {Path(path).absolute()} on the "
-            f"machine of the driver. Cure: the address that `ledgerstream standalone` prints; "
+            f"driver's machine. Cure: use the address that `ledgerstream standalone` prints or, "
             f"with executors on other machines, zk://host:2181/ledgers"
         )
 
@@ -86,7 +88,7 @@ async def _check_namespace(store: StreamStore, namespace: str) -> None:
         similar = _similar_names(namespace, names, "namespaces")
         raise NoSuchNamespace(
             f"there is no namespace {namespace!r}; {similar}. "
-            f"Cure: the right name, or ledgerstream namespace create {namespace}"
+            f"Cure: correct the name, or create it: ledgerstream namespace create {namespace}"
         ) from None
 
 
@@ -109,17 +111,18 @@ async def _missing_stream(store: StreamStore, namespace: str, stream: str) -> Le
         if numbers:
             return NoSuchStream(
                 f"stream '{namespace}/{partition.stream}' has partitions 0 to {max(numbers)}, "
-                f"and no partition {partition.partition}"
+                f"but no partition {partition.partition}"
             )
         if partition.stream in names:
             return NoSuchStream(
-                f"stream '{namespace}/{partition.stream}' is not partitioned: read it by that name"
+                f"stream '{namespace}/{partition.stream}' is not partitioned: read it under that "
+                f"name"
             )
     whole = sorted({name.partition("#")[0] for name in names})
+    similar = _similar_names(stream, whole, f"streams of {namespace}")
     return NoSuchStream(
-        f"there is no stream '{namespace}/{stream}'; "
-        f"{_similar_names(stream, whole, f'streams of {namespace}')}. Cure: the right name, or "
-        f"ledgerstream stream create {namespace}/{stream}"
+        f"there is no stream '{namespace}/{stream}'; {similar}. Cure: correct the name, or create "
+        f"it: ledgerstream stream create {namespace}/{stream}"
     )
 
 
@@ -134,13 +137,13 @@ async def _check_patterns(store: StreamStore, namespace: str, patterns: StreamPa
 
 
 def _similar_names(wanted: str, names: Sequence[str], what: str) -> str:
-    """The names that may have been meant, else some of those there are."""
+    """Returns a clause with similar names or, if none is similar, some of the existing names."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(wanted.lower(), by_lower, n=_SHOWN_MAX, cutoff=0.6)
     if close:
-        return f"alike are {', '.join(by_lower[name] for name in close)}"
+        return f"similar names: {', '.join(by_lower[name] for name in close)}"
     if not names:
         return f"there are no {what}"
     shown = ", ".join(names[:_SHOWN_MAX])
     more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-    return f"there are the {what} {shown}{more}"
+    return f"existing {what}: {shown}{more}"

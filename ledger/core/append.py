@@ -4,10 +4,11 @@ A hot core: methods and plain integers, no objects per entry. Instead of countin
 keeps, for each bookie, the entry up to which *all* of its entries are acknowledged; the last add
 confirmed is computed from these marks.
 
-Entries are distributed round-robin over the ensemble. If every bookie gets every entry, there is
-one *class* of entries; with striping there are E classes (entry id mod E), and all entries of a
-class have the same write set. Acks out of order are kept until the gap closes. The core never
-confirms during an ensemble change: an entry must reach its ack quorum in the stored ensemble.
+Entries go to the bookies of the ensemble in turn, as in Apache's
+`RoundRobinDistributionSchedule`. If every bookie gets every entry there is one *class* of
+entries; with striping there are E classes (entry id mod E), and inside a class all entries have
+the same write set. Acks out of order are kept aside until the gap closes. The core never confirms
+during an ensemble change: an entry must reach its ack quorum in the ensemble that is stored.
 
 With deferred sync an ack does not mean durable: then acks advance only the last add acknowledged,
 and the last add confirmed follows once the bookies that acknowledged were forced.

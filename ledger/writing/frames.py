@@ -17,7 +17,7 @@ from ledger.wire import v2, v3
 from ledger.wire.messages import FRAME_BYTES_MAX, AddRequest, Buffer, Request
 
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
-"""Largest payload of one entry: a frame less its headers, as in Apache's client."""
+"""Largest payload of one entry: a frame less 500 bytes, enough for the headers of both versions."""
 
 ADD_START_BYTES = v2.ADD_BYTES_MIN
 """Bytes of an add's frame before the digest: length, packet header, key, the entry's header."""

@@ -1,6 +1,6 @@
 """Writes docs/api.md from types and docstrings: `python -m tools.docs.api`.
 
-The test beside it compares. Every public name of `stream` is in one group below.
+A test checks that the document is up to date. Every public name of `stream` is in a group below.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ GROUPS = {
 _HEAD = """\
 # The API of streams
 
-Generated from types and docstrings by `make docs`; a test keeps it true. What they add up to is in
-[streams.md](streams.md).
+Generated from types and docstrings by `make docs`; a test checks that it is up to date.
+[streams.md](streams.md) explains the concepts.
 
-There are three faces with the same names, types and promises: `stream` for trio, as written here;
-`stream.aio` for asyncio; and `stream.blocking`, without `async` and `await` (`aclose` is `close`).
-What differs is in [faces.md](faces.md).
+There are three faces with the same names, types and guarantees: `stream` for trio, as described
+here; `stream.aio` for asyncio; and `stream.blocking`, without `async` and `await` (`aclose` is
+`close`). [faces.md](faces.md) describes the differences.
 """
 _OF_TUPLES = {"count", "index"}
 
 
 def document() -> str:
-    """The text of docs/api.md."""
+    """Returns the text of docs/api.md."""
     package = importlib.import_module("stream")
     names = [name for group in GROUPS.values() for name in group.split()]
     errors = [
@@ -95,7 +95,7 @@ def _entry(name: str, value: object) -> str:
 
 
 def home_of_value(name: str) -> str:
-    """The module a public name that is no class or function comes from."""
+    """Returns the module that defines a public name that is neither a class nor a function."""
     homes: dict[str, str] = importlib.import_module("stream")._HOME
     home = homes[name]
     while names_of(home)[name] != f"{home}:{name}":
@@ -152,7 +152,7 @@ def _function_node(module: str, name: str) -> ast.FunctionDef | ast.AsyncFunctio
 
 
 def _call(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> str:
-    """A signature as a block of code, arguments one below the other where they are many."""
+    """Returns a signature as a block of code, with one argument per line if it is long."""
     decorators = [ast.unparse(each) for each in node.decorator_list]
     returns = ast.unparse(node.returns) if node.returns else "None"
     if "property" in decorators:
@@ -199,7 +199,7 @@ def _flat(text: str | None) -> str:
 
 
 def _text(docstring: str | None) -> str:
-    """A docstring as markdown: its arguments become a list."""
+    """Returns a docstring as Markdown; its arguments become a list."""
     if not docstring:
         return ""
     lines: list[str] = []

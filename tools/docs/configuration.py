@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the settings themselves: `python -m tools.docs.configuration`.
 
-The test beside it compares; whoever adds a setting runs this.
+A test checks that the document is up to date. To be run after adding a setting.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ DOCUMENT = ROOT / "docs" / "configuration.md"
 _HEAD = """\
 # Settings
 
-Generated from the code by `make docs`; a test keeps it true.
+Generated from the code by `make docs`; a test checks that it is up to date.
 
-What belongs to a ledger or a stream (quorums, digest, retention) is no setting of a process: it is
-given at creation and lives in metadata. See [the policy of a namespace](#a-namespace) below.
+Properties of a ledger or a stream (quorums, digest, retention) are not settings of a process: they
+are given at creation and stored in metadata. See [the policy of a namespace](#a-namespace) below.
 
 ## A bookie
 
-A TOML file given to `ledgerstream bookie run --config FILE`. Later sources win: defaults, the file,
-the environment (`LEDGERSTREAM_` and the name in capitals), flags. An unknown name is an error.
+The settings of a TOML file for `ledgerstream bookie run --config FILE`. Later sources take
+precedence: defaults, the file, the environment (`LEDGERSTREAM_` and the name in upper case), flags.
+An unknown name is an error.
 
 """
 _WITHOUT = """
 ### Settings of Apache's bookie without a counterpart
 
-Those that tuning guides and operators name; the others above say which of Apache's they are.
+These are the settings that tuning guides and operators mention. The settings above name their
+counterparts.
 
 """
 _CLIENT = """
 ## A client
 
-Fields of `ledger.options.ClientOptions`, an argument of `LedgerClient`.
+The fields of `ledger.options.ClientOptions`, an argument of `LedgerClient`.
 
 | Option | Default | What it does |
 |---|---|---|
@@ -46,36 +48,36 @@ Fields of `ledger.options.ClientOptions`, an argument of `LedgerClient`.
 _NAMESPACE = """
 ## A namespace
 
-The policy that streams of a namespace follow; `ledgerstream namespace set` changes it, and
-running writers follow.
+The policy of the streams of a namespace. `ledgerstream namespace set` changes it, and running
+writers apply the change.
 
 | Property | Default | What it does |
 |---|---|---|
 """
 _POLICY_MEANING = {
-    "ensemble_size": "bookies a segment is spread over",
+    "ensemble_size": "number of bookies over which a segment is spread",
     "write_quorum": "copies of each entry",
     "ack_quorum": "copies that must be synced before an append is confirmed",
     "digest_type": "checksum of entries: CRC32C, CRC32, HMAC or DUMMY (none)",
-    "roll_ms": "age at which a segment is sealed and the next begun",
-    "roll_bytes": "size at which a segment is sealed and the next begun",
+    "roll_ms": "age at which a segment is sealed and the next one begins",
+    "roll_bytes": "size at which a segment is sealed and the next one begins",
     "retention_ms": "sealed segments whose newest record is older are dropped; None keeps all",
-    "retention_bytes": "oldest sealed segments beyond so many bytes (of all partitions together) "
-    "are dropped; None keeps all",
-    "retention_cursors": "names of cursors; what one of them has not passed is kept however old",
-    "trash_ms": "how long what was truncated or deleted can be brought back; 0: not at all",
+    "retention_bytes": "limit of stored bytes (over all partitions) above which the oldest sealed "
+    "segments are dropped; None keeps all",
+    "retention_cursors": "names of cursors; records that one of them has not passed are kept",
+    "trash_ms": "how long truncated or deleted records can be restored; 0: not at all",
     "placement": "patterns of bookie ids, separated by commas, that are preferred (`rack1-*`)",
     "record_bytes_max": "largest record, with its key and headers",
-    "streams_max": "streams the namespace may have; None: any number",
-    "bytes_per_s_max": "what the writer of each stream may append; more waits. None: no limit",
+    "streams_max": "maximum number of streams in the namespace; None: no limit",
+    "bytes_per_s_max": "rate to which the writer of each stream is throttled; None: no limit",
     "compression": "none, zstd or lz4",
     "batch_bytes": "a batch of records of this size is sent at once",
-    "linger_ms": "how long a smaller batch may wait for more; 0 sends it at the end of the tick",
+    "linger_ms": "how long a smaller batch waits for more; 0 sends it at the end of the tick",
 }
 
 
 def _fields(path: str, class_name: str) -> list[tuple[str, str, str]]:
-    """Name, source of the default, and the docstring below it, of each field of a class."""
+    """Returns the name, the source of the default, and the docstring of each field of a class."""
     for node in tree_of(ROOT / path).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             found = []
@@ -92,7 +94,7 @@ def _fields(path: str, class_name: str) -> list[tuple[str, str, str]]:
 
 
 def document() -> str:
-    """The text of docs/configuration.md."""
+    """Returns the text of docs/configuration.md."""
     lines = [_HEAD, settings_table(BookieConfig), _WITHOUT, apache_settings.table()]
     lines.append(_CLIENT)
     for name, default, meaning in _fields("ledger/options.py", "ClientOptions"):
@@ -105,9 +107,9 @@ def document() -> str:
 
 
 def _product(default: str) -> str:
-    """`32 * 1024 * 1024` and `256 << 20` as a number people read."""
+    """Returns a default as readers expect it: `256 << 20` becomes a number with separators."""
     if all(c in "0123456789_ *<" for c in default):
-        return f"{eval(default):,}"  # digits and two operators, from our own source
+        return f"{eval(default):,}"  # only digits and operators, from this repository's source
     if default == "RECORD_BYTES_MAX":
         return f"{RECORD_BYTES_MAX:,}"
     return {"()": "none", "''": "none"}.get(default, default.strip("'"))

@@ -1,7 +1,6 @@
-"""Writes the tables of options in docs/spark.md from the options themselves:
-`python -m tools.docs.spark_options`.
+"""Writes the tables of options in docs/spark.md: `python -m tools.docs.spark_options`.
 
-The test beside it compares; whoever adds an option runs this.
+A test checks that the tables are up to date. To be run after adding an option.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _ONLY = {
 
 
 def document(text: str) -> str:
-    """The same text with its tables as they must be."""
+    """Returns the text with up-to-date tables."""
     for name, options in TABLES.items():
         begin, end = f"<!-- options: {name} -->\n", "<!-- end -->"
-        assert text.count(begin) == 1, f"docs/spark.md has no place for the options to {name}"
+        assert text.count(begin) == 1, f"docs/spark.md has no marker for the options to {name}"
         rows = "".join(_row(name, option) for option in options)
         table = f"{begin}| Option | Default | |\n|---|---|---|\n{rows}{end}"
         before, _, rest = text.partition(begin)
@@ -41,7 +40,7 @@ def _row(name: str, option: Option) -> str:
 
 
 def _plain(option: Option) -> str:
-    """Stars of patterns and of JSON are no emphasis."""
+    """Returns the accepted forms, with stars escaped so that they do not mean emphasis."""
     if "`" in option.forms:
         return option.forms
     return option.forms.replace("*", r"\*")

@@ -1,8 +1,9 @@
 """Writes stream/aio and stream/blocking from the trio classes: `python -m tools.faces.generate`.
 
-Signatures and docstrings are the trio ones'; a body only crosses to the trio thread. What is
-no plain call over the bridge (records, batches, positions) is in table.py and written by hand in
-stream/aio. Then stream/blocking is stream/aio without its `await`. The test beside it compares.
+Signatures and docstrings are copied from the trio classes; a body only calls into the trio thread.
+Whatever needs more than such a call (records, batches, positions) is in table.py, or written by
+hand in stream/aio. stream/blocking is stream/aio without `await`. A test checks that the files are
+up to date.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ _HELPERS = {
     "PartitionTicket": "stream.aio.tickets:PartitionTicket",
     "BatchIterator": "stream.aio.batches:BatchIterator",
 }
-"""Names that bodies of table.py use, and where they are from."""
+"""Names that bodies of table.py use, and their origins."""
 _CONTEXTS = {"AbstractAsyncContextManager", "AsyncIterator"}
 _HEAD = '"""{what}.\n\nGenerated from {source} by `make faces`. Not to be edited.\n"""\n'
 
 
-# One face, written
+# Writing one face
 
 
 class Module:
-    """A generated module of stream/aio: its classes and what they import."""
+    """A generated module of stream/aio: its classes and their imports."""
 
     def __init__(self, home: str, source: str) -> None:
         self.home = home
@@ -92,7 +93,7 @@ class Module:
 
 
 def _arguments(args: ast.arguments) -> str:
-    """The arguments of a function handed on as they came."""
+    """Returns the arguments for a call that passes on all parameters of a function."""
     given = [
         each.arg for each in (*args.posonlyargs, *args.args) if each.arg not in ("self", "cls")
     ]
@@ -103,7 +104,7 @@ def _arguments(args: ast.arguments) -> str:
 
 
 def _named(returns: ast.expr | None) -> tuple[str, str]:
-    """An annotation `A[B]` as ("A", "B"), `B` as ("", "B")."""
+    """Splits an annotation `A[B]` into ("A", "B"), and `B` into ("", "B")."""
     if isinstance(returns, ast.Subscript):
         return ast.unparse(returns.value), ast.unparse(returns.slice)
     return "", ast.unparse(returns) if returns else "None"
@@ -124,7 +125,7 @@ def _signature(module: Module, method: Method, returns: str = "") -> str:
 
 
 def _held(module: Module, wanted: str, call: str) -> str:
-    """The body of a block around a trio block, giving a `wanted`."""
+    """Returns the body of a context manager around a trio one, which yields a `wanted`."""
     face = FACES.get(wanted)
     if face is None:
         module.use_name(module.source, wanted)
@@ -151,7 +152,7 @@ def _held(module: Module, wanted: str, call: str) -> str:
 
 
 def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
-    """Decorators, the return type if it is another than in trio, and the body of a method."""
+    """Returns the decorators, the return type if it differs from trio's, and the body."""
     node, name = method.node, method.name
     decorators = "".join(f"@{each}\n" for each in method.decorators)
     for each in method.decorators:
@@ -286,7 +287,7 @@ def _ruff(text: str) -> str:
 
 
 def aio_modules() -> dict[str, str]:
-    """File name -> text, of the generated modules of stream/aio."""
+    """Returns the generated modules of stream/aio: file name -> text."""
     modules: dict[str, Module] = {}
     for name in [*FACES, *FUNCTIONS]:
         home, source = home_of(name), trio_module_of(name)
@@ -302,7 +303,7 @@ def aio_modules() -> dict[str, str]:
     return texts
 
 
-# What a face exports
+# The exports of a face
 
 
 def _package(what: str, package: str) -> str:
@@ -310,7 +311,7 @@ def _package(what: str, package: str) -> str:
     homes: dict[str, str] = dict(native._HOME)
     for name in list(homes):
         if awaits(f"{homes[name]}:{name}") and name not in {*FACES, *HAND_WRITTEN}:
-            del homes[name]  # of trio only
+            del homes[name]  # for trio only
         elif name in FACES:
             homes[name] = f"stream.{package}.{home_of(name)}"
     for name in FUNCTIONS:
@@ -360,14 +361,14 @@ _WORDS = [
 
 
 def without_async(text: str) -> str:
-    """A program for stream.aio as one for stream.blocking."""
+    """Converts a program for stream.aio to one for stream.blocking."""
     for pattern, word in _WORDS:
         text = re.sub(pattern, word, text)
     return text
 
 
 def blocking_of(text: str) -> str:
-    """A module of stream/aio as one of stream/blocking."""
+    """Converts a module of stream/aio to one of stream/blocking."""
     text = without_async(text)
     if "by `make faces`" not in text:
         head, quotes, rest = text.partition('"""\n')
@@ -378,7 +379,7 @@ def blocking_of(text: str) -> str:
 
 
 def blocking_modules() -> dict[str, str]:
-    """File name -> text, of the generated modules of stream/blocking."""
+    """Returns the generated modules of stream/blocking: file name -> text."""
     texts = dict(aio_modules())
     for hand in ("tickets", "batches", "merging", "client", "advancing"):
         texts[f"{hand}.py"] = (AIO / f"{hand}.py").read_text(encoding="utf-8")
@@ -388,7 +389,7 @@ def blocking_modules() -> dict[str, str]:
 
 
 def all_files() -> dict[Path, str]:
-    """Every generated file and what it must hold."""
+    """Returns every generated file with its text."""
     files = {AIO / name: text for name, text in aio_modules().items()}
     return files | {BLOCKING / name: text for name, text in blocking_modules().items()}
 

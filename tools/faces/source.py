@@ -25,7 +25,7 @@ def tree_of_module(module: str) -> ast.Module:
 
 @cache
 def names_of(module: str) -> dict[str, str]:
-    """Where each name used in a module comes from: name -> "module:name"."""
+    """Returns the origin of each name used in a module: name -> "module:name"."""
     names: dict[str, str] = {}
     for node in ast.walk(tree_of_module(module)):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -82,7 +82,7 @@ class Method:
 
     @property
     def docstring(self) -> str:
-        """As it stands in the source, quotes included; "" if there is none."""
+        """The docstring as in the source, with its quotes; "" if there is none."""
         first = self.node.body[0]
         if ast.get_docstring(self.node) is None:
             return ""
@@ -99,7 +99,7 @@ def class_node(module: str, name: str) -> ast.ClassDef:
 
 
 def awaits(origin: str) -> bool:
-    """Whether this is a class of ours that only trio can use."""
+    """Returns whether this is a class of `stream` that only trio can use."""
     module, name = origin.split(":")
     if not module.startswith("stream."):
         return False
@@ -116,7 +116,7 @@ def is_public(name: str) -> bool:
 
 
 def methods_of(name: str) -> Iterator[Method]:
-    """Public ones of the trio class and of those it is made of, in the order of their source."""
+    """Yields the public methods of the trio class and its bases, in the order of their source."""
     cls = getattr(importlib.import_module(trio_module_of(name)), name)
     seen: set[str] = set()
     for each in inspect.getmro(cls):

@@ -1,6 +1,6 @@
-"""What differs between the trio classes and their faces for asyncio and threads.
+"""The differences between the trio classes and their faces for asyncio and threads.
 
-Everything not named here is a plain bridge to the trio thread.
+All other methods are plain calls into the trio thread.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Face:
-    """How a trio class is shown.
+    """How the face of a trio class is generated.
 
     Args:
-        bodies: of methods that do more than call the trio method; text of the asyncio one.
-        attributes: of the trio object that are public, with their types, or with where else they
-            are ("Position: self._to").
-        home: module of the trio class, if it is no public name of `stream`.
-        is_made: by users themselves, with a client.
-        reads: plain functions that any thread may call; others are called in the trio thread while
-            the caller stands still.
-        base: class of the hand-written half.
-        opened: expressions that `_of` sets beside `_bridge` and `_inner`, by name.
-        extra: one more argument of `_of`.
-        holder: type of what `_of` gets instead of the trio object itself, and where that is in it.
-        turn: what bridge functions go through, so that they come after what was handed over.
+        bodies: bodies of methods that are not plain calls, as text for asyncio.
+        attributes: public attributes of the trio object, with their types, or with the expression
+            that has them ("Position: self._to").
+        home: module of the trio class, if it is not a public name of `stream`.
+        is_made: whether users make the object themselves, with a client.
+        reads: plain functions that any thread may call; others run in the trio thread while the
+            caller waits.
+        base: class of the hand-written part.
+        opened: expressions that `_of` sets besides `_bridge` and `_inner`, by name.
+        extra: an additional argument of `_of`.
+        holder: type of the object that `_of` gets instead of the trio object, and the attribute
+            that holds the trio object.
+        turn: function through which calls pass, so that they run after earlier appends.
+        skipped: methods without a face.
     """
 
     bodies: dict[str, str] = field(default_factory=dict)
@@ -41,13 +43,13 @@ class Face:
 
 
 _LEAVE = "await self.aclose()"
-# Who is cancelled in the moment in which his records arrive gets them next time.
+# A caller that is cancelled at the moment when its records arrive gets them with the next call.
 _STEP = """\
 inner = self._inner
 return await self._bridge.call(lambda: anext(inner), inner._take_back)"""
 _RECORD_STEP = """\
 inner = {}
-taken = await self._bridge.call(inner._next_of_part, inner._take_back_record)
+taken = await self._bridge.call(inner._next_delivered_record, inner._take_back_record)
 return taken[0]"""
 _TICKET = """\
 ticket = Ticket(
@@ -109,9 +111,9 @@ return await self._bridge.call(
     lambda: self._inner.create_stream(stream, partitions=partitions)
 )""",
             "verify": """\
-told = self._bridge.relay(on_progress)
+relayed = self._bridge.relay(on_progress)
 return await self._bridge.call(
-    lambda: self._inner.verify(stream, receipt=receipt, on_progress=told)
+    lambda: self._inner.verify(stream, receipt=receipt, on_progress=relayed)
 )""",
         },
     ),
@@ -227,7 +229,7 @@ while True:
             "__anext__": _STEP,
             "next_record": _RECORD_STEP.format("self._inner"),
         },
-        skipped=frozenset({"note_group", "note_lost", "note_again", "run", "begin", "leave"}),
+        skipped=frozenset({"note_group", "note_lost", "note_rejoined", "run", "begin", "leave"}),
     ),
     "RecordIterator": Face(
         home="stream.consuming.consumer",
@@ -246,7 +248,7 @@ while True:
     "Janitor": Face(is_made=True),
 }
 FUNCTIONS = ["create_namespace", "list_namespaces", "delete_namespace"]
-"""They take the client; what else they do is the trio side's."""
+"""Public functions, which take the client and are calls into the trio thread."""
 HAND_WRITTEN = {
     "BatchIterator": "batches",
     "LedgerClient": "client",
@@ -254,4 +256,4 @@ HAND_WRITTEN = {
     "PartitionTicket": "tickets",
     "Ticket": "tickets",
 }
-"""Public classes of this face written by hand, and their modules in stream/aio."""
+"""Public classes whose faces are written by hand, and their modules in stream/aio."""

@@ -1,8 +1,8 @@
-"""What is known of a segment's entries, and where in it a sequence or a byte lies.
+"""A sparse index of a segment's entries, which finds the record with a sequence or a byte offset.
 
-Finding a place asks for headers of entries, one after the other; what was learned is remembered, so
-that the places of consecutive micro-batches cost a header or two. Answers are exact to the record.
-Must never ask for an entry it knows, nor ask without end.
+A search requests headers of entries, one after the other. They are added to the index, so that the
+searches of consecutive micro-batches cost a header or two. Results are exact to the record. A
+search must never request an entry that is in the index, nor continue without end.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from operator import attrgetter
 from ledger.errors import MetadataCorrupt
 
 INDEXED_ENTRIES_MAX = 128
-"""Of one segment. Those least far along are forgotten first: a query goes forward."""
+"""Entries in the index of one segment. The lowest are dropped first: a query moves forward."""
 
 
 class SearchKey(enum.Enum):
-    """What a place is searched by."""
+    """The value by which a record is searched."""
 
     SEQUENCE = "sequence"
     BYTES = "bytes"
@@ -27,8 +27,10 @@ class SearchKey(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexedEntry:
-    """An entry: the sequence of its first record, how many it has, bytes stored in its segment
-    before it, and its own."""
+    """An entry: the sequence of its first record, its number of records, and its bytes.
+
+    `bytes_before` are stored before the entry in its segment, `nbytes` are its own.
+    """
 
     entry: int
     first_sequence: int
@@ -38,11 +40,14 @@ class IndexedEntry:
     append_time_ms: int
 
     def bytes_at(self, slot: int) -> int:
-        """Bytes stored before the record in this slot, of which each has an equal share."""
+        """Returns the bytes before the record in this slot; records share an entry's equally."""
         return self.bytes_before + self.nbytes * slot // self.count
 
     def slot_of(self, key: SearchKey, target: int) -> int:
-        """Of the last record that begins at or before `target`, which is in this entry."""
+        """Returns the slot of the last record that begins at or before `target`.
+
+        `target` must be in this entry.
+        """
         if key is SearchKey.SEQUENCE:
             return target - self.first_sequence
         return ((target - self.bytes_before + 1) * self.count - 1) // self.nbytes
@@ -50,7 +55,7 @@ class IndexedEntry:
 
 @dataclass(frozen=True, slots=True)
 class SegmentOffset:
-    """Before a record of a segment, or behind its last one."""
+    """The offset of a record in a segment, or the end after its last record."""
 
     entry: int
     slot: int
@@ -59,7 +64,7 @@ class SegmentOffset:
 
 
 class SparseIndex:
-    """The landmarks of one segment, whose records are numbered from `first_sequence`."""
+    """The indexed entries of one segment, whose records are numbered from `first_sequence`."""
 
     def __init__(self, first_sequence: int) -> None:
         self._known: list[IndexedEntry] = []
@@ -68,13 +73,13 @@ class SparseIndex:
 
     @property
     def end(self) -> SegmentOffset:
-        """Behind the last record known to be confirmed."""
+        """The offset after the last record that is known to be confirmed."""
         return self._end
 
     def end_at(self, entries: int, next_sequence: int, nbytes: int) -> None:
-        """The segment has so many entries, as far as they are confirmed; never fewer than before.
+        """Sets the end of the confirmed entries. It must never move back.
 
-        Raises MetadataCorrupt if it had more.
+        Raises MetadataCorrupt if more entries were confirmed before.
         """
         end = SegmentOffset(entries, 0, next_sequence, nbytes)
         if entries < self._end.entry:
@@ -85,7 +90,7 @@ class SparseIndex:
         self._end = end
 
     def add(self, entry: IndexedEntry) -> None:
-        """Remembers it; the segment has at least this entry."""
+        """Adds an entry, which is confirmed, to the index."""
         index = bisect_right(self._known, entry.entry, key=attrgetter("entry"))
         if not index or self._known[index - 1].entry != entry.entry:
             insort(self._known, entry, key=attrgetter("entry"))
@@ -96,17 +101,17 @@ class SparseIndex:
             self._end = behind
 
     def at(self, entry: int) -> IndexedEntry | None:
-        """This entry, if it is known."""
+        """Returns this entry, or None if it is not in the index."""
         index = bisect_right(self._known, entry, key=attrgetter("entry"))
         found = self._known[index - 1] if index else None
         return found if found is not None and found.entry == entry else None
 
     def find(self, key: SearchKey, target: int, tries: int = 0) -> SegmentOffset | int:
-        """The last place whose sequence, or bytes before it, are no more than `target`.
+        """Returns the last offset whose sequence, or bytes before it, do not exceed `target`.
 
-        `target` is between begin and end. An int is an entry that must be added first; `tries` is
-        how often this was so. The second of two tries halves what is left, so that entries of
-        very different size cost no more than a few more.
+        `target` must be between begin and end. If the result is an int, this entry must be added
+        before the next try; `tries` counts these results. The search interpolates and bisects in
+        turn, so that entries of very different sizes cost only a few more tries.
         """
         low, high = self._between(key, target)
         if isinstance(low, IndexedEntry):
@@ -131,8 +136,10 @@ class SparseIndex:
     def _between(
         self, key: SearchKey, target: int
     ) -> tuple[IndexedEntry | SegmentOffset, SegmentOffset]:
-        """The entry that has `target`, if it is known; else the last place known at or before it,
-        and the first one behind."""
+        """Returns the indexed entry that holds `target`, if any, and its end.
+
+        Otherwise returns the last known offset at or before `target` and the first one after it.
+        """
         value_of = _first_sequence if key is SearchKey.SEQUENCE else _bytes_before
         index = bisect_right(self._known, target, key=value_of)
         low, high = self._begin, self._end

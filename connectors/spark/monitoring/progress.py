@@ -1,7 +1,7 @@
-"""What somebody at a terminal sees of a batch while it runs: a bar of its tasks, what they took.
+"""Shows the progress of Spark's tasks on a terminal, and their duration at the end.
 
-What is going to be read is known where Spark plans, and told there (plan_line.py). Asks Spark's own
-status tracker, in a thread of the driver; shows nothing where nobody looks.
+Polls Spark's own status tracker in a thread of the driver. Shows nothing if the output is no
+terminal. The summary of what will be read is printed by the process that plans (plan_summary.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STAGES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class BaselineStages:
-    """What is none of the block's: stages that ran when it began, and jobs up to the newest."""
+    """The stages and jobs to leave out: those that started before the block."""
 
     stages: frozenset[int] = frozenset()
     newest_job: int = -1
@@ -44,11 +44,11 @@ class BaselineStages:
 
 @dataclass(slots=True)
 class ProgressWatch:
-    """The tasks that Spark ran since the block began, as far as they were seen."""
+    """The tasks that Spark has run since the block began, as far as they were observed."""
 
     begun_s: float = field(default_factory=time.monotonic)
     stages: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By stage: tasks, of these done, attempts that failed."""
+    """By stage: tasks, completed tasks, failed attempts."""
 
     @property
     def tasks(self) -> int:
@@ -75,12 +75,15 @@ class ProgressWatch:
         return f"{count_text(self.tasks_done, 'task')} of {stages} in {self._elapsed()}{failed}"
 
     def update(self, tracker: StatusTracker, earlier: BaselineStages) -> None:
-        """Takes note of the stages that are running, and of what became of those seen before."""
+        """Reads the state of running stages, and of all stages observed before."""
         running = [stage for stage in tracker.getActiveStageIds() if stage not in earlier.stages]
         self._note(tracker, {*self.stages, *running})
 
     def finish(self, tracker: StatusTracker, earlier: BaselineStages) -> None:
-        """The same at the end; also stages too short to be met running, of jobs in no group."""
+        """Reads the final state, also of stages that were too short to be observed running.
+
+        Covers jobs without a group.
+        """
         self.update(tracker, earlier)
         for job in tracker.getJobIdsForGroup():
             info = tracker.getJobInfo(job) if job > earlier.newest_job else None
@@ -101,13 +104,13 @@ class ProgressWatch:
 def watching(
     spark: SparkSession, *, progress: bool | None = None, file: TextIO | None = None
 ) -> Iterator[ProgressWatch]:
-    """Shows a bar of Spark's tasks while the block runs, and a line with what they took behind it.
+    """Shows a bar of Spark's tasks while the block runs, and a summary line at its end.
 
-    With Spark Connect there is nothing to see: a client is not told of tasks.
+    Shows nothing with Spark Connect, whose clients get no information on tasks.
 
     Args:
-        progress: True or False; None: if `file` is a terminal.
-        file: where it is shown, stderr if not given.
+        progress: whether to show the progress; None: if `file` is a terminal.
+        file: the output, stderr by default.
     """
     watch = ProgressWatch()
     shown = sys.stderr if file is None else file

@@ -1,7 +1,7 @@
-"""What the driver does with the ledgers of a batch's tasks: commits them, or gives them up.
+"""Commits or discards the ledgers of a batch's tasks, on the driver.
 
-Answers for the order of ledgers in each stream, and for streams that are made on the way. That a
-batch is committed once is decided in stream/sinks/sinks.py.
+Decides the order of ledgers in each stream, and creates missing streams. stream/sinks/sinks.py
+guarantees that a batch is committed once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def make_target(cluster: ClusterClient, name: str) -> None:
-    """Makes a plain stream of this full name, unless there is one.
+    """Creates a plain stream with this full name, unless it exists.
 
     Raises NoSuchNamespace, TooManyStreams, MetadataUnavailable.
     """
@@ -58,8 +58,8 @@ async def commit_task_ledgers(
 ) -> BatchCommit:
     """Makes the ledgers segments of their streams, once for this sink and batch.
 
-    A batch without ledgers is committed too: an older one is refused from then on. Raises as
-    `stream.sinks.sinks.commit_batch`.
+    A batch without ledgers is committed, too: older batches are refused from then on. Raises what
+    `stream.sinks.sinks.commit_batch` raises.
     """
     chosen = [each.ledger for each in ledgers]
     if options.sort_within_batch and not await _is_committed(client, sink_id, batch_id):
@@ -94,7 +94,10 @@ async def discard_task_ledgers(
     sink_id: str | None,
     batch_id: int | None,
 ) -> int:
-    """Deletes those that no stream has; returns how many. Raises MetadataUnavailable."""
+    """Deletes the ledgers that are in no stream; returns their number.
+
+    Raises MetadataUnavailable.
+    """
     return await discard_ledgers(
         client, [each.ledger for each in ledgers], sink_id=sink_id, batch_id=batch_id
     )

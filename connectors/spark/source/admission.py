@@ -1,7 +1,7 @@
-"""How much of each stream goes into a micro-batch: shares in records and bytes, as places.
+"""Turns the quotas of a micro-batch, in records and bytes, into offsets at which it ends.
 
-The division is made in `core.admission`; here it meets entries, whose sizes are known only once
-somebody has read their headers.
+`core.admission` divides the limits. Here the quotas are applied to entries, whose sizes are known
+only after their headers have been read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledger.runtime.concurrency import map_bounded
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """What is to be read of a stream: at least one record."""
+    """The unread records of a stream: at least one."""
 
     index: StreamIndex
     begin: StreamOffset
@@ -41,13 +41,15 @@ class ReadSpan:
 async def admit_spans(
     spans: Mapping[str, ReadSpan], limits: Limits, turn: str
 ) -> tuple[dict[str, StreamOffset], str]:
-    """Where the micro-batch ends in each stream, within limits of records or bytes, and whose turn
-    it is in the next one. Raises what reading ledgers raises."""
+    """Returns the end of the micro-batch in each stream, and the first stream of the next one.
+
+    The ends are within the limits of records and bytes. Raises what reading ledgers raises.
+    """
     admission, ends = await _divide(spans, limits, turn)
     if limits.bytes_max is not None and len(admission.quotas) > 1:
         taken = sum(spans[name].index.bytes_between(spans[name].begin, ends[name]) for name in ends)
         if taken > limits.bytes_max:
-            # A first record was larger than those behind it let expect. Now it is known.
+            # A first record was larger than estimated. Its size is known now.
             admission, ends = await _divide(spans, limits, turn)
     following = _next_turn(admission, spans, ends)
     for name, span in spans.items():
@@ -64,14 +66,14 @@ async def _divide(
 
     async def end_of(name: str) -> StreamOffset:
         return await _end_of_quota(
-            spans[name], admission.quotas[name], must_go_on=name == admission.first
+            spans[name], admission.quotas[name], must_advance=name == admission.first
         )
 
     return admission, dict(zip(names, await map_bounded(names, end_of), strict=True))
 
 
-async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_go_on: bool) -> StreamOffset:
-    """The last offset that the share allows. If it `must_go_on` a record passes in any case."""
+async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_advance: bool) -> StreamOffset:
+    """Returns the last offset within the quota, or one record more if it `must_advance`."""
     index, begin, end = span.index, span.begin, span.end
     found = end
     if quota.nbytes is not None and index.bytes_between(begin, end) > quota.nbytes:
@@ -79,14 +81,14 @@ async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_go_on: bool) -> St
     if found.sequence - begin.sequence > quota.records:
         found = await index.at_sequence(begin.sequence + quota.records)
     if found.sequence <= begin.sequence:
-        found = await index.at_sequence(begin.sequence + 1) if must_go_on else begin
+        found = await index.at_sequence(begin.sequence + 1) if must_advance else begin
     return found
 
 
 def _next_turn(
     admission: Admission, spans: Mapping[str, ReadSpan], ends: Mapping[str, StreamOffset]
 ) -> str:
-    """The first stream that got less than a record, else whose turn it is."""
+    """Returns the first stream that got no record, or else the one that `admission` names."""
     for name in ends:
         if ends[name].sequence <= spans[name].begin.sequence:
             return name

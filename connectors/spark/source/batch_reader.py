@@ -1,7 +1,7 @@
-"""`spark.read`: plans a batch on the driver's side and reads its pieces in tasks.
+"""`spark.read`: plans a batch on the driver's side and reads its partitions in tasks.
 
-Where each stream begins and ends is settled once, when the partitions are asked for: a batch reads
-the same rows however long it takes and whatever is appended meanwhile.
+The begin and the end in each stream are fixed once, when Spark requests the partitions: a batch
+must always read the same rows, however long it takes and whatever is appended in the meantime.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PURGES_MAX = 5
-"""So often segments may be purged under the hands of whoever plans."""
+"""How many times planning starts again because segments were purged."""
 
 _OPERATORS: dict[type[Filter], str] = {
     spark_filters.EqualTo: "=",
@@ -65,7 +65,7 @@ _OPERATORS: dict[type[Filter], str] = {
 
 @errors_without_traceback
 class LedgerstreamReader(DataSourceReader):
-    """Reads what the options say, as it is when the partitions are asked for."""
+    """Reads the streams of the options, as they are when Spark requests the partitions."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -81,18 +81,19 @@ class LedgerstreamReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LedgerPartition):
-            return iter(())  # Spark makes up a partition where there is nothing to read
+            return iter(())  # Spark invents a partition if there is nothing to read
         return read_partition(partition, self._schema)
 
 
 @errors_without_traceback
 class FilteringReader(LedgerstreamReader):
-    """The same, where Spark hands over the filters of the query. Spark refuses a reader that can
-    take them where `spark.sql.python.filterPushdown.enabled` is not set.
+    """A LedgerstreamReader that accepts the filters of the query.
 
-    Spark (4.3) keeps the partitions that were planned with filters, and reads them again when the
-    next query on the same DataFrame has none to push: rows would be missing, and nothing here is
-    asked then. So filters are taken only where the option says that this cannot be.
+    Spark refuses such a reader unless `spark.sql.python.filterPushdown.enabled` is set.
+
+    Spark (4.3) keeps the partitions that were planned with filters, and reads them again if the
+    next query on the same DataFrame pushes no filters. Rows would be missing, and the reader is
+    not called then. So filters are accepted only if the option pushFilters excludes that case.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -143,12 +144,12 @@ def _comparison(each: Filter) -> Comparison | None:
 async def _plan(
     client: LedgerClient, options: ReadOptions, bounds: Bounds
 ) -> list[LedgerPartition]:
-    """What the batch reads, as it is now. Raises what finding streams and places raises."""
+    """Plans the batch as the streams are now. Raises what finding streams and offsets raises."""
     for _ in range(_PURGES_MAX):
         try:
             return await _plan_once(client, options, bounds)
         except (NoSuchLedger, NoSuchEntry) as error:
-            _log.info("purged while a batch was planned, which begins anew: %s", error)
+            _log.info("segments were purged while a batch was planned; planning again: %s", error)
     return await _plan_once(client, options, bounds)
 
 
@@ -172,10 +173,10 @@ async def _plan_once(
 async def batch_ranges(
     client: LedgerClient, options: ReadOptions, losses: DataLossLog, bounds: Bounds = NO_BOUNDS
 ) -> list[SegmentRange]:
-    """What a batch reads: each stream from where options say it starts to where they say it ends,
-    as it is now, without what cannot be within the bounds. Streams in the order of their names.
+    """Returns the ranges that a batch reads: each stream from its start to its end as of now.
 
-    Raises InvalidArgument for a place behind the end, DataLoss, NoSuchStream, NoSuchCursor.
+    Ranges that cannot match the bounds are left out. Streams are in the order of their names.
+    Raises InvalidArgument for a position after the end, DataLoss, NoSuchStream, NoSuchCursor.
     """
     streams = await open_streams(client, options.selection)
 
@@ -197,15 +198,17 @@ async def batch_ranges(
 async def _within(
     index: StreamIndex, start: StreamOffset, end: StreamOffset, bounds: Bounds
 ) -> tuple[StreamOffset, StreamOffset]:
-    """The same, nearer to each other where the bounds say that nothing matches beyond: a few
-    headers of entries are read then, instead of all that is there."""
+    """Narrows the range to the bounds.
+
+    This reads a few headers of entries, instead of all the records outside the bounds.
+    """
     lows: list[Start] = []
     highs: list[Start] = []
     if bounds.sequence.low > start.sequence:
         lows.append(FromSequence(min(bounds.sequence.low, end.sequence)))
     if bounds.sequence.high < end.sequence:
         highs.append(FromSequence(max(bounds.sequence.high + 1, start.sequence)))
-    # Not so of event times: to find one here is to read all that is before it, one by one.
+    # Event times do not narrow the range: finding one would read every entry before it.
     if 0 < bounds.append_ms.low <= NUMBER_MAX:
         lows.append(FromTime(bounds.append_ms.low))
     if 0 <= bounds.append_ms.high < NUMBER_MAX:

@@ -1,8 +1,8 @@
-"""Pieces: what one Spark task reads, and reading it into Arrow batches.
+"""Spark's input partitions: what one task reads, and how it reads this into Arrow batches.
 
-A piece is pickled and says all there is to know: a worker asks no metadata store to read it. What
-it yields is decided by the piece alone, however often and wherever it is read; a task that is late
-or runs twice harms nothing. Must never leave out an entry in silence.
+A partition is pickled and complete: a worker needs no metadata store to read it. Its rows depend
+on the partition alone, however often and wherever it is read, so that late or repeated tasks are
+harmless. Must never skip an entry silently.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 READ_AHEAD_BYTES = 16 << 20
-"""Of a task: entries asked for or on their way."""
+"""Bytes per task of entries that are requested or in flight."""
 BUFFERED_BYTES = 8 << 20
-"""Of a task: entries that are there and wait for Spark, but for one answer more."""
+"""Bytes per task of entries that are buffered for Spark, not counting one more response."""
 _METADATA_KEPT_MAX = 10_000
 ADDRESS_TTL_S = 60.0
-"""Whoever plans asks anew where a bookie listens: one may move while a query runs for days."""
+"""How long a bookie's address is cached: a bookie may move while a query runs for days."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """Entries of one ledger: `first_entry` to `last_entry`, both included.
+    """Records of one ledger: entries `first_entry` to `last_entry`, both included.
 
-    Of the first entry those from `first_slot` on, of the last those before `end_slot` (None: all).
-    `committed_ms` is the append time of entries that a sink wrote before it committed them; -1
-    where the segment does not tell.
+    The range begins at `first_slot` of the first entry and ends before `end_slot` of the last one
+    (None: at its end). `committed_ms` is the append time of entries that a sink wrote before it
+    committed them; -1 if the segment does not record it.
     """
 
     stream: str
-    """ "ns/clicks", of a partition "ns/clicks#2"."""
+    """The full name, "ns/clicks", or "ns/clicks#2" for a partition."""
     segment: int
     ledger_id: int
     first_sequence: int
-    """Of the segment."""
+    """The first sequence of the segment."""
     committed_ms: int
     first_entry: int
     first_slot: int
     last_entry: int
     end_slot: int | None
     metadata: bytes
-    """Of the ledger, as it is stored."""
+    """The metadata of the ledger, in its stored form."""
     rotation: int = 0
-    """Which replica is asked first, so that tasks are spread over all of them."""
+    """The replica that is read first, so that tasks are spread over all of them."""
 
     @property
     def name(self) -> str:
-        """The stream without its partition: what the column `stream` shows."""
+        """The base stream, without the partition, as in the column `stream`."""
         return self.stream.partition("#")[0]
 
     @property
@@ -80,11 +80,11 @@ class EntryRange:
 
 @dataclass(frozen=True)
 class LedgerPartition(InputPartition):
-    """What one task reads, in order.
+    """The ranges that one task reads, in order.
 
     Args:
-        named_so: bookies whose id is the address at which they listen.
-        is_loss_error: whether records that are gone are an error.
+        named_by_address: bookies whose id is the address at which they listen.
+        is_loss_error: whether deleted records are an error.
     """
 
     cluster: str
@@ -105,7 +105,7 @@ async def make_partitions(
     is_loss_error: bool = True,
     known: Mapping[int, LedgerMetadata] | None = None,
 ) -> list[LedgerPartition]:
-    """One piece per task. For `KeptCluster.run`, on the driver's side.
+    """Makes one partition per task. For `ClusterClient.run`, on the driver's side.
 
     Reads the metadata of each ledger once per process, unless it is among the `known`.
     """
@@ -153,12 +153,12 @@ def _entry_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) ->
 
 
 class _PlanningCache:
-    """What a driver's process remembers of the ledgers and bookies of one client."""
+    """The metadata of ledgers and bookies of one client, cached in a driver's process."""
 
     def __init__(self) -> None:
         self._metadata: dict[int, LedgerMetadata] = {}
         self._named_by_address: dict[str, tuple[bool, float]] = {}
-        """Whether bookies are, and until when that is believed without asking."""
+        """Whether each bookie is named by its address, and until when this is valid."""
 
     async def metadata(
         self, client: LedgerClient, ledger_id: int, known: Mapping[int, LedgerMetadata]
@@ -168,7 +168,7 @@ class _PlanningCache:
             found = await client.ledger_metadata(ledger_id)
             if len(self._metadata) >= _METADATA_KEPT_MAX:
                 self._metadata.clear()
-            # Of an open ledger, too: a reader whose replicas fail reads it anew.
+            # Also that of an open ledger: a reader whose replicas fail reads it again.
             self._metadata[ledger_id] = found
         return found
 
@@ -179,7 +179,7 @@ class _PlanningCache:
             try:
                 host, port = await client.bookies.address(bookie)
             except LedgerError:
-                return False  # whoever reads asks for itself
+                return False  # the task resolves the address by itself
             found = bookie == f"{host}:{port}"
             self._named_by_address[bookie] = found, now_s + ADDRESS_TTL_S
         return found
@@ -189,7 +189,7 @@ _caches: WeakKeyDictionary[LedgerClient, _PlanningCache] = WeakKeyDictionary()
 
 
 def read_partition(partition: LedgerPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, in order, in batches of this schema.
+    """Yields the rows of a partition, in order, in batches of this schema.
 
     Raises Truncated (records were deleted while the query ran), RecordFormatError, and what
     reading ledgers raises.
@@ -258,14 +258,14 @@ def _size_of(fetched: tuple[int, list[Entry]]) -> int:
 async def _entries(
     client: LedgerClient, partition: LedgerPartition
 ) -> AsyncIterator[tuple[int, list[Entry]]]:
-    """The entries of all ranges, with the number of their range. On the loop."""
+    """Yields the entries of all ranges, with the number of their range. Runs on the loop."""
     for bookie in partition.named_by_address:
         client.addresses.note_id_is_address(bookie, True)
     for number, each in enumerate(partition.ranges):
         reader = client.reader_of(
             metadata_format.decode(each.ledger_id, each.metadata), rotation=each.rotation
         )
-        # Whoever planned the piece knew that these are confirmed.
+        # All entries of the partition were confirmed when it was planned.
         reader.note_confirmed(each.last_entry)
         reader.read_ahead_bytes = READ_AHEAD_BYTES
         seen = each.first_entry
@@ -281,15 +281,15 @@ async def _entries(
             if await _may_have_moved(client, each, reader.metadata):
                 raise
             _log.warning(
-                "stream=%s: entries %d..%d of segment %d are gone and were not read: %s",
+                "stream=%s: entries %d..%d of segment %d were deleted and are not read: %s",
                 each.stream, seen, each.last_entry, each.segment, error,
             )  # fmt: skip
 
 
 async def _may_have_moved(client: LedgerClient, each: EntryRange, known: LedgerMetadata) -> bool:
-    """Whether the entries may be on bookies that whoever found none did not know of.
+    """Returns whether the entries may be on bookies that are not in the metadata `known`.
 
-    Raises MetadataUnavailable: doubt is no reason to leave them out.
+    Raises MetadataUnavailable: an unknown state is no reason to skip the entries.
     """
     try:
         return (await client.ledger_metadata(each.ledger_id)).fragments != known.fragments
@@ -298,12 +298,12 @@ async def _may_have_moved(client: LedgerClient, each: EntryRange, known: LedgerM
 
 
 async def _raise_cause(client: LedgerClient, each: EntryRange, entry: int, error: Any) -> None:
-    """Raises a better error than `error` if the stream's metadata tells what happened."""
+    """Raises a better error than `error` if the stream's metadata shows the cause."""
     namespace, _, name = each.stream.partition("/")
     try:
         stream, _ = await StreamStore(client.store).read_stream(namespace, name)
     except MetadataUnavailable as unavailable:
-        _log.info("stream=%s: nobody can tell why entries are gone: %s", each.stream, unavailable)
+        _log.info("stream=%s: cannot read why entries are missing: %s", each.stream, unavailable)
         return
     if stream.is_deleted:
         raise NoSuchStream(f"stream {each.stream!r} was deleted while it was read") from error

@@ -1,8 +1,8 @@
-"""What the next micro-batch reads of each stream: from Spark's offsets, what is there, and limits.
+"""Decides what the next micro-batch reads of each stream, from Spark's offsets, ends and limits.
 
-Offsets never go back, never pass what is confirmed, and decide together what is read between them.
-A stream that is not in the offsets begins at its first record; one that is gone is a loss, unless
-all of it had been read. Without Spark in it, and for one loop.
+Offsets must never move back or pass what is confirmed; two of them fully determine the records
+between. A stream that is not in the offsets is read from its first record. A deleted stream is
+data loss, unless all its records were read. Does not depend on Spark; belongs to one loop.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 RETRY_FOR_S = 60.0
-"""How long a metadata store or bookies may be away before the query ends with their error."""
+"""How long a metadata store or bookies may be unavailable before the query fails."""
 _RETRY_PAUSE_S = 0.5
 _PURGES_MAX = 5
-"""So often streams may be purged under our hands in one call."""
+"""How many times one call is retried because streams were purged."""
 _TRASH_CHECK_S = 600.0
-"""So often streams that are gone are looked for in the trash once more."""
+"""The interval at which deleted streams are looked up in the trash again."""
 _AGES_MAX = 32
-"""Streams whose oldest unread record is looked up for the lag."""
+"""Up to this many streams have the age of their oldest unread record looked up for the lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What was not read: records, their stored bytes, the age of the oldest in whole seconds."""
+    """The unread records, their stored bytes, and the age of the oldest in whole seconds."""
 
     records: int = 0
     nbytes: int = 0
@@ -58,7 +58,10 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class _DeletedStream:
-    """A stream that is in the trash since `gone_ms` (0: it cannot come back), as known until."""
+    """A deleted stream, in the trash since `gone_ms` (0: it cannot be restored).
+
+    This has to be checked again at `known_until_s`.
+    """
 
     gone_ms: int
     known_until_s: float
@@ -68,8 +71,9 @@ class MicroBatches:
     """The offsets of one query.
 
     Args:
-        selection, starting: as the options name streams, and where a new query begins in them.
-        losses: takes note of what is lost, or raises it.
+        selection: the streams of the options.
+        starting: where a new query begins in them.
+        losses: counts lost records, or raises an error for them.
     """
 
     def __init__(self, selection: Selection, starting: Positions, losses: DataLossLog) -> None:
@@ -78,15 +82,15 @@ class MicroBatches:
         self._losses = losses
         self._tracker: EndTracker | None = None
         self._final: Offsets | None = None
-        """With Trigger.AvailableNow: where it ends."""
+        """Where a query with Trigger.AvailableNow ends."""
         self._turn = ""
         self._settled: dict[tuple[str, int], _DeletedStream] = {}
-        """Streams that are gone, whose loss was told."""
+        """Deleted streams whose loss has been reported."""
 
     @property
     def tracker(self) -> EndTracker:
-        """Of this selection. Others may take their place while nothing is asked here."""
-        assert self._tracker is not None, "nobody follows the streams"
+        """The tracker of the selected streams. It may be replaced between two calls."""
+        assert self._tracker is not None, "the streams are not tracked"
         return self._tracker
 
     @tracker.setter
@@ -94,7 +98,7 @@ class MicroBatches:
         self._tracker = tracker
 
     async def initial(self) -> Offsets:
-        """Where a new query begins. Raises what `starting_offset` raises."""
+        """Returns where a new query begins. Raises what `starting_offset` raises."""
 
         async def of_one(name: str) -> StreamOffset:
             index = self.tracker.streams[name]
@@ -107,18 +111,18 @@ class MicroBatches:
         return await self.retrying(of_all)
 
     async def settle_end(self) -> None:
-        """From now on nothing is read but what is confirmed now (Trigger.AvailableNow)."""
-        await self.retrying(self.tracker.look_closely)
+        """Fixes the current ends as the end of the query (Trigger.AvailableNow)."""
+        await self.retrying(self.tracker.read_ends)
         self._final = self.newest()
 
     def newest(self) -> Offsets:
-        """Behind the last record of each stream, as far as it is known."""
+        """Returns the known end of each stream."""
         return Offsets({name: index.end for name, index in self.tracker.streams.items()})
 
     async def latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
-        """Where the micro-batch that begins at `start` ends: `start` itself if it is not due.
+        """Returns where the micro-batch that begins at `start` ends: `start` if it is not due.
 
-        `waited_ms` have passed since the one before. Raises DataLoss, and what reading ledgers
+        `waited_ms` have passed since the previous one. Raises DataLoss, and what reading ledgers
         and metadata raises.
         """
         await self.tracker.catch_up()
@@ -142,8 +146,10 @@ class MicroBatches:
         return Offsets({**kept, **ends})
 
     async def reported(self, position: Offsets) -> tuple[Offsets, Lag]:
-        """The newest offsets, and the lag: streams that were not begun at `position` begin where
-        they would now, and count from there."""
+        """Returns the newest offsets, and the lag behind `position`.
+
+        A stream that is not in `position` counts from where reading it would begin now.
+        """
         streams = dict(self.tracker.streams)
         fresh = [s for name, s in streams.items() if not _is_same_stream(position.get(name), s)]
         starts = {**position, **{index.name: await _first_or_end(index) for index in fresh}}
@@ -151,8 +157,10 @@ class MicroBatches:
         return Offsets(newest), await self.lag(Offsets(starts))
 
     async def lag(self, position: Offsets) -> Lag:
-        """Between `position` and the newest records that are known. The age is that of the oldest
-        where most is waiting."""
+        """Returns the lag between `position` and the newest known records.
+
+        The age is looked up in the streams with the largest backlog only.
+        """
         behind: list[tuple[int, StreamIndex, StreamOffset]] = []
         nbytes = 0
         for name, offset in position.items():
@@ -172,7 +180,7 @@ class MicroBatches:
         return Lag(records, nbytes, max([0, *ages_ms]) // 1000)
 
     async def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
-        """The records from `start` on and before `end`. Raises DataLoss."""
+        """Returns the records from `start` on and before `end`. Raises DataLoss."""
         names = [name for name, behind in end.items() if advances(start.get(name), behind)]
 
         async def of_one(name: str) -> list[SegmentRange]:
@@ -182,15 +190,18 @@ class MicroBatches:
         return [each for ranges in found for each in ranges]
 
     def forget_before(self, end: Offsets) -> None:
-        """Nothing before `end` will be asked for any more."""
+        """Drops what is known of the streams before `end`, which is not needed any more."""
         for name, offset in end.items():
             index = self._present(name, offset)
             if index is not None:
                 index.forget_before(offset)
 
     async def retrying(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives; once more if streams were purged while it looked at them, or somebody
-        did not answer for a while: a query of many days must not end for that."""
+        """Runs `work` and returns its result; runs it again after errors that may pass.
+
+        These are segments that were purged in the meantime, and services that do not answer: they
+        must not end a query that runs for days.
+        """
         give_up_s = trio.current_time() + RETRY_FOR_S
         purges = 0
         while True:
@@ -201,17 +212,17 @@ class MicroBatches:
                 await map_bounded(list(self.tracker.streams), self.tracker.refresh)
                 purges += 1
                 if purges > _PURGES_MAX or self.tracker.version == before:
-                    raise  # nobody truncated anything: something is wrong
+                    raise  # nothing was truncated: the error has another cause
             except RetryableError as error:
                 if trio.current_time() > give_up_s:
                     raise
-                _log.warning("a query waits, and asks again: %s", error)
+                _log.warning("a query waits and retries: %s", error)
                 await trio.sleep(_RETRY_PAUSE_S)
 
-    # Streams that are there
+    # Streams that exist
 
     async def _spans(self, start: Offsets) -> dict[str, ReadSpan]:
-        """Of all streams of which something is to be read."""
+        """Returns the unread spans of all streams that have any."""
         spans: dict[str, ReadSpan] = {}
         for name, index in list(self.tracker.streams.items()):
             end = index.end
@@ -234,7 +245,7 @@ class MicroBatches:
     async def _available(
         self, index: StreamIndex, offset: StreamOffset, end: StreamOffset
     ) -> StreamOffset:
-        """`offset`, or if records before `end` were truncated the first one that is left."""
+        """Returns `offset`, or the first available record if records before `end` are truncated."""
         if offset.position >= index.metadata.first_available:
             return offset
         first = await index.first()
@@ -245,24 +256,25 @@ class MicroBatches:
             self._losses.record(loss)
         elif first.sequence != offset.sequence:
             return offset
-        return replace(
-            first, begin=offset.begin
-        )  # its segment may be purged: no place to count from
+        # The segment of `offset` may be purged, so that no bytes can be counted from there.
+        return replace(first, begin=offset.begin)
 
-    # Streams that are gone
+    # Deleted streams
 
     def _present(self, name: str, offset: StreamOffset) -> StreamIndex | None:
-        """The stream that the offset is of, if it is there."""
+        """Returns the stream of the offset, or None if it does not exist."""
         index = self.tracker.streams.get(name)
         return index if index is not None and _is_same_stream(offset, index) else None
 
     def _is_kept(self, name: str, offset: StreamOffset) -> bool:
-        """Whether the offset stays: of a stream that is there, or that is not meant any more and
-        may be again."""
+        """Returns whether to keep the offset: its stream exists, or is not selected any more.
+
+        A stream that is not selected may be selected again after a restart.
+        """
         return self._present(name, offset) is not None or not is_selected(self._selection, name)
 
     def _gone_ms(self, name: str, offset: StreamOffset) -> int:
-        """Since when the stream is in the trash; 0 if it is not, or cannot come back."""
+        """Returns when the stream was moved to the trash; 0 if it cannot be restored."""
         if self._is_kept(name, offset):
             return 0
         gone = self._settled.get((name, offset.created_ms))
@@ -295,15 +307,17 @@ class MicroBatches:
             start = None
         if index is None:
             first = end.begin if start is None else start.sequence
-            reason = "the stream was deleted after the micro-batch had been planned"
+            reason = "the stream was deleted after the micro-batch was planned"
             self._losses.record(LostRange(name, end.created_ms, first, end.sequence, reason))
             return []
         begin = await self._begin_of(index, start, end)
         return ranges_between(name, index.metadata, begin, end)
 
     async def _not_meant(self, name: str, offset: StreamOffset) -> StreamIndex | None:
-        """A stream that nobody follows, because the options do not name it any more: a micro-batch
-        that was planned with others is what it was."""
+        """Returns an index of a stream that is not selected any more, or None.
+
+        A micro-batch that was planned with other options must still read the same records.
+        """
         client = self.tracker.client
         stream = None if is_selected(self._selection, name) else await read_metadata(client, name)
         if stream is None or stream.created_ms != offset.created_ms:
@@ -321,7 +335,7 @@ class MicroBatches:
         first = await index.first()
         if first.sequence <= end.begin:
             return await index.at_sequence(end.begin)
-        # It was new in this micro-batch, and is not what it was when that was planned.
+        # The stream was new in this micro-batch, and was truncated after planning.
         begun = replace(first, sequence=end.begin, begin=end.begin)
         loss = await lost_by_truncation(index, begun, min(first, end, key=lambda o: o.sequence))
         assert loss is not None, "records are missing"
@@ -334,7 +348,10 @@ def _is_same_stream(offset: StreamOffset | None, index: StreamIndex) -> bool:
 
 
 async def _first_or_end(index: StreamIndex) -> StreamOffset:
-    """The first record; the end where that cannot be known now: the next report tells."""
+    """Returns the first record, or the end if that cannot be read now.
+
+    The next report will have it.
+    """
     try:
         return await index.first()
     except LedgerError:

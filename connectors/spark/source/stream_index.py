@@ -1,7 +1,7 @@
-"""One stream as the driver knows it: its segments, what is confirmed of them, and places in it.
+"""The driver's index of one stream: its segments, their confirmed ends, and offsets in them.
 
-What metadata says is never asked of bookies; an entry's header is read once and remembered. Must
-never go past what is confirmed, nor let the end go back.
+Values that the metadata has are never requested from bookies; the header of an entry is read once
+and indexed. Must never pass what is confirmed, and the end must never move back.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
 
 _READERS_MAX = 2
-"""Ledgers of one stream that stay open here: of the segment that is read, and of the last one."""
+"""Ledgers that stay open per stream: those of the segment that is read and of the last one."""
 _TRIES_MAX = 200
 
 
 class StreamIndex:
-    """A stream, by its full name ("ns/clicks", "ns/clicks#2"), and what was learned of it.
+    """The index of a stream with this full name ("ns/clicks", "ns/clicks#2").
 
-    For tasks of one loop. Calls that read entries raise what reading ledgers raises: NoSuchLedger
-    or NoSuchEntry when the segment was truncated and purged meanwhile.
+    To be used by tasks of one loop. Methods that read entries raise what reading ledgers raises:
+    NoSuchLedger or NoSuchEntry if the segment was truncated and purged in the meantime.
     """
 
     def __init__(self, client: LedgerClient, name: str, stream: StreamMetadata) -> None:
@@ -39,7 +39,7 @@ class StreamIndex:
         self._indexes: dict[int, SparseIndex] = {}
         self._readers: dict[int, LedgerReader] = {}
         self._ledgers: dict[int, LedgerMetadata] = {}
-        """Of sealed segments, whose ledgers change no more."""
+        """Metadata of the ledgers of sealed segments, which is final."""
 
     # What is known
 
@@ -57,7 +57,7 @@ class StreamIndex:
 
     @property
     def end(self) -> StreamOffset:
-        """Behind the last record that is known to be confirmed."""
+        """The offset after the last record that is known to be confirmed."""
         segments = self.metadata.segments
         if not segments:
             place = SegmentOffset(0, 0, self.metadata.next_sequence, 0)
@@ -65,8 +65,10 @@ class StreamIndex:
         return self._offset(segments[-1].number, self._of(segments[-1]).end)
 
     def bytes_between(self, start: StreamOffset, end: StreamOffset) -> int:
-        """Stored bytes of the records between two offsets, where a record counts its share of its
-        entry."""
+        """Returns the stored bytes of the records between two offsets.
+
+        Each record counts an equal share of its entry.
+        """
         if start.segment == end.segment:
             return max(0, end.nbytes - start.nbytes)
         total = end.nbytes
@@ -77,31 +79,31 @@ class StreamIndex:
         return max(0, total)
 
     def entry_at(self, offset: StreamOffset) -> IndexedEntry | None:
-        """The entry that holds the record at `offset`, if it is known."""
+        """Returns the entry that holds the record at `offset`, if it is in the index."""
         index = self._indexes.get(offset.segment)
         return None if index is None else index.at(offset.entry)
 
     async def aclose(self) -> None:
-        """Ends what ledgers that are open here wait for."""
+        """Closes the open readers, and with them their long polls."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             await reader.aclose()
 
     def forget_before(self, offset: StreamOffset) -> None:
-        """Nobody will ask for places before `offset` soon."""
+        """Drops what is known of the segments before `offset`."""
         for known in (self._indexes, self._readers, self._ledgers):
             for number in [number for number in known if number < offset.segment]:
                 del known[number]
 
-    # Places
+    # Offsets
 
     async def first(self) -> StreamOffset:
-        """The first record that is there, or where it will be; the offset begins with it."""
+        """Returns the first available record, or the end, as an offset that begins with it."""
         found = await self.at(self.metadata.first_available)
         return replace(found, begin=found.sequence)
 
     async def at(self, position: Position) -> StreamOffset:
-        """The first record at or behind `position`; where it will be if that is behind the end."""
+        """Returns the first record at or after `position`, or the end if there is none yet."""
         segment = self.metadata.segment_at(position)
         if segment is None:
             return self.end
@@ -120,23 +122,23 @@ class StreamIndex:
         return self._offset(segment.number, place)
 
     async def at_sequence(self, sequence: int) -> StreamOffset:
-        """The record with this sequence, which is available or the end."""
+        """Returns the record with this sequence, which must be available or the end."""
         found: Segment | None = None
         for segment in self.metadata.segments:
             if segment.first_sequence > sequence:
                 break
             found = segment
         if found is None:
-            assert sequence <= self.end.sequence, f"{self.name}: sequence {sequence} is to come"
+            assert sequence <= self.end.sequence, f"{self.name}: {sequence} is after the end"
             return await self.at(self.metadata.first_available)
         return self._offset(found.number, await self._find(found, SearchKey.SEQUENCE, sequence))
 
     async def ahead(self, start: StreamOffset, end: StreamOffset, nbytes: int) -> StreamOffset:
-        """As many records from `start` on as have at most `nbytes` together, but none behind `end`.
+        """Returns the last offset up to which records from `start` on have at most `nbytes`.
 
-        What they have is counted as in `bytes_between`.
+        It is never after `end`. Bytes are counted as in `bytes_between`.
         """
-        # A segment that is there no more had no records: then nothing is before `start` in it.
+        # A segment that is not listed any more had no records, and thus no bytes before `start`.
         left = nbytes + start.nbytes
         for segment in self.metadata.segments:
             if segment.number < start.segment:
@@ -151,7 +153,7 @@ class StreamIndex:
         return end
 
     async def time_ms(self, offset: StreamOffset) -> int:
-        """When the record at `offset`, which is confirmed, was appended; or no later than that."""
+        """Returns when the confirmed record at `offset` was appended, or an earlier time."""
         segment = self.metadata.segment_at(offset.position)
         if segment is None:
             return self.client.now_ms()
@@ -167,7 +169,7 @@ class StreamIndex:
         index = self._indexes.get(segment.number)
         if index is None:
             index = self._indexes[segment.number] = SparseIndex(segment.first_sequence)
-            # Whoever asks may have the segment from metadata of before.
+            # The caller's segment may be from older metadata.
             for present in self.metadata.segments:
                 if present.number == segment.number and not present.is_open:
                     self._seal(present, index)
@@ -195,7 +197,7 @@ class StreamIndex:
     # Reading
 
     async def indexed_entry(self, segment: Segment, entry_id: int) -> IndexedEntry:
-        """What the header of a confirmed entry says; read unless it is known."""
+        """Returns a confirmed entry from the index; reads its header if it is not there."""
         index = self._of(segment)
         known = index.at(entry_id)
         if known is not None:
@@ -206,7 +208,7 @@ class StreamIndex:
         return self.note_entry(segment, entry)
 
     def note_entry(self, segment: Segment, entry: Entry) -> IndexedEntry:
-        """Learns from an entry of this segment that somebody has read, and is confirmed."""
+        """Adds an entry of this segment, which was read and is confirmed, to the index."""
         header = read_header(entry.payload)
         first = header.first_sequence
         if header.is_sequence_in_segment:
@@ -214,7 +216,7 @@ class StreamIndex:
         size = len(entry.payload)
         appended_ms = header.append_time_ms
         if header.is_sequence_in_segment and segment.first_time_ms >= 0:
-            appended_ms = segment.first_time_ms  # it was committed as a whole
+            appended_ms = segment.first_time_ms  # a sink committed the whole segment then
         indexed = IndexedEntry(
             entry.entry_id, first, header.count, entry.length - size, size, appended_ms
         )
@@ -222,7 +224,7 @@ class StreamIndex:
         return indexed
 
     async def read_end(self) -> None:
-        """Asks the bookies how far the open segment is confirmed, if there is one."""
+        """Reads from the bookies how far the open segment, if any, is confirmed."""
         segment = self.metadata.open_segment
         if segment is None:
             return
@@ -230,28 +232,30 @@ class StreamIndex:
         await self.note_confirmed(segment, await reader.read_last_confirmed())
 
     def confirmed(self, segment: Segment) -> int:
-        """The last entry of a segment that is known to be confirmed; -1: none."""
+        """Returns the last entry of a segment that is known to be confirmed; -1: none."""
         return self._of(segment).end.entry - 1
 
     async def note_confirmed(self, segment: Segment, entry_id: int) -> None:
-        """This segment is confirmed up to an entry; -1: to none."""
+        """Records that a segment is confirmed up to this entry; -1: no entry."""
         if entry_id >= self._of(segment).end.entry:
             await self.indexed_entry(segment, entry_id)
 
     async def reader(self, segment: Segment) -> LedgerReader:
-        """Of the segment's ledger; open until others are asked for."""
+        """Returns a reader of the segment's ledger; it stays open until others replace it."""
         reader = self._readers.pop(segment.number, None)
         if reader is None:
             reader = self.client.reader_of(await self.ledger_metadata(segment))
-        self._readers[segment.number] = reader  # the last one was used last
+        self._readers[segment.number] = reader  # the most recently used one is the last
         if len(self._readers) > _READERS_MAX:
             last = self.metadata.segments[-1].number if self.metadata.segments else 0
             del self._readers[next(number for number in self._readers if number != last)]
         return reader
 
     async def ledger_metadata(self, segment: Segment) -> LedgerMetadata:
-        """Of the segment's ledger: as it is for ever if it is closed, else as it was when asked
-        for or better. Raises NoSuchLedger."""
+        """Returns the metadata of the segment's ledger, which is final if the ledger is closed.
+
+        Raises NoSuchLedger.
+        """
         known = self._ledgers.get(segment.number)
         if known is not None:
             return known

@@ -1,7 +1,8 @@
-"""`spark.readStream`: the micro-batch source, as Spark's engine asks it. Core: micro_batches.
+"""`spark.readStream`: the micro-batch source that Spark's engine calls.
 
-One object lives as long as the query, in a process beside the driver; what executors get of it is
-the options. Answers at once when nothing happened. Nothing unconfirmed is ever read.
+micro_batches.py makes its decisions. One object lives as long as the query, in a process beside
+the driver; executors get the options only. Returns at once if there are no new records. Must never
+read an unconfirmed record.
 """
 
 from __future__ import annotations
@@ -46,14 +47,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SMALL_TASK_BYTES = 256 << 10
-"""A micro-batch is not cut into smaller tasks than this unless option minTasks says so."""
+"""Tasks of a micro-batch are not smaller than this, unless the option minTasks is given."""
 _MIN_RECORDS_PAUSE_S = 0.05
-"""Between looks while fewer than minRecordsPerTrigger are there."""
+"""The pause between two checks while there are fewer than minRecordsPerTrigger records."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NothingNew:
-    """Nothing is to be read from `start` on while `version` is that, or before `until_s`."""
+    """No records are to be read from `start` on while the tracker has this `version`.
+
+    The same holds until `until_s`.
+    """
 
     start: dict[str, Any]
     version: int
@@ -78,14 +82,14 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._batches = MicroBatches(options.selection, options.starting, self._losses)
         self._tracking: BackgroundCall[None] | None = None
         self._is_checked = False
-        """Whether all streams that are named were there, or are in the offsets."""
+        """Whether all named streams were found to exist, or to be in the offsets."""
         self._is_final = False
         self._position: Offsets | None = None
         self._nothing_new: _NothingNew | None = None
         self._advanced_s = time.monotonic()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Executors get one to read with.
+        # Executors only read partitions.
         return _executor_reader, (self._options, self._schema)
 
     # Offsets
@@ -114,7 +118,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         begin = Offsets.from_json(start)
         self._track(begin)
         if self._options.fail_on_data_loss:
-            self._check_named(begin)  # else it goes on without those that were purged meanwhile
+            self._check_named(begin)  # otherwise the query continues without purged streams
         limits = self._limits_of(limit)
         version = self._batches.tracker.version
         waited_ms = int((now_s - self._advanced_s) * 1000)
@@ -156,7 +160,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return is_same and start == quiet.start
 
     def _has_unseen_records(self, version: int, now_s: float) -> bool:
-        """Whether the streams have moved on since `version` without its being known yet."""
+        """Polls the ends; returns whether the streams have changed since `version`."""
         if self._is_final or (self._nothing_new is not None and now_s < self._nothing_new.until_s):
             return False
         tracker = self._batches.tracker
@@ -164,8 +168,11 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return tracker.version != version
 
     def _limits_of(self, limit: ReadLimit) -> Limits:
-        """All limits of the options go with the one that is handed to the engine; another one, that
-        the engine sets, stands alone."""
+        """Returns the limits of a micro-batch.
+
+        The default limit, which the engine got from the options, stands for all their limits; any
+        other limit of the engine applies alone.
+        """
         if limit == self.getDefaultReadLimit():
             return self._limits
         match limit:
@@ -179,7 +186,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 return Limits(records_min=records, delay_ms_max=self._options.max_trigger_delay_ms)
         raise InvalidArgument(f"a stream cannot be read with the limit {limit!r}")
 
-    # Pieces
+    # Partitions
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, behind = Offsets.from_json(start), Offsets.from_json(end)
@@ -195,7 +202,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             behind, batches = Offsets.from_json(end), self._batches
             self._cluster.post(lambda: batches.forget_before(behind))
 
-    # Life
+    # Life cycle
 
     def stop(self) -> None:
         following, self._tracking = self._tracking, None
@@ -208,7 +215,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._is_checked = True
 
     def _track(self, may_be_gone: Collection[str]) -> None:
-        """Begins to follow the streams, unless somebody does."""
+        """Starts to track the streams, unless they are tracked already."""
         following = self._tracking
         if following is not None:
             if not following.has_ended:
@@ -216,13 +223,13 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             try:
                 following.result()
             except LedgerClosed:
-                pass  # the connection has ended, for instance with the process it was opened in
+                pass  # the connection has ended, for example in a forked process
         self._batches.tracker = self._cluster.run(_begin, self._options.selection, may_be_gone)
         self._tracking = self._cluster.start(_run, self._batches.tracker)
 
 
 class _ExecutorReader(LedgerstreamStreamReader):
-    """What executors have of a reader."""
+    """A reader in an executor, which only reads partitions."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -300,5 +307,5 @@ async def _partitions(
             is_loss_error=options.fail_on_data_loss,
         )  # fmt: skip
 
-    # What was purged between the two is not in the ranges of the next look.
+    # If segments are purged while this runs, the next try does not include them.
     return await batches.retrying(planned)

@@ -96,7 +96,7 @@ def test_what_a_hundred_readers_cost_is_counted(monkeypatch: pytest.MonkeyPatch)
     simulate(story, 1)
 
 
-@pytest.mark.parametrize("seed", seeds(ci=2, night=30))
+@pytest.mark.parametrize("seed", seeds(ci=1, night=30))
 def test_readers_of_any_speed_that_are_cancelled_at_any_time_see_all_of_it(seed: int) -> None:
     """Small bounds, so that slow ones fall out; rolls, so that feeds cross segments."""
 
@@ -159,10 +159,10 @@ def test_a_slow_reader_falls_out_catches_up_and_shares_again() -> None:
                 assert await take(slow, 2, trio.lowlevel.checkpoint) == [0, 1]
                 await append_slowly(writer, 98, 0.01, first=2)  # he sleeps all the while
                 counts = namespace.tails.counts
-                assert counts.fallen_out == 0
+                assert counts.fell_behind == 0
                 seen = await take(slow, 98, trio.lowlevel.checkpoint)
                 assert seen == list(range(2, 100))
-                assert counts.fallen_out == 1
+                assert counts.fell_behind == 1
                 fetched, delivered = counts.batches, counts.delivered
                 nursery.start_soon(append_slowly, writer, 10, 0.05, 100)
                 await take(slow, 10, trio.lowlevel.checkpoint)
