@@ -1,4 +1,4 @@
-"""What the files of a stopped bookie say themselves of what it may have forgotten."""
+"""What the files of a stopped bookie themselves record about lost entries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _STRAY_CURE = (
 
 
 def unread_index(error: BookieIoError) -> tuple[str, str]:
-    """What is wrong and its cure: the one the error names, which knows more, or REBUILD."""
+    """Returns what is wrong, and its cure: that of the error, which is more specific, or
+    REBUILD."""
     what, _, cure = str(error).partition(". Cure: ")
     return what, cure or REBUILD
 
@@ -44,7 +45,8 @@ def unread_index(error: BookieIoError) -> tuple[str, str]:
 def check_integrity_state(
     directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport
 ) -> None:
-    """The index's own record; `in_limbo`: so many ledgers are. Raises BookieIoError."""
+    """Checks the index's own record; `in_limbo` is the number of ledgers in limbo. Raises
+    BookieIoError."""
     state = read_integrity_state(pairs)
     if state is not None:
         report.add(
@@ -67,7 +69,7 @@ def check_integrity_state(
 
 
 async def check_strays(disk: Disk, directory: str, report: CheckReport) -> None:
-    """Entry logs of a ledger directory that a start did not know, and kept. Raises OSError."""
+    """Reports entry logs that a start did not know, and kept. Raises OSError."""
     for name in await disk.list_directory(directory):
         if stray_id_of(name) is not None:
             report.add(
