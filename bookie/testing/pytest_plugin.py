@@ -1,7 +1,7 @@
 """Fixtures for tests of programs that use ledgerstream; pytest finds them by itself.
 
-Loaded by every pytest run in which ledgerstream is installed: nothing heavy may be imported here
-before a fixture is asked for. Told in docs/testing-your-application.md.
+Every pytest run in which ledgerstream is installed loads this module: nothing heavy may be imported
+here before a fixture is used. Described in docs/testing-your-application.md.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def ledgerstream_cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
     """Three real bookies in this process, ready in milliseconds; `.uri` is their address.
 
-    For programs of any kind: trio, blocking, asyncio, other processes. `.crash(bookie)` and
-    `.restart(bookie)` do what they say.
+    For programs of any kind: trio, blocking, asyncio, other processes. See also `.crash(bookie)`
+    and `.restart(bookie)`.
     """
     from bookie.testing.in_process import InProcessCluster
 
@@ -50,7 +50,7 @@ class SimulatedCluster:
 
     Args:
         seed: all chance comes from it: the same seed gives the same run.
-        bookies: how many there are.
+        bookies: their number.
         time_limit_s: virtual seconds after which a run counts as stuck.
     """
 
@@ -79,7 +79,7 @@ class SimulatedCluster:
 
 
 class MakeSimulatedCluster:
-    """What the fixture `simulated_cluster` gives: call it with a seed."""
+    """The value of the fixture `simulated_cluster`: call it with a seed."""
 
     def __init__(self, seed: int | None) -> None:
         self._only_seed = seed
@@ -87,7 +87,7 @@ class MakeSimulatedCluster:
     def __call__(
         self, seed: int = 0, *, bookies: int = 3, time_limit_s: float = 3600.0
     ) -> SimulatedCluster:
-        """A cluster whose whole run is a function of `seed` (or of --ledgerstream-seed)."""
+        """Returns a cluster whose whole run is a function of `seed` (or of --ledgerstream-seed)."""
         chosen = seed if self._only_seed is None else self._only_seed
         return SimulatedCluster(chosen, bookies=bookies, time_limit_s=time_limit_s)
 
