@@ -59,8 +59,7 @@ class LedgerStorage:
         options: StorageOptions,
         spares: SegmentPool,
     ) -> None:
-        """`number`: the place of this directory among the bookie's, from 0. `pairs` is its index
-        store. `trimmer`: of the bookie's journals. `spares`: for its cache."""
+        """`number`: its place among the bookie's, from 0. `pairs`: its index store."""
         self.directory = directory
         self._journals = trimmer.journals
         self.capacity = capacity = DirectoryCapacity()
@@ -225,10 +224,6 @@ class LedgerStorage:
         """Whether adds must wait: the active half is full and the other one is still being
         flushed."""
         return self.capacity.is_full
-
-    @property
-    def are_states_over(self) -> bool:
-        return self.capacity.are_states_over
 
     async def wait_capacity(self, gate: WriteGate | None = None) -> None:
         """Returns when adds may continue, or `gate` accepts none. Raises `task.failure` if they

@@ -175,7 +175,7 @@ class SimMetadataStore:
                 self.inner.apply(changes)
             except LedgerError as error:
                 metadata.simulation.trace(
-                    "metadata late in vain", self.node, kind, path, str(error)
+                    "metadata late without success", self.node, kind, path, str(error)
                 )
             else:
                 metadata.simulation.trace("metadata late", self.node, kind, path)

@@ -59,17 +59,17 @@ class SimulatedCluster:
         self._bookies = bookies
         self._time_limit_s = time_limit_s
 
-    def run(self, story: Callable[[SimCluster], Awaitable[ResultT]]) -> ResultT:
-        """Runs `story(cluster)` in a new simulated world and returns what it returns.
+    def run(self, scenario: Callable[[SimCluster], Awaitable[ResultT]]) -> ResultT:
+        """Runs `scenario(cluster)` in a new simulated world and returns its result.
 
-        Called from a plain test function, not from within trio or asyncio. What the story raises
-        leaves here, with a note that tells how to repeat the run.
+        Called from a plain test function, not from within trio or asyncio. What the scenario
+        raises is raised here, with a note how to repeat the run.
         """
         from bookie.testing.cluster import simulate
 
         try:
             return simulate(
-                story, self.seed, bookies=self._bookies, time_limit_s=self._time_limit_s
+                scenario, self.seed, bookies=self._bookies, time_limit_s=self._time_limit_s
             )
         except BaseException as error:
             error.add_note(
@@ -94,18 +94,18 @@ class MakeSimulatedCluster:
     def run_seeds(
         self,
         seeds: Iterable[int],
-        story: Callable[[SimCluster], Awaitable[object]],
+        scenario: Callable[[SimCluster], Awaitable[object]],
         *,
         bookies: int = 3,
     ) -> None:
-        """Runs the story once with each seed, or only with --ledgerstream-seed. The first
-        failure ends it, and says its seed."""
+        """Runs the scenario once with each seed, or only with --ledgerstream-seed. The first
+        failure ends it, and names its seed."""
         for seed in seeds if self._only_seed is None else [self._only_seed]:
-            SimulatedCluster(seed, bookies=bookies, time_limit_s=3600.0).run(story)
+            SimulatedCluster(seed, bookies=bookies, time_limit_s=3600.0).run(scenario)
 
 
 @pytest.fixture
 def simulated_cluster(request: pytest.FixtureRequest) -> MakeSimulatedCluster:
-    """`simulated_cluster(seed=7).run(story)`: a cluster in virtual time with faults on demand."""
+    """A cluster in virtual time, with faults on demand: `simulated_cluster(seed=7).run(...)`."""
     seed: int | None = request.config.getoption(SEED_OPTION)
     return MakeSimulatedCluster(seed)

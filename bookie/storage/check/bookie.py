@@ -137,6 +137,6 @@ def _check_number(
                 path=f"{directory}/index",
                 what=f"it has checkpoint {indexed}, but {MARK_FILE} says {stored.checkpoint_no}: "
                 "it is not the index that was used last",
-                cure=f"bring that one back; or {REBUILD}",
+                cure=f"restore that one; or {REBUILD}",
             )
         )

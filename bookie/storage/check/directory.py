@@ -141,9 +141,7 @@ class DirectoryCheck:
         if file_size is None:
             self._run_found(run, "the index points to them, but the entry log is gone")
         elif run.offset < FILE_HEADER_BYTES or run.offset + size > file_size:
-            self._run_found(
-                run, f"they end behind the end of the file, which has {file_size} bytes"
-            )
+            self._run_found(run, f"they end after the end of the file, which has {file_size} bytes")
         elif run.log_id not in indexed:
             self._run_found(
                 run,
@@ -231,7 +229,7 @@ class DirectoryCheck:
                 self._run_found(
                     record.run,
                     "the index's record of this log does not name their ledger: the log could "
-                    "be removed before its time",
+                    "be removed too early",
                     cure=REBUILD,
                 )
             await self._check_record(scan, record, parts)
@@ -332,7 +330,11 @@ class DirectoryCheck:
         protects may have changed."""
         suspects = [] if checked.digests_right or not is_suspect else checked.unverified
         for ids, severity, what in (
-            (checked.strangers, Severity.DAMAGE, "other bytes lie there: reads give an I/O error"),
+            (
+                checked.strangers,
+                Severity.DAMAGE,
+                "other bytes are stored there: reads give an I/O error",
+            ),
             (checked.wrong_digests, Severity.DAMAGE, "their digest is wrong: readers refuse them"),
             (
                 suspects,

@@ -12,11 +12,11 @@ from ledger.errors import BookieIoError
 
 REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
 REPLICATE = (
-    "see to the disk; readers and recovery ask other bookies. When the copies are made "
-    "again elsewhere, the log goes with its ledgers"
+    "check the disk; readers and recovery ask other bookies. When the copies are restored "
+    "elsewhere, the log is removed with its ledgers"
 )
 NOT_NEEDED = (
-    "something was left out of it when the index was made again, and nothing in the index points "
+    "something was left out of it when the index was rebuilt, and nothing in the index points "
     "into it: when no ledger is in limbo any more, it may be removed"
 )
 _STAGES = {
@@ -31,7 +31,7 @@ _DOUBT_CURE = (
 )
 _STRAY_CURE = (
     "see 'Entry logs the index does not know' in docs/operations.md: where the index is older "
-    "than the logs, give the file its name back and make the index again; else remove it"
+    "than the logs, give the file its name back and rebuild the index; else remove it"
 )
 
 

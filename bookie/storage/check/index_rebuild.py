@@ -92,7 +92,7 @@ _KEPT = (
     "It is kept until an operator removes it. Cure: see 'A damaged or lost index' in "
     "docs/operations.md"
 )
-REASON = "the index was made again from the entry logs"
+REASON = "the index was rebuilt from the entry logs"
 
 
 class IndexStores(Protocol):
@@ -190,7 +190,7 @@ class IndexRebuild:
         except ValueError as error:
             raise BookieIoError(
                 f"{path}: {error}. Cure: if the journal is whole from its first file on, remove "
-                "this file, then make the index again; else set this bookie's directories aside "
+                "this file, then rebuild the index; else set this bookie's directories aside "
                 "and replicate"
             ) from error
 
@@ -349,7 +349,7 @@ def _proven(run: PlacedRun, body: bytes) -> list[int]:
 
 def _kept_because(left_out: int, first: str) -> str:
     return (
-        f"when the index was made again {left_out} pieces of it were left out: "
+        f"when the index was rebuilt {left_out} pieces of it were left out: "
         f"{first[:_REASON_CHARS_MAX]}. {_KEPT}"
     )
 

@@ -115,7 +115,7 @@ class RealFile:
         self._write_limiter = threads.writes
         name = f"journal {os.path.basename(path)}"
         self._thread = BlockingCallPool(name, 1, idle_s=FOREVER) if has_own_thread else None
-        self._calls = 0  # under way
+        self._calls = 0  # in progress
         self._is_closed = False
         self._reads_nowait = bool(_RWF_NOWAIT)
         self._direct_fd: int | None = None

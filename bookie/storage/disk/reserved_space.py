@@ -174,8 +174,8 @@ class ReservedDisk:
         if free < nbytes + promised:
             raise OSError(
                 errno.ENOSPC,
-                f"{free} bytes are free, {promised} of them for a checkpoint under way, and "
-                f"{nbytes} were asked for",
+                f"{free} bytes are free, {promised} of them for a checkpoint in progress, and "
+                f"{nbytes} are needed",
                 path,
             )
 

@@ -135,7 +135,7 @@ class EntryLogInventory:
         kept = 0 if self._is_settled else self._index.count_logs_kept()
         if kept:
             _log.warning(
-                "entry logs kept of which something was left out when the index was made again "
+                "entry logs kept of which something was left out when the index was rebuilt "
                 "directory=%s logs=%d. Cure: see 'A damaged or lost index' in docs/operations.md",
                 self._logs.directory,
                 kept,

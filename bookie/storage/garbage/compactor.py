@@ -329,7 +329,7 @@ class Compactor:
         except OSError as error:
             self._moves, self._moves_bytes = [], 0  # their copies are not durable
             if error.errno in _NO_SPACE:
-                raise _Ended(f"no room on the disk: {error}") from error
+                raise _Ended(f"no space on the disk: {error}") from error
             raise self._changes.failed("writing a compaction log", error) from error
 
     async def _drop(self, log_ids: Sequence[int], *, is_counted: bool = True) -> None:
@@ -358,7 +358,7 @@ class Compactor:
             raise _Ended(self._end_reason)
         if trio.current_time() >= self._ends_at:
             self._round.is_time_up = True
-            raise _Ended("it has taken as long as it may; the next round goes on")
+            raise _Ended("its time limit is over; the next round continues")
 
 
 async def remove_logs(

@@ -47,7 +47,7 @@ class IndexChanges:
     def failed(self, what: str, error: Exception) -> StorageFailed:
         """Poisons the storage, and returns the error to raise."""
         failure = StorageFailed(
-            f"{what} failed: {error}. Nothing more is taken. Cure: see to the disk, then start "
+            f"{what} failed: {error}. Nothing more is accepted. Cure: check the disk, then start "
             "again; the journal is replayed"
         )
         self._poison(failure)

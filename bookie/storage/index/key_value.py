@@ -12,7 +12,7 @@ from typing import Protocol
 from ledger.errors import BookieIoError
 
 INDEX_CURE = (
-    "Cure: see to the disk; if the index is damaged, stop the bookie and make it again: "
+    "Cure: check the disk; if the index is damaged, stop the bookie and rebuild it: "
     "`ledgerstream bookie rebuild-index CONFIG`"
 )
 

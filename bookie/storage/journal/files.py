@@ -146,9 +146,9 @@ class JournalFiles:
                 if waits_since is None:
                     waits_since = trio.current_time()
                     _log.warning(
-                        "journal waits for room for its next file directory=%s file_bytes=%d "
-                        "cause=%s. Adds and fences wait, reads go on. Cure: free the disk; it "
-                        "then goes on by itself",
+                        "journal waits for space for its next file directory=%s file_bytes=%d "
+                        "cause=%s. Adds and fences wait, reads continue. Cure: free space on the "
+                        "disk; it then continues by itself",
                         self._directory,
                         file_bytes,
                         error,
@@ -158,7 +158,7 @@ class JournalFiles:
         self._free.popleft()
         if waits_since is not None:
             waited_s = trio.current_time() - waits_since
-            _log.info("journal goes on directory=%s waited_s=%.1f", self._directory, waited_s)
+            _log.info("journal continues directory=%s waited_s=%.1f", self._directory, waited_s)
 
     async def _grow(self, name: str, file_bytes: int) -> None:
         """Extends a recycled file, which may be of an earlier setting, or too small for a group."""

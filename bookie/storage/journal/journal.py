@@ -285,7 +285,7 @@ class Journal:
             raise JournalFailed(
                 f"journal {self.directory}: writing at offset {self._offset} of "
                 f"{file_name(self._header.file_id)} failed: {self.failure}. Nothing more is "
-                "acknowledged. Cure: see to the disk, then start again; the journal is replayed"
+                "acknowledged. Cure: check the disk, then start again; the journal is replayed"
             ) from self.failure
 
     async def _sync_later(self, flush: PageCacheFlush, running: trio.CancelScope) -> None:
