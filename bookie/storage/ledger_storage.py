@@ -75,7 +75,7 @@ class LedgerStorage:
         self._states = states = LedgerStates(index, cache, options.states_max, capacity)
         self.states = states.held  # for the add path; `state` also reads the index
         self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
-        self._checkpointer = Checkpointer(
+        self._checkpointer = checkpointer = Checkpointer(
             disk,
             directory,
             number,
@@ -87,13 +87,12 @@ class LedgerStorage:
             states=states,
         )
         self.task = task = CheckpointScheduler(
-            self._checkpointer, capacity, options.checkpoint_interval_s
+            checkpointer, capacity, options.checkpoint_interval_s
         )
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
-        self.integrity = DirectoryIntegrity(
-            pairs, changes := IndexChanges(task.writing, task.poison)
-        )
+        changes = IndexChanges(task.writing, task.poison)
+        self.integrity = DirectoryIntegrity(pairs, changes)
         self.scrubber = Scrubber(disk, index, pairs, logs, changes, options.scrub_bytes_per_s)
         self.garbage = GarbageCollector(
             disk,
