@@ -198,7 +198,7 @@ class Backpressure:
         """There is still no room for it."""
         shard, need = blocked
         journal = shard.journal
-        if need & RequestCost.STATE and shard.directory.are_states_over:
+        if need & RequestCost.STATE and shard.directory.capacity.are_states_over:
             return True
         if need & RequestCost.FRAME and journal.queued_bytes > self._share * RESERVE:
             return True
@@ -208,9 +208,9 @@ class Backpressure:
     async def wait_less(self, blocked: Blocked) -> None:
         """Returns when it may be that `must_wait` is no more. Raises as `wait_open`."""
         shard, need = blocked
-        if need & RequestCost.STATE and shard.directory.are_states_over:
+        if need & RequestCost.STATE and shard.directory.capacity.are_states_over:
             await shard.directory.wait_capacity()
-            if shard.directory.are_states_over:
+            if shard.directory.capacity.are_states_over:
                 # The checkpoint has not begun, or its disk has no room: nobody tells when there is.
                 await trio.sleep(_ASK_STATES_S)
             return

@@ -34,8 +34,6 @@ from ledger.wire.messages import AddRequest, Request, RequestRefused, Response, 
 _log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">I").unpack_from
-_LENGTH_BYTES = 4
-"""What a frame begins with."""
 
 _WAITING_READS_MAX = 1000
 """Requests of one connection that may wait for a disk at once."""
@@ -175,9 +173,8 @@ class Connection:
 
     def _check_capacity(self) -> bool:
         """Whether adds must be asked for one by one."""
-        capacity = self._storage.capacity
-        is_careful = capacity.is_limited or self._held.nbytes > 0
-        self._is_critical = capacity.is_critical
+        is_careful = self._storage.capacity.is_limited or self._held.nbytes > 0
+        self._is_critical = self._storage.capacity.is_critical
         self._intake.is_careful = is_careful or self._storage.gate.is_read_only
         self._intake.takes_new = not (self._intake.is_careful or self._is_critical)
         return is_careful
@@ -192,7 +189,7 @@ class Connection:
             while not self._is_closed:  # it may be found out by a reply
                 taken += intake.take_many(received)
                 at = buffer.start
-                if buffer.end - at < _LENGTH_BYTES:
+                if buffer.end - at < 4:  # not even the length of a frame
                     break
                 if not is_held and (taken >= _FRAMES_PER_SLICE or self._is_too_much_asked):
                     self._has_unread = True
@@ -316,8 +313,7 @@ class Connection:
             self._nursery.start_soon(self._settle_held, shard_no)
 
     async def _settle_held(self, shard_no: int) -> None:
-        """Takes the deferred adds of a shard when there is capacity; refuses them after the
-        longest wait."""
+        """Takes the throttled adds of a shard when there is capacity, or refuses them at last."""
         held, pressure, shard = self._held, self._pressure, self._shards[shard_no]
         while held.has(shard_no) and not self._is_closed:
             with trio.move_on_at(self._refuse_at(shard_no)) as waited:
@@ -385,10 +381,9 @@ class Connection:
             self._send_replies()
 
     def _send_replies(self) -> None:
-        if self._replies:
-            replies, self._replies = self._replies, []
-            self._replies_bytes = 0
-            self._send_queue.send(replies[0] if len(replies) == 1 else b"".join(replies))
+        replies, self._replies = self._replies, []
+        self._replies_bytes = 0
+        self._send_queue.send(replies[0] if len(replies) == 1 else b"".join(replies))
 
     def _fail(self, cause: Exception) -> None:
         log_connection_closed(self._transport.peer, cause)

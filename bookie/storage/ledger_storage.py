@@ -59,8 +59,7 @@ class LedgerStorage:
         options: StorageOptions,
         spares: SegmentPool,
     ) -> None:
-        """`number`: the place of this directory among the bookie's, from 0. `pairs` is its index
-        store. `trimmer`: of the bookie's journals. `spares`: for its cache."""
+        """`number`: its place among the bookie's, from 0. `pairs`: its index store."""
         self.directory = directory
         self._journals = trimmer.journals
         self.capacity = capacity = DirectoryCapacity()
@@ -76,7 +75,7 @@ class LedgerStorage:
         self._states = states = LedgerStates(index, cache, options.states_max, capacity)
         self.states = states.held  # for the add path; `state` also reads the index
         self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
-        self._checkpointer = Checkpointer(
+        self._checkpointer = checkpointer = Checkpointer(
             disk,
             directory,
             number,
@@ -88,7 +87,7 @@ class LedgerStorage:
             states=states,
         )
         self.task = task = CheckpointScheduler(
-            self._checkpointer, capacity, options.checkpoint_interval_s
+            checkpointer, capacity, options.checkpoint_interval_s
         )
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
@@ -224,10 +223,6 @@ class LedgerStorage:
         """Whether adds must wait: the active half is full and the other one is still being
         flushed."""
         return self.capacity.is_full
-
-    @property
-    def are_states_over(self) -> bool:
-        return self.capacity.are_states_over
 
     async def wait_capacity(self, gate: WriteGate | None = None) -> None:
         """Returns when adds may continue, or `gate` accepts none. Raises `task.failure` if they
