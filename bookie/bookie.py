@@ -25,7 +25,7 @@ from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
 from bookie.data_integrity import LimboRepair, settle_doubts
 from bookie.disk_monitor import DiskMonitor
-from bookie.server.backpressure import PressureLimits
+from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
@@ -244,7 +244,7 @@ class Bookie:
         self.server = Server(
             storage,
             requests,
-            limits=PressureLimits.of(config),
+            limits=BackpressureLimits.of(config),
             frame_bytes_max=config.frame_bytes_max,
             connections_max=config.connections_max,
         )

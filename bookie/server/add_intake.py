@@ -185,8 +185,8 @@ class AddIntake:
             for i in range(before, len(runs)):
                 _, first, last = runs[i]
                 entries += last - first + 1
-            self._queue(shard, buffer.view[start:stop], entries)
-            if count == 1 and not self._may_be_new(buffer, directory):
+            self._queue(shard, acks, buffer.view[start:stop], entries)
+            if count == 1 and (stop == buffer.end or not self._may_be_new(buffer, directory)):
                 break
         return made_known
 
@@ -239,30 +239,30 @@ class AddIntake:
         lac = v2.lac_of_add(frame)
         if lac > state.lac:
             state.advance_lac(lac)
-        self._open_acks(shard).runs.append((state, entry_id, entry_id))
-        self._queue(shard, frame, 1)
+        acks = self._open_acks(shard)
+        acks.runs.append((state, entry_id, entry_id))
+        self._queue(shard, acks, frame, 1)
 
     def _open_acks(self, shard: Shard) -> _Acks:
         acks = self._acks[shard.journal_no]
         group = shard.journal.open_group
         if group is not acks.group or acks.as_ranges != self._takes_range_acks:
-            acks.group = group
+            acks.group = None  # until something is queued
             acks.runs = []
             acks.as_ranges = self._takes_range_acks
-            group.on_accepted.append(partial(self._acknowledge, acks, acks.runs, acks.as_ranges))
         return acks
 
-    def _queue(self, shard: Shard, frames: memoryview, entries: int) -> None:
+    def _queue(self, shard: Shard, acks: _Acks, frames: memoryview, entries: int) -> None:
         size = len(frames)
         counts = self._counts
         counts.adds += entries
         counts.add_bytes += size
-        shard.directory.cache.nbytes += size
-        group = shard.journal.open_group
-        group.views.append(frames)
-        group.nbytes += size
-        group.entries += entries
-        shard.journal.kick()
+        shard.directory.cache.count(size)
+        journal, on_accepted = shard.journal, None
+        if acks.group is None:
+            acks.group = journal.open_group
+            on_accepted = partial(self._acknowledge, acks, acks.runs, acks.as_ranges)
+        journal.queue(frames, entries, on_accepted)
 
     def _acknowledge(self, acks: _Acks, runs: list[Run], as_ranges: bool) -> None:
         """The journal has `runs`, fsynced unless its settings say otherwise: all their replies in

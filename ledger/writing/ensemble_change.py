@@ -105,10 +105,10 @@ class EnsembleChange:
             give_up_at = self._deadline()
             outage_end = trio.current_time() + _OUTAGE_S_MAX
             while core.failed and not self._has_ended():
-                if core.can_go_on_without_failed():
+                if core.can_continue_without_failed():
                     # Acks of the others go on counting while a replacement is looked for.
-                    if core.is_held:
-                        core.go_on_without()
+                    if core.is_suspended:
+                        core.continue_without_failed()
                         self._writer.settle()
                     give_up_at = self._deadline()
                 elif trio.current_time() >= give_up_at:
@@ -170,7 +170,7 @@ class EnsembleChange:
         now_s = trio.current_time()
         resting = [one for one in hosts if self._backoff.is_resting(one, now_s)]
         found = await self._reachable_without(ensemble, index, hosts, resting)
-        if found is None and resting and not self._writer.core.can_go_on_without_failed():
+        if found is None and resting and not self._writer.core.can_continue_without_failed():
             found = await self._reachable_without(ensemble, index, hosts, [])
         return found
 
@@ -205,7 +205,7 @@ class EnsembleChange:
         unknown outcome is asked for again, never guessed.
         """
         writer, core = self._writer, self._writer.core
-        core.is_held = True
+        core.is_suspended = True
         if core.is_sync_deferred:
             # The old ensemble keeps what was acknowledged there: it must be durable before.
             await force(writer, self._loop)

@@ -64,7 +64,7 @@ async def force(writer: ForcedWriter, loop: SendLoop) -> None:
             is_durable = durable >= target
         else:
             # Acknowledged as synced before: this is the bookies' word that they do sync.
-            is_durable = not errors and core.can_go_on_without_failed()
+            is_durable = not errors and core.can_continue_without_failed()
         if core.last_add_confirmed > before:
             writer.confirmed_moved()
         if not is_durable and trio.current_time() >= give_up_at:

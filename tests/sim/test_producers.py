@@ -6,11 +6,11 @@ import pytest
 
 from bookie.testing.process import leaves_of
 from stream.core.producers import ProducerLog, ProducerSet
-from tests.effort import seeds
+from tests.effort import scaled, seeds
 from tests.sim.model import Violation
 from tests.sim.producers import run_world
 
-KILLS = 50
+KILLS = scaled(ci=20, night=50)
 
 
 @pytest.mark.parametrize("seed", seeds(ci=1, night=15))

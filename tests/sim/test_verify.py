@@ -88,7 +88,7 @@ def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> Non
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE, report
 
-    for seed in range(scaled(ci=2, night=20)):
+    for seed in range(scaled(ci=1, night=20)):
         simulate(story, seed)
 
 

@@ -1,4 +1,4 @@
-"""Checking the journals of a stopped bookie, as a replay would read them, without changing them."""
+"""Checks the journals of a stopped bookie, as a replay would read them, without changing them."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _FRAMES_PER_STEP = 100
 
 
 class JournalCheck:
-    """One journal directory, from the least of the marks on: what is before is not needed.
+    """Checks one journal directory, from the least of the marks on: what is before is not needed.
 
     Args:
         marks: of the directories that depend on it, by their number; a directory whose marks
-            cannot be read is left out, and then nothing is said about where the journal begins.
-        on_bytes: told how much was read since the last call.
+            cannot be read is left out, and then the beginning of the journal is not checked.
+        on_bytes: called with the bytes read since the last call.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class JournalCheck:
         self._on_bytes = on_bytes
         self._unseen = {d: mark for d, mark in marks.items() if mark != BEGINNING}
         self._end = BEGINNING
-        """Of the last whole group."""
+        """The end of the last whole group."""
 
     async def run(self) -> None:
-        """Raises OSError only if the directory cannot be listed."""
+        """Runs the check. Raises OSError only if the directory cannot be listed."""
         names = await self._disk.list_directory(self._directory)
         every = [at for name in names if (at := file_id_of(name)) is not None]
         mark = BEGINNING
@@ -99,7 +99,7 @@ class JournalCheck:
             last_sequence = await self._check_file(
                 file_id, start, last_sequence, is_next=is_next, is_last=is_last
             )
-            # After a file that was damaged nothing is expected of the next one.
+            # After a damaged file nothing is expected of the next one.
             is_next = damage == self._report.found[Severity.DAMAGE]
         for directory, unseen in self._unseen.items():
             self._damage(
@@ -107,7 +107,7 @@ class JournalCheck:
                 unseen.offset,
                 f"no group ends at this mark of ledger directory {directory}",
             )
-        if self._report.found[Severity.DAMAGE] == damage_before:  # else its end is not known
+        if self._report.found[Severity.DAMAGE] == damage_before:  # otherwise its end is unknown
             await self._check_end(max(mark, self._end))
 
     async def _check_end(self, found: Mark) -> None:
@@ -119,7 +119,7 @@ class JournalCheck:
             self._damage(END_FILE, None, f"it cannot be read: {error}")
             return
         told = decode_end(data)
-        # A journal that was killed before its first group may not have said anything yet.
+        # A journal that was killed before its first group may have no end marker yet.
         if told is None and (data or found != BEGINNING):
             end = f"offset {found.offset} of {file_name(found.file_id)}"
             self._report.add(
@@ -141,7 +141,7 @@ class JournalCheck:
             )
 
     def _check_names(self, ids: list[int], first: int, mark: Mark) -> None:
-        """Every file from the mark on must be there."""
+        """Every file from the mark on must exist."""
         expected = first
         for file_id in ids:
             if file_id > expected:
@@ -159,7 +159,7 @@ class JournalCheck:
         is_next: bool,
         is_last: bool,
     ) -> int | None:
-        """The last sequence number in it, None if not known."""
+        """Returns the last sequence number in the file, None if it is unknown."""
         name = file_name(file_id)
         self._report.journal_files += 1
         try:
@@ -223,7 +223,7 @@ class JournalCheck:
             self._damage(name, group.offset, str(error))
 
     async def _look_at_end(self, file: File, name: str, scanner: FileScanner) -> None:
-        """The last group of all: nothing after it proves that it was durable once."""
+        """Examines the last group of all, after which nothing proves that it was durable once."""
         end = max(scanner.end, BLOCK_BYTES)
         head = decode_group_header(await file.read(end, BLOCK_BYTES), 0)
         if head is not None and head.file_id == scanner.file_id:

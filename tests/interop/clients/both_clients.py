@@ -1,4 +1,4 @@
-"""Both clients before bookies of both kinds, and what must hold of a ledger they share."""
+"""Both clients on bookies of both kinds, and the checks of a ledger that they share."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.metastore import open_store
 from tests.interop.conftest import GetSharedJava
 from tests.interop.java_client import from_base64, payload
-from tests.interop.mixed_bookies import BookieProcess, Stage, open_stage
+from tests.interop.mixed_bookies import BookieProcess, MixedBookies, open_mixed_bookies
 from tests.interop.replicas import read_replicas, replica_faults
 from tests.interop.takeover.clients import (
     PLACEMENT_KEY,
-    OurPacedWriter,
     PacedWriter,
-    PythonSide,
-    Side,
+    PythonPacedWriter,
+    PythonTakeoverClient,
+    TakeoverClient,
 )
-from tests.interop.takeover.java_client import PLACEMENT, JavaSide, java_digest
-from tests.interop.takeover.judge import End, WriterSaw
+from tests.interop.takeover.java_client import PLACEMENT, JavaTakeoverClient, java_digest
+from tests.interop.takeover.judge import LedgerEnd, WriterResult
 from tests.interop.takeover.plan import Language, Pace, Shape
 from tests.interop.timeouts import PATIENCE_S
 
@@ -36,20 +36,20 @@ ENTRIES = 30
 
 
 @dataclass(slots=True)
-class Company:
-    """Both clients, and the bookies that they use in this test."""
+class BothClients:
+    """Both clients, and the bookies that they use in a test."""
 
-    stage: Stage
-    python: PythonSide
-    java: JavaSide
+    processes: MixedBookies
+    python: PythonTakeoverClient
+    java: JavaTakeoverClient
     bookies: tuple[str, ...]
 
-    def side(self, language: Language) -> Side:
+    def client_of(self, language: Language) -> TakeoverClient:
         return self.python if language is Language.PYTHON else self.java
 
 
 @asynccontextmanager
-async def company(
+async def open_both_clients(
     cluster: Cluster,
     java: GetSharedJava,
     version: str,
@@ -57,16 +57,18 @@ async def company(
     *,
     v2: bool = False,
     **settings: Any,
-) -> AsyncIterator[Company]:
+) -> AsyncIterator[BothClients]:
     uri, bookies = cluster
     client = java(version, uri, v2=v2, **PLACEMENT, **settings)
     with trio.fail_after(PATIENCE_S):
-        async with open_store(uri) as store, open_stage(bookies) as stage:
-            await stage.wait_serving(names)
-            ids = stage.ids(names)
+        async with open_store(uri) as store, open_mixed_bookies(bookies) as processes:
+            await processes.wait_serving(names)
+            ids = processes.ids(names)
             async with trio.open_nursery() as nursery:
-                python = PythonSide(store, nursery, ids, f"{names}")
-                yield Company(stage, python, JavaSide(client, client, uri, ids), ids)
+                python = PythonTakeoverClient(store, nursery, ids, f"{names}")
+                yield BothClients(
+                    processes, python, JavaTakeoverClient(client, client, uri, ids), ids
+                )
                 nursery.cancel_scope.cancel()
 
 
@@ -80,9 +82,9 @@ def payloads_of(pace: Pace, count: int | None = None) -> list[bytes]:
 
 
 async def end_ledger(
-    here: Company, writer: PacedWriter, by: Language | None, shape: Shape, password: bytes
-) -> WriterSaw:
-    """The writer closes it, or a client recovers it while the writer lives."""
+    here: BothClients, writer: PacedWriter, by: Language | None, shape: Shape, password: bytes
+) -> WriterResult:
+    """Lets the writer close the ledger, or a client recover it while the writer lives."""
     if by is None:
         await writer.begin_close()
         saw = await writer.finish()
@@ -90,12 +92,11 @@ async def end_ledger(
         # Apache's writer drops what is in flight when it closes.
         assert saw.error in (None, "LedgerClosed")
     else:
-        end = await here.side(by).recover(writer.ledger_id, shape, password)
+        end = await here.client_of(by).recover(writer.ledger_id, shape, password)
         saw = await writer.finish()
-        # Apache's writer, told "fenced" for an entry, closes its handle a step later. If the other
-        # bookies confirm that entry in between, nothing is left to fail, and who appends next is
-        # told of a closed handle.
-        is_ours = isinstance(writer, OurPacedWriter)
+        # When an entry fails with "fenced", Apache's writer closes its handle a step later. If the
+        # other bookies confirm that entry in between, the next append fails with a closed handle.
+        is_ours = isinstance(writer, PythonPacedWriter)
         assert saw.error == "LedgerFenced" or (not is_ours and saw.error == "LedgerClosed")
         assert saw.acked == list(range(len(saw.acked)))
         assert saw.acked[-1] <= end.last_entry_id
@@ -103,7 +104,7 @@ async def end_ledger(
 
 
 async def check_ledger(
-    here: Company,
+    here: BothClients,
     ledger_id: int,
     shape: Shape,
     password: bytes,
@@ -114,23 +115,23 @@ async def check_ledger(
     may_be_torn: Sequence[str] = (),
     lengths: Collection[int] = (),
 ) -> LedgerMetadata:
-    """Both clients see one closed ledger with these payloads, and all replicas agree.
+    """Checks that both clients see a closed ledger with these payloads, and that replicas agree.
 
     Args:
-        lengths: what the metadata may state instead of the entries' length, see
-            `story.lengths_by_java`.
+        lengths: values that the metadata may have instead of the entries' length, see
+            `takeover_judge.lengths_by_java`.
     """
     metadata = await here.python.metadata(ledger_id)
     length = metadata.length if metadata.length in lengths else sum(map(len, expected))
-    end = End(len(expected) - 1, length)
+    end = LedgerEnd(len(expected) - 1, length)
     for language in Language:
-        told, read = await here.side(language).read_closed(ledger_id, shape, password)
-        assert told == end, f"{language} says {told}"
+        found_end, read = await here.client_of(language).read_closed(ledger_id, shape, password)
+        assert found_end == end, f"{language} reports {found_end}"
         assert read == list(expected), f"{language} reads other payloads"
-    assert End(metadata.last_entry_id, metadata.length) == end
+    assert LedgerEnd(metadata.last_entry_id, metadata.length) == end
     assert_same_metadata(await here.java.metadata(ledger_id), metadata)
-    # An entry names a LAC at most a window before it, and recovery finds at most a window more
-    # than the writer was told.
+    # An entry has a LAC at most a window before it, and recovery finds at most a window more than
+    # was acknowledged to the writer.
     recovered_from = len(expected) - 2 * WINDOW if is_recovered else None
     async with here.python.client() as client:
         while True:
@@ -145,14 +146,14 @@ async def check_ledger(
             )
             if not any("is on" in fault for fault in found):
                 break
-            await trio.sleep(0.1)  # what was acknowledged by two may still be on its way
-    names = {bookie: here.stage.name_of(bookie) for bookie in here.bookies}
+            await trio.sleep(0.1)  # an entry with two acknowledgements may still be in flight
+    names = {bookie: here.processes.name_of(bookie) for bookie in here.bookies}
     assert not found, f"ledger {ledger_id}, bookies {names}:\n" + "\n".join(found)
     return metadata
 
 
 def assert_same_metadata(java: dict[str, Any], ours: LedgerMetadata) -> None:
-    """What Java's client understands is what ours does."""
+    """Checks that the Java client decodes the metadata as the Python client does."""
     assert java == {
         "ledger": ours.ledger_id,
         "ensemble_size": ours.ensemble_size,
@@ -164,7 +165,7 @@ def assert_same_metadata(java: dict[str, Any], ours: LedgerMetadata) -> None:
         "closed": ours.is_closed,
         "has_password": True,
         "created_ms": ours.created_ms,
-        "c_token": java["c_token"],  # of the creation, which is over
+        "c_token": java["c_token"],  # of the creation, which has ended
         "format_version": ours.format_version,
         "digest": java_digest(ours.digest_type or DigestType.CRC32),
         "password": java["password"],

@@ -1,4 +1,4 @@
-"""Ledgers of Apache's Java client on our bookies: what several modules of that suite do."""
+"""Helpers for ledgers of Apache's Java client on ledgerstream bookies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1024 * KIB
 
 
 def result(feature: str, wire: str | None = None) -> pytest.MarkDecorator:
-    """The test's row in the table of docs/interoperability.md; `wire` None: its parameter."""
+    """Marks the test's row in docs/interoperability.md; `wire` None means the test's parameter."""
     return pytest.mark.interop_result(area=AREA, feature=feature, wire=wire)
 
 
@@ -22,7 +22,7 @@ async def created(java: JavaClient, **settings: object) -> Answer:
 
 
 async def closed_ledger(java: JavaClient, count: int, size: int, **settings: object) -> Answer:
-    """A ledger of `count` entries of payload(ledger id, i, size); `create`'s answer."""
+    """Creates a ledger of `count` entries payload(ledger id, i, size); returns the response."""
     ledger = await created(java, **settings)
     written = await java.call(
         "append_many", handle=ledger["handle"], seed=ledger["ledger"], count=count, size=size
@@ -38,13 +38,13 @@ async def opened(java: JavaClient, ledger: int, **settings: object) -> Answer:
 
 
 async def lac_of(java: JavaClient, handle: int) -> int:
-    """What the writer knows to be confirmed."""
+    """Returns the last entry that the writer knows to be confirmed."""
     lac: int = (await java.call("written", handle=handle))["lac"]
     return lac
 
 
 async def verify(java: JavaClient, handle: int, count: int, size: int, seed: int) -> None:
-    """Entries 0 .. count-1 are payload(seed, i, size), byte for byte."""
+    """Checks that entries 0 .. count-1 are payload(seed, i, size), byte for byte."""
     if count:
         checked = await java.call("verify", handle=handle, last=count - 1, size=size, seed=seed)
         assert checked == {"entries": count, "bytes": count * size}

@@ -1,4 +1,4 @@
-"""Apache's Java client on our bookies, some of which are killed -9 and may come back."""
+"""Apache's Java client on ledgerstream bookies, some of which are killed (-9) and may restart."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SIZE = 500
 
 @pytest.fixture(autouse=True)
 def all_run(our_bookies: OurBookies) -> None:
-    """A test that fails leaves bookies dead."""
+    """Restarts the bookies that a failed test has killed."""
     our_bookies.start_missing(OUR_BOOKIES)
 
 
 class Load:
-    """Appends on their way, until it is told to `end`; all of them must be acknowledged."""
+    """Keeps appends in flight until `end`; all of them must be acknowledged."""
 
     def __init__(self, java: JavaClient, ledger: Answer) -> None:
         self._java = java
@@ -48,18 +48,18 @@ class Load:
             self.count += 500
 
     def end(self) -> None:
-        """After what is on its way now."""
+        """Ends after the appends in flight."""
         self._ends = True
 
     async def wait_more(self, count: int = 300) -> None:
-        """Returns when the writer knows that so many more entries are confirmed."""
+        """Waits until the writer knows that `more` entries are confirmed."""
         entry = await lac_of(self._java, self._handle) + count
         with trio.fail_after(PATIENCE_S):
             while await lac_of(self._java, self._handle) < entry:  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
     async def wait_fragments(self, count: int) -> None:
-        """Returns when the metadata says that the writer has changed its ensemble so often."""
+        """Waits until the metadata shows this number of ensemble changes."""
         with trio.fail_after(PATIENCE_S):
             while len(await self._fragments()) < count:  # noqa: ASYNC110
                 await trio.sleep(0.02)
@@ -71,7 +71,7 @@ class Load:
 
 
 async def in_ensemble(java: JavaClient, ledger: int, our_bookies: OurBookies) -> list[int]:
-    """Numbers of the bookies of the ledger's last fragment."""
+    """Returns the numbers of the bookies of the ledger's last fragment."""
     metadata = await java.call("metadata", ledger=ledger)
     return [our_bookies.number_of(b) for b in metadata["fragments"][-1]["bookies"]]
 
@@ -86,7 +86,7 @@ async def start(our_bookies: OurBookies, *numbers: int) -> None:
 
 
 async def check_all(java: JavaClient, ledger: Answer, count: int) -> None:
-    """Another reader finds every entry."""
+    """Checks that another reader finds every entry."""
     reader = await opened(java, ledger["ledger"])
     assert (reader["lac"], reader["length"]) == (count - 1, count * SIZE)
     await verify(java, reader["handle"], count, SIZE, seed=1)
@@ -108,14 +108,14 @@ async def test_a_killed_bookie_is_replaced(client: JavaClient, our_bookies: OurB
     metadata = await client.call("metadata", ledger=ledger["ledger"])
     assert len(metadata["fragments"]) == 2
     assert our_bookies.bookie_id(dead) not in metadata["fragments"][-1]["bookies"]
-    # Also while it is away: two of three have what it had.
+    # This holds while the bookie is down, too: two of three replicas are left.
     await check_all(client, ledger, load.count)
     await start(our_bookies, dead)
     await check_all(client, ledger, load.count)
 
 
 @result("ensemble change: the bookie returns and is used again")
-async def test_a_bookie_that_comes_back_is_used_again(
+async def test_a_restarted_bookie_is_used_again(
     client: JavaClient, our_bookies: OurBookies
 ) -> None:
     ledger = await created(client)
@@ -134,14 +134,14 @@ async def test_a_bookie_that_comes_back_is_used_again(
         await load.wait_more()
         load.end()
     await client.call("close", handle=ledger["handle"])
-    # Of four bookies one is dead: the one that came back must take its place.
+    # One of four bookies is dead: the restarted one must replace it.
     assert first in await in_ensemble(client, ledger["ledger"], our_bookies)
     await start(our_bookies, second)
     await check_all(client, ledger, load.count)
 
 
 @result("no spare bookie: the writer waits until one returns (delayEnsembleChange)")
-async def test_without_a_spare_the_writer_goes_on(
+async def test_without_a_spare_the_writer_continues(
     version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
 ) -> None:
     java = java_shared(version, our_bookies.uri, v2=wire == "v2", delayEnsembleChange=True)
@@ -188,7 +188,7 @@ async def test_all_bookies_killed_at_once(client: JavaClient, our_bookies: OurBo
     await start(our_bookies, *everyone)
     for ledger in ledgers:
         await check_all(client, ledger, 500)
-    # The fence is on the disks too.
+    # Fencing is on the disks, too.
     await kill(our_bookies, *everyone)
     await start(our_bookies, *everyone)
     for ledger in ledgers:

@@ -1,4 +1,4 @@
-"""Apache's Java client on our bookies: ledgers of every kind, written, read, closed, deleted."""
+"""Apache's Java client on ledgerstream bookies writes, reads, closes and deletes ledgers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_ledger_reads_as_it_was_written(
 async def test_every_digest_type(client: JavaClient, digest: str, password: bytes) -> None:
     ledger = await client.call("create", digest=digest, password=password)
     await client.call("append_many", handle=ledger["handle"], seed=1, count=100, size=300)
-    # Recovery, not close: so the bookies' fencing and LAC answers are checked by digest too.
+    # Recovery instead of close, so that digests of fencing and LAC responses are checked, too.
     reader = await opened(client, ledger["ledger"], digest=digest, password=password)
     assert (reader["lac"], reader["length"], reader["closed"]) == (99, 30_000, True)
     checked = await client.call("verify", handle=reader["handle"], seed=1, last=99, size=300)
@@ -112,7 +112,7 @@ async def test_striped_ledgers(client: JavaClient, quorums: tuple[int, int, int]
 
 
 @result("own entry ids, out of order (LedgerHandleAdv)")
-async def test_entries_under_ids_of_the_writers_choice(client: JavaClient) -> None:
+async def test_entries_with_ids_that_the_writer_chooses(client: JavaClient) -> None:
     ledger = await client.call("create", password=PASSWORD, adv=True)
     requests = [
         client.vm.request("write", handle=ledger["handle"], entry=i, data=payload(2, i, 50))
@@ -214,7 +214,7 @@ async def test_deferred_sync_is_confirmed_by_force(client: JavaClient, wire: str
         not_supported("the client refuses deferred sync in v2 itself")
     ledger = await client.call("create", password=PASSWORD, deferred_sync=True)
     written = await client.call("append_many", handle=ledger["handle"], seed=3, count=50, size=100)
-    # Answered, though nothing says that it is on a disk: so none of it is confirmed.
+    # The adds are acknowledged but not synced, so that no entry is confirmed.
     assert (written["acked"], written["last"], written["lac"]) == (50, 49, -1)
     assert await client.call("force", handle=ledger["handle"]) == {"lac": 49}
     await client.call("append_many", handle=ledger["handle"], seed=3, first=50, count=10, size=100)
@@ -229,8 +229,10 @@ async def test_deferred_sync_is_confirmed_by_force(client: JavaClient, wire: str
 async def test_a_deleted_ledger_is_collected(
     client_v3: JavaClient, our_bookies: OurBookies
 ) -> None:
-    """80 MiB in entry logs of 32 MiB: one of them at least holds nothing else. It may be a
-    little smaller: an entry does not go over its end."""
+    """Writes 80 MiB to entry logs of 32 MiB, so that at least one log holds nothing else.
+
+    A log may be a little smaller, because an entry is never split.
+    """
     size, log_size = 80 * MIB, 31 * MIB
     ledger = await client_v3.call("create", ensemble=1, password=PASSWORD)
     metadata = await client_v3.call("metadata", ledger=ledger["ledger"])
@@ -243,7 +245,7 @@ async def test_a_deleted_ledger_is_collected(
         return sizes[-1]
 
     def is_settled() -> bool:
-        """What other tests wrote is in the logs: some seconds of checkpoints brought no more."""
+        """Waits until the entries of other tests are in the logs: checkpoints add no more."""
         used()
         return len(sizes) > 60 and len(set(sizes[-60:])) == 1
 

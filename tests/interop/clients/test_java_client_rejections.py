@@ -1,4 +1,4 @@
-"""Apache's Java client on our bookies: what must be refused, or not be waited for."""
+"""Apache's Java client on ledgerstream bookies: requests that must be refused or time out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.interop.timeouts import PATIENCE_S
 pytestmark = pytest.mark.interop
 
 
-# The client would change ensembles for ever, with any bookies.
+# The client would change ensembles forever, with any bookies.
 GIVES_UP = {"maxNumEnsembleChanges": 2, "addEntryTimeoutSec": 5}
 
 
@@ -30,7 +30,7 @@ GIVES_UP = {"maxNumEnsembleChanges": 2, "addEntryTimeoutSec": 5}
 def other_client(
     version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
 ) -> JavaClient:
-    """With connections of its own, which a bookie may close."""
+    """A client with connections of its own, which a bookie may close."""
     return java_shared(version, our_bookies.uri, v2=wire == "v2", **GIVES_UP)
 
 
@@ -38,7 +38,7 @@ def other_client(
 async def test_a_wrong_master_key_fences_nothing(
     client: JavaClient, our_bookies: OurBookies
 ) -> None:
-    """Somebody who may change metadata, but does not know the password."""
+    """A client that may change metadata without the password cannot fence."""
     ledger = await created(client)
     await client.call("append_many", handle=ledger["handle"], seed=1, count=10, size=10)
     async with open_store(our_bookies.uri) as store:
@@ -73,13 +73,13 @@ async def test_an_entry_beyond_the_frame_limit(
     )
     reader = await opened(client, bystander["ledger"])
     await verify(client, reader["handle"], 20, 100, seed=1)
-    # What failed can be recovered: there is nothing in it.
+    # The failed ledger can be recovered: it is empty.
     assert (await opened(client, ledger["ledger"]))["lac"] == -1
 
 
 @pytest.fixture(scope="module")
 def trust_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Without one the client does not even ask for TLS; what it trusts does not matter."""
+    """Makes a trust store: without one the client does not even request TLS."""
     store = tmp_path_factory.mktemp("tls") / "trust.p12"
     subprocess.run(
         [
@@ -148,5 +148,5 @@ async def test_a_bookie_that_hangs(client: JavaClient, our_bookies: OurBookies) 
 
 @pytest.fixture(autouse=True)
 def all_run(our_bookies: OurBookies) -> None:
-    """A test that fails leaves bookies dead."""
+    """Restarts the bookies that a failed test has killed."""
     our_bookies.start_missing(OUR_BOOKIES)

@@ -1,4 +1,4 @@
-"""Apache's Java client on our bookies: ledgers that are read, or recovered, while being written."""
+"""Apache's Java client on ledgerstream bookies reads or recovers ledgers that are being written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.interop.timeouts import PATIENCE_S
 pytestmark = pytest.mark.interop
 
 LONG_MS = round(1000 * PATIENCE_S)
-"""A poll's patience where the test waits for something else."""
+"""Timeout of a poll where the test waits for another event."""
 
 
 async def write(java: JavaClient, handle: int, first: int, count: int, size: int = 100) -> None:
@@ -27,7 +27,7 @@ async def write(java: JavaClient, handle: int, first: int, count: int, size: int
 
 
 class Poll:
-    """A long poll on its way; the block's end waits for its answer."""
+    """A long poll in flight; the end of the block waits for its response."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Poll:
 
 
 async def let_park(poll: Poll) -> None:
-    """Time for the poll to reach the bookies, which do not answer it before its reason comes."""
+    """Waits for the poll to reach the bookies, which park it."""
     await trio.sleep(0.3)
     assert not poll.answer
 
@@ -126,7 +126,7 @@ async def test_a_parked_poll_is_woken_by_an_explicit_lac(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll.run)
             await let_park(poll)
-            # Nothing follows this add: only the explicit LAC can tell that it is confirmed.
+            # Nothing follows this add: only an explicit LAC can confirm it.
             await write(java, ledger["handle"], entry, 1)
         assert poll.answer["lac"] == entry
         assert poll.entry == entry
@@ -146,7 +146,7 @@ async def test_a_poll_on_an_idle_ledger_ends_with_its_time(client_v3: JavaClient
 
 
 @result("long poll: the ledger is closed meanwhile", wire="v3")
-async def test_a_reader_who_polls_learns_of_the_close(client_v3: JavaClient) -> None:
+async def test_a_polling_reader_sees_the_close(client_v3: JavaClient) -> None:
     java = client_v3
     ledger = await created(java)
     await write(java, ledger["handle"], 0, 3)
@@ -156,7 +156,7 @@ async def test_a_reader_who_polls_learns_of_the_close(client_v3: JavaClient) -> 
         nursery.start_soon(poll.run)
         await let_park(poll)
         await java.call("close", handle=ledger["handle"])
-    # Bookies are not told of a close; the client sees the metadata change, and asks again.
+    # Bookies do not learn of a close; the client sees the metadata change, and polls again.
     for _ in range(20):
         if poll.answer["lac"] == 2:
             break
@@ -168,7 +168,7 @@ async def test_a_reader_who_polls_learns_of_the_close(client_v3: JavaClient) -> 
 
 
 @result("explicit LAC")
-async def test_an_explicit_lac_is_told_and_read(
+async def test_an_explicit_lac_is_written_and_read(
     version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
 ) -> None:
     java = java_shared(version, our_bookies.uri, v2=wire == "v2", explicitLacInterval=50)
@@ -178,7 +178,7 @@ async def test_an_explicit_lac_is_told_and_read(
     with trio.fail_after(PATIENCE_S):
         while (await java.call("explicit_lac", handle=reader))["lac"] != 0:  # noqa: ASYNC110
             await trio.sleep(0.02)
-    # In v2 "read LAC" is a read of the last entry, which knows of nothing confirmed.
+    # In v2 "read LAC" is a read of the last entry, whose LAC confirms nothing.
     assert await java.call("read_lac", handle=reader) == {"lac": -1 if wire == "v2" else 0}
     if wire == "v3":
         assert await java.read(reader, 0, 0) == [payload(1, 0, 100)]
@@ -189,7 +189,7 @@ async def test_an_open_ledger_is_read_up_to_its_lac_and_beyond(client: JavaClien
     ledger = await created(client)
     await write(client, ledger["handle"], 0, 10)
     reader = (await opened(client, ledger["ledger"], recovery=False))["handle"]
-    # The last entry says that those before it are confirmed.
+    # The last entry has the LAC of the entries before it.
     assert await client.call("read_lac", handle=reader) == {"lac": 8}
     assert await client.call("try_read_lac", handle=reader) == {"lac": 8}
     assert await client.read(reader, 0, 8) == [payload(1, i, 100) for i in range(9)]
@@ -198,12 +198,12 @@ async def test_an_open_ledger_is_read_up_to_its_lac_and_beyond(client: JavaClien
     assert await client.read(reader, 9, 9, op="read_unconfirmed") == [payload(1, 9, 100)]
     with pytest.raises(JavaError, match="NoSuchEntry"):
         await client.call("read_unconfirmed", handle=reader, first=10, last=10)
-    # Nothing of this has disturbed the writer.
+    # None of this has disturbed the writer.
     await write(client, ledger["handle"], 10, 1)
 
 
 @result("tailing: reads on while the ledger is written")
-async def test_a_tail_sees_every_entry_in_order(client: JavaClient, wire: str) -> None:
+async def test_a_tail_reads_every_entry_in_order(client: JavaClient, wire: str) -> None:
     count = 2000
     ledger = await created(client)
 
@@ -245,7 +245,7 @@ async def test_recovery_fences_a_living_writer(
     our_bookies: OurBookies,
     java_shared: GetSharedJava,
 ) -> None:
-    # A client of its own: as in another program, with connections of its own.
+    # A separate client with connections of its own, as in another program.
     other = java_shared(version, our_bookies.uri, v2=recovered_by == "v2", clientRole="standard")
     size, window = 500, 1000
     ledger = await created(client)
@@ -276,8 +276,8 @@ async def test_recovery_fences_a_living_writer(
     assert failure.achieved["acked"] == acknowledged > 1000
     assert reader["closed"]
     assert reader["lac"] + 1 >= acknowledged
-    # Apache's recovery misjudges the length if it finds nothing after the LAC that it was told,
-    # see tests/interop/clients/test_recovered_length.py. After a failure one more may be pushed.
+    # Apache's recovery gets the length wrong if it finds nothing after the LAC that it has read:
+    # tests/interop/clients/test_recovered_length.py. After a failure one more entry may be pushed.
     sizes = [size] * (acknowledged + window + 1)
     assert reader["length"] in lengths_by_java(sizes, reader["lac"], acknowledged - 1)
     await verify(other, reader["handle"], reader["lac"] + 1, size, seed=1)

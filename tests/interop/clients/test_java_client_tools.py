@@ -1,4 +1,4 @@
-"""Apache's Java client on our bookies: authentication that nobody asks for, Apache's benchmarks."""
+"""Apache's Java client on ledgerstream bookies: authentication, and Apache's benchmarks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def more(before: Answer, after: Answer) -> Answer:
 
 @result("auth handshake (no TLS): a client's plugin meets a bookie without one")
 @pytest.mark.parametrize("behaviour", ["patient", "twice"])
-async def test_a_client_that_authenticates_is_let_in(
+async def test_a_client_that_authenticates_is_admitted(
     version: str, wire: str, behaviour: str, our_bookies: OurBookies, java_shared: GetSharedJava
 ) -> None:
     java = with_handshake(java_shared, version, our_bookies.uri, wire, behaviour)
@@ -50,7 +50,7 @@ async def test_a_client_that_authenticates_is_let_in(
     seen = more(before, await java.call("handshakes"))
     assert seen["connections"] >= 3
     assert seen["sent"] == seen["connections"] * (2 if behaviour == "twice" else 1)
-    # The bookie names "no authentication" as its plugin: ours is asked nothing.
+    # The bookie's plugin is "no authentication": the client's plugin is not called.
     assert seen["answered"] == 0
 
 
@@ -72,7 +72,7 @@ async def test_a_handshake_that_fails_is_an_error(
 
 @pytest.fixture
 def zookeeper_servers(our_bookies: OurBookies) -> str:
-    """As the benchmarks want it: "host:port/path", to which they add "/ledgers"."""
+    """Returns "host:port/path", as the benchmarks expect it; they append "/ledgers"."""
     return our_bookies.uri.removeprefix("zk://").removesuffix("/ledgers")
 
 
@@ -114,5 +114,5 @@ async def test_the_read_benchmark_runs(
     assert ended.code == 0, ended.log
     found = re.search(r"Read (\d+) in (\d+)ms", ended.output)
     assert found, ended.output
-    # Without batches it leaves out entry 0; with batches it ends only if one holds everything.
+    # Without batches it skips entry 0; with batches it ends only if one batch holds everything.
     assert int(found[1]) >= count - 1

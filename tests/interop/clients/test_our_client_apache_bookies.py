@@ -1,7 +1,7 @@
-"""Our client on Apache's bookies: every call of the client, in both wire versions.
+"""The Python client on Apache's bookies: every call of the client, in both wire versions.
 
-What our client writes is read back by Apache's Java client and by ours, byte for byte; what Java
-writes is read, followed and recovered by ours.
+Both clients read what the Python client writes, byte for byte. The Python client reads, tails and
+recovers ledgers of the Java client.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def client(cluster: ApacheBookies, wire: str) -> AsyncIterator[LedgerClien
 
 @pytest.fixture
 async def client_v2(cluster: ApacheBookies) -> AsyncIterator[LedgerClient]:
-    """As it is without settings: adds and reads over v2, the rest over v3."""
+    """The client with default settings: adds and reads over v2, the rest over v3."""
     options = options_of("v2")
     async with LedgerClient.connect(cluster.uri, options=options) as opened:
         yield opened
@@ -100,7 +100,7 @@ async def test_every_digest_type(
     writer = await client.create_ledger(digest_type=digest, password=password)
     await writer.append_many(entries)
     writer.abandon()
-    # Recovered, not closed: fencing and the LAC's answers are checked by digest too.
+    # Recovery instead of close, so that digests of fencing and LAC responses are checked, too.
     async with client.open_ledger(writer.ledger_id, password=password) as reader:
         assert await all_entries(reader) == entries
     await check_java_reads(
@@ -152,12 +152,12 @@ async def test_large_entries(client: LedgerClient, java: JavaClient) -> None:
     async with client.open_ledger(writer.ledger_id, password=PASSWORD) as reader:
         assert await all_entries(reader) == entries
     handle = (await java_open(java, writer.ledger_id, digest="CRC32C"))["handle"]
-    for i, data in enumerate(entries):  # Java asks for a range at once, which is too much for it
+    for i, data in enumerate(entries):  # Java requests a whole range, which is too much for it
         assert await java.read(handle, i, i) == [data]
 
 
 @result("batch read; single reads from bookies without it", wire="v2")
-async def test_old_bookies_cost_batch_reads_but_harm_nothing(
+async def test_old_bookies_disable_batch_reads_without_harm(
     client_v2: LedgerClient, version: str, java: JavaClient
 ) -> None:
     ledger = await java_ledger(java, 2000, 100)
@@ -170,7 +170,7 @@ async def test_old_bookies_cost_batch_reads_but_harm_nothing(
             before = writer.last_add_confirmed
             await until(lambda: writer.last_add_confirmed >= before + 10)
             nursery.cancel_scope.cancel()
-        # An old bookie closes the connection on which it is asked: the writer's was another.
+        # An old bookie closes the connection of the batch read, which is not that of the writer.
         assert writer.statistics().ensemble_changes == 0
         requests = reader.statistics().requests
         if version.startswith("4.16"):
@@ -183,13 +183,13 @@ async def test_old_bookies_cost_batch_reads_but_harm_nothing(
 
 
 @result("recovery while a Java writer lives: it is fenced, nothing acknowledged is lost")
-async def test_a_living_java_writer_is_fenced(client: LedgerClient, java: JavaClient) -> None:
+async def test_a_running_java_writer_is_fenced(client: LedgerClient, java: JavaClient) -> None:
     ledger = await java.call("create", password=PASSWORD, ensemble=4, write_quorum=3, ack_quorum=2)
     achieved: dict[str, Any] = {}
 
     async def write() -> None:
-        # A bookie's "fenced" for an entry that others have confirmed already is to Apache's writer
-        # a bookie that failed: it looks for a fifth one. Which error is first, chance decides.
+        # If a bookie answers "fenced" for an entry that others have confirmed already, Apache's
+        # writer treats it as failed and looks for a fifth one. Either error may come first.
         with pytest.raises(JavaError, match=r"LedgerFenced|NotEnoughBookies") as caught:
             await java.call(
                 "append_many", handle=ledger["handle"], seed=6, count=10**6, size=100, pause_us=300
@@ -208,7 +208,7 @@ async def test_a_living_java_writer_is_fenced(client: LedgerClient, java: JavaCl
 
 
 @result("our writer is fenced by a Java recovery")
-async def test_our_writer_is_fenced_by_java(client: LedgerClient, java: JavaClient) -> None:
+async def test_java_fences_a_python_writer(client: LedgerClient, java: JavaClient) -> None:
     entries = payloads(7, [100] * 100)
     busy, idle = [await client.create_ledger(password=PASSWORD) for _ in range(2)]
     for writer in (busy, idle):
@@ -218,7 +218,7 @@ async def test_our_writer_is_fenced_by_java(client: LedgerClient, java: JavaClie
         assert await java.read(reader["handle"], 0, 99) == entries
     with pytest.raises(LedgerFenced):
         await busy.append(b"too late")
-    # Java closed it where our writer would have: nobody lost anything.
+    # Java closed the ledger where the Python writer would have closed it: no entry is lost.
     assert (await idle.close()).last_entry_id == 99
 
 
@@ -238,18 +238,18 @@ async def test_the_tail_of_a_java_writer(client: LedgerClient, java: JavaClient)
         nursery.start_soon(follow, reader, seen)
         for i in range(count):
             await java.call("append", handle=ledger["handle"], data=payload(8, i, 50))
-            await until(partial(has_seen, i))  # the last is confirmed by the next one
+            await until(partial(has_seen, i))  # the next entry confirms the last one
         await java.call("close", handle=ledger["handle"])
         await until(lambda: len(seen) == count)
     assert seen == payloads(8, [50] * count)
     assert reader.is_closed
     assert reader.statistics().long_polls > 0
-    # Most entries came along with the poll's answer: none of them was asked for.
+    # Most entries arrived with the responses to polls, without reads of their own.
     assert reader.statistics().requests < count
 
 
 @result("explicit LAC, both ways")
-async def test_an_idle_writer_tells_its_last_entry(
+async def test_an_idle_writer_sends_its_last_confirmed_entry(
     client: LedgerClient, version: str, cluster: ApacheBookies, java_shared: GetSharedJava
 ) -> None:
     java = java_shared(version, cluster.uri, explicitLacInterval=20)
@@ -292,13 +292,13 @@ async def test_deferred_adds_are_confirmed_by_force(
     async with client_v2.open_ledger(ledger["ledger"], password=PASSWORD, recover=False) as reader:
         assert await reader.read_last_confirmed() == -1
         assert (await java.call("force", handle=ledger["handle"]))["lac"] == 99
-        await java.call("append", handle=ledger["handle"], data=entries[100])  # tells it
+        await java.call("append", handle=ledger["handle"], data=entries[100])  # sends the LAC
         assert await reader.wait_lac_after(-1, PATIENCE_S) == 99
         assert await all_entries(reader) == entries[:100]
 
 
 @result("bookie info", wire="v3")
-async def test_bookie_info_is_what_java_hears(client_v2: LedgerClient, java: JavaClient) -> None:
+async def test_bookie_info_is_the_same_for_java(client_v2: LedgerClient, java: JavaClient) -> None:
     ours = await client_v2.bookie_info()
     theirs = (await java.call("bookie_info"))["bookies"]
     assert set(ours) == set(theirs)
@@ -333,7 +333,7 @@ async def test_a_killed_bookie_is_replaced(
     assert len(fragments) == 2
     entries = payloads(10, [200] * total)
     await check_java_reads(java, writer.ledger_id, entries, digest="CRC32C")
-    # With one copy of the first fragment gone.
+    # One copy of the first fragment is missing.
     async with client.open_ledger(writer.ledger_id, password=PASSWORD) as reader:
         assert await all_entries(reader) == entries
     await trio.to_thread.run_sync(cluster.bookie(victim).start)
@@ -351,7 +351,7 @@ async def test_a_java_ledger_with_an_ensemble_change(
         "append_many", handle=ledger["handle"], seed=1, first=300, count=300, size=100
     )
     assert written["acked"] == 300
-    # The Java writer is left as it is: recovery reads and adds again in the last fragment.
+    # The Java writer is not closed: recovery reads the last fragment and adds its entries again.
     async with client.open_ledger(ledger["ledger"], password=PASSWORD) as reader:
         assert len(reader.metadata.fragments) >= 2
         assert await all_entries(reader) == payloads(1, [100] * 600)

@@ -1,4 +1,4 @@
-"""Our client on Apache's bookies that ask who comes, or store otherwise, or hold old ledgers."""
+"""The Python client on Apache bookies with authentication, other storage, or old ledgers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ONE_BOOKIE: dict[str, Any] = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum
 
 @pytest.fixture
 def plain(version: str, apache_bookies: GetApacheBookies) -> ApacheBookies:
-    """One bookie, set as usual."""
+    """A bookie with the usual settings."""
     return apache_bookies(version, 1)
 
 
 @pytest.fixture
 def guarded(version: str, apache_bookies: GetApacheBookies) -> ApacheBookies:
-    """A bookie that asks who comes."""
+    """A bookie that requires authentication."""
     factory = "ledgerstream.interop.ChallengeAuth"
     return apache_bookies(
         version, 1, bookieAuthProviderFactoryClass=factory, challengeAuthSecret="swordfish"
@@ -48,7 +48,7 @@ def guarded(version: str, apache_bookies: GetApacheBookies) -> ApacheBookies:
 
 
 @result("authentication: a challenge answered, a wrong secret refused")
-async def test_a_bookie_that_asks_who_comes(guarded: ApacheBookies, wire: str) -> None:
+async def test_a_bookie_with_authentication(guarded: ApacheBookies, wire: str) -> None:
     options = options_of(wire, ensemble_change_timeout_s=0.5)
     entries = payloads(13, [100] * 100)
     challenge = Challenge(b"swordfish")
@@ -85,7 +85,7 @@ async def test_a_busy_bookie(version: str, wire: str, apache_bookies: GetApacheB
 
 
 @result("authentication: a bookie that requires none accepts us")
-async def test_a_bookie_that_asks_nobody(plain: ApacheBookies, wire: str) -> None:
+async def test_a_bookie_without_authentication(plain: ApacheBookies, wire: str) -> None:
     options, challenge = options_of(wire), Challenge(b"unheard")
     async with LedgerClient.connect(plain.uri, options=options, auth=challenge) as client:
         async with client.create_ledger(password=PASSWORD, **ONE_BOOKIE) as writer:
@@ -104,7 +104,7 @@ async def test_metadata_of_old_releases(
     ledger = await java_ledger(java, 20, 100, digest="MAC", ensemble=1)
     async with LedgerClient.connect(plain.uri, options=options_of("v2")) as client:
         stored, stored_version = await client.ledgers.read(ledger["ledger"])
-        # As releases before 4.1 wrote it: neither digest nor password.
+        # Releases before 4.1 wrote neither digest nor password.
         old = replace(stored, format_version=format_version, digest_type=None, password=b"")
         await client.ledgers.compare_and_put(old, stored_version)
         async with client.open_ledger(

@@ -1,7 +1,7 @@
 """A released Apache Pulsar under the control of tests: its managed ledger, its broker, its client.
 
-Java processes of ours take lines of JSON and answer with such lines, one request at a time
-(`java-pulsar/`); the broker is Pulsar's own program with its own configuration file.
+Java programs of this suite (`java-pulsar/`) read requests as lines of JSON and respond in the same
+way, one request at a time. The broker is Pulsar's own program with its own configuration file.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class PulsarError(Exception):
 
 
 class PulsarGone(Exception):
-    """The process ended before it answered."""
+    """The process ended before it responded."""
 
 
 @cache
 def pulsar() -> Build:
-    """Pulsar's classpath; fetches and compiles if need be. Skips the test without Maven."""
+    """Returns Pulsar's classpath; builds it if necessary. Skips the test without Maven."""
     return build_project(f"pulsar-{VERSION}", _SOURCES, f"-Dpulsar.version={VERSION}")
 
 
 def payload(number: int, size: int) -> bytes:
-    """What message or entry `number` holds: its number, then bytes that follow from it.
+    """Returns the payload of message or entry `number`: the number, then bytes derived from it.
 
-    `Lines.payload` in Java is its twin.
+    `Lines.payload` in Java computes the same.
     """
     # The bytes repeat after 256.
     start = (number * 31) & 0xFF
@@ -65,7 +65,7 @@ def payload(number: int, size: int) -> bytes:
 
 
 def digest_of(first: int, count: int, size: int) -> str:
-    """SHA-256 of the payloads of so many messages."""
+    """Returns the SHA-256 of the payloads of `count` messages."""
     digest = hashlib.sha256()
     for number in range(first, first + count):
         digest.update(payload(number, size))
@@ -73,7 +73,7 @@ def digest_of(first: int, count: int, size: int) -> str:
 
 
 class Driver:
-    """One of our Java programs: `ManagedLedgerDriver` or `PulsarClientDriver`."""
+    """A Java program of this suite: `ManagedLedgerDriver` or `PulsarClientDriver`."""
 
     def __init__(self, name: str, log: Path, *arguments: str) -> None:
         self.log = log
@@ -88,7 +88,7 @@ class Driver:
             raise AssertionError(f"{name} did not start:\n{tail_of(log)}")
 
     async def call(self, op: str, **arguments: Any) -> Answer:
-        """The answer to a request. Raises PulsarError, PulsarGone."""
+        """Sends a request and returns its response. Raises PulsarError, PulsarGone."""
         request = partial(self._call, {"op": op, **arguments})
         return await trio.to_thread.run_sync(request, abandon_on_cancel=True)
 
@@ -116,7 +116,7 @@ class Driver:
         self._process.wait()
 
     def close(self) -> None:
-        """Ends the process; nobody may wait for an answer."""
+        """Ends the process. No request may be in flight."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -127,12 +127,12 @@ class Driver:
 
 
 class Broker:
-    """Pulsar's broker as a process; it keeps everything in ZooKeeper and in bookies.
+    """Pulsar's broker as a process, which stores everything in ZooKeeper and in bookies.
 
     Args:
-        zookeeper: host:port and a path of its own, below which Pulsar has all of its nodes and
-            the ledgers root `ledgers`.
-        settings: of `broker.conf`, over ours.
+        zookeeper: host:port and a path, below which Pulsar has all of its nodes and the ledgers
+            root `ledgers`.
+        settings: overrides for `broker.conf`.
     """
 
     def __init__(self, directory: Path, zookeeper: str, **settings: object) -> None:
@@ -146,16 +146,16 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """What clients connect to, once it was started."""
+        """The URL for clients of the started broker."""
         return f"pulsar://127.0.0.1:{self._port}"
 
     def init_cluster(self) -> None:
-        """Makes Pulsar's metadata and the ledgers root, with Pulsar's own program."""
+        """Creates Pulsar's metadata and the ledgers root with Pulsar's own program."""
         arguments = {
             "--cluster": "test",
             "--metadata-store": self.store,
             "--configuration-metadata-store": self.store,
-            # For brokers of other clusters, of which there are none.
+            # Only for brokers of other clusters.
             "--web-service-url": "http://127.0.0.1:1",
             "--broker-service-url": "pulsar://127.0.0.1:1",
         }
@@ -167,7 +167,7 @@ class Broker:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
     def start(self) -> None:
-        """Returns when it serves; from the first time on at the same address."""
+        """Starts the broker, and waits until it serves. A restart uses the same address."""
         if self._port:
             self._start()
             return
@@ -224,14 +224,14 @@ class Broker:
             "managedLedgerDefaultAckQuorum": 2,
             "managedLedgerMaxEntriesPerLedger": 500,
             "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-            # What is consumed comes from bookies.
+            # Consumers read from bookies, not from a cache.
             "managedLedgerCacheSizeMB": 0,
             "numIOThreads": 2,
             "numHttpServerThreads": 4,
             "numExecutorThreadPoolSize": 2,
             "bookkeeperNumberOfChannelsPerBookie": 2,
             "bookkeeperClientTimeoutInSeconds": REQUEST_TIMEOUT_S,
-            # It would do without a bookie that was late five times, for half an hour.
+            # Otherwise it would exclude a bookie for half an hour after five late responses.
             "bookkeeperClientHealthCheckEnabled": False,
         }
 
@@ -242,14 +242,14 @@ class Broker:
             return False
 
     def kill(self) -> None:
-        """kill -9; returns when it is gone."""
+        """Kills the broker with -9; returns when it has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     async def admin(self, method: str, path: str) -> Any:
-        """What Pulsar's administration answers to a request, e.g. "persistent/a/b/c/stats"."""
+        """Returns the response of Pulsar's administration, e.g. to "persistent/a/b/c/stats"."""
         text = await trio.to_thread.run_sync(partial(self._request, method, path))
         return json.loads(text) if text else None
 
@@ -263,5 +263,5 @@ class Broker:
 
 
 def tail_of(log: Path) -> str:
-    """The end of what a process said."""
+    """Returns the end of a process's output."""
     return log.read_text(errors="replace")[-4000:]

@@ -1,7 +1,7 @@
-"""A whole Pulsar broker on our bookies, in a cluster that Pulsar's own program made.
+"""A whole Pulsar broker on ledgerstream bookies, in a cluster that Pulsar's own program created.
 
-The broker uses Pulsar's metadata driver and wire v2, as it does unless told otherwise. What it
-wrote is also read with our client, which disturbs nobody.
+The broker uses Pulsar's metadata driver and wire v2, its defaults. The Python client also reads
+what the broker has written, without disturbing it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ AREA = "Pulsar, our bookies"
 BOOKIES = 4
 SIZE = 200
 FRAME_BYTES_MAX = 5_253_120
-"""As Pulsar configures its bookies: its largest message is 5 MiB, and there is more in a frame."""
+"""As Pulsar configures its bookies: a frame is larger than the largest message, 5 MiB."""
 LARGE = 5 * 1024 * 1024 - 100
 
 
 class Cluster:
-    """Our bookies, a broker on them and a program that uses it."""
+    """Ledgerstream bookies, a broker on them and a client program."""
 
     def __init__(self, directory: Path, uri: str) -> None:
         self.uri = uri
@@ -76,7 +76,7 @@ def started(
 
 @pytest.fixture
 def cluster(started: Cluster) -> Cluster:
-    """The module's, with all of its bookies."""
+    """The module's cluster, with all of its bookies running."""
     started.bookies.start_missing(BOOKIES)
     return started
 
@@ -86,21 +86,23 @@ def result(feature: str) -> pytest.MarkDecorator:
 
 
 async def ledgers_of(cluster: Cluster, topic: str) -> list[int]:
-    """The ledgers of a topic, oldest first, as the broker names them."""
+    """Returns the ledgers of a topic, oldest first, as reported by the broker."""
     path = f"persistent/public/default/{topic}/internalStats"
     stats = await cluster.broker.admin("GET", path)
     return [ledger["ledgerId"] for ledger in stats["ledgers"]]
 
 
 def message_of(entry: bytes) -> bytes:
-    """The message in a Pulsar entry that is neither a batch nor compressed: the last bytes,
-    after the message's own metadata."""
+    """Returns the message in a Pulsar entry that is neither a batch nor compressed.
+
+    These are the last bytes, after the message's own metadata.
+    """
     assert entry[:2] == b"\x0e\x01", "begins with Pulsar's mark of a checksum"
     return entry[-SIZE:]
 
 
 @result("broker: produce, consume; a bookie, then the broker, killed and started again")
-async def test_messages_outlive_a_bookie_and_the_broker(cluster: Cluster) -> None:
+async def test_messages_survive_kills_of_a_bookie_and_the_broker(cluster: Cluster) -> None:
     topic = "persistent://public/default/outlives"
     await cluster.call("subscribe", topic=topic, subscription="s")
     produced = 0
@@ -116,14 +118,14 @@ async def test_messages_outlive_a_bookie_and_the_broker(cluster: Cluster) -> Non
     cluster.broker.kill()
     await trio.to_thread.run_sync(cluster.broker.start)
     await cluster.call("produce", topic=topic, first=produced + 1000, count=1000, size=SIZE)
-    # A subscription may see again what it had not yet acknowledged; a reader sees what is there.
+    # A subscription may get unacknowledged messages again; a reader gets each message once.
     whole = await cluster.call("read", topic=topic)
     assert whole["numbers"] == list(range(produced + 2000))
     assert whole["sha256"] == digest_of(0, produced + 2000, SIZE)
 
 
 async def kill_a_bookie(cluster: Cluster, topic: str) -> None:
-    """Kills one once the broker has begun to write the topic."""
+    """Kills a bookie when the broker has begun to write the topic."""
     path = f"persistent/public/default/{topic}/stats"
     while True:
         stats = await cluster.broker.admin("GET", path)
@@ -134,7 +136,7 @@ async def kill_a_bookie(cluster: Cluster, topic: str) -> None:
 
 
 @result("broker: topic unloaded and loaded, schema, compaction, deletion")
-async def test_what_a_broker_does_with_topics(cluster: Cluster) -> None:
+async def test_topic_operations_of_a_broker(cluster: Cluster) -> None:
     topic = "persistent://public/default/keys"
     await cluster.call("produce", topic=topic, first=0, count=500, size=SIZE, keys=10)
     await cluster.broker.admin("PUT", "persistent/public/default/keys/unload")
@@ -186,7 +188,7 @@ async def test_large_messages_go_through(cluster: Cluster) -> None:
 
 
 @result("broker: its topic is tailed by our client and written on, undisturbed")
-async def test_a_living_topic_is_tailed(cluster: Cluster) -> None:
+async def test_an_active_topic_is_tailed(cluster: Cluster) -> None:
     topic = "persistent://public/default/tailed"
     await cluster.call("produce", topic=topic, first=0, count=100, size=SIZE)
     (ledger_id,) = await ledgers_of(cluster, "tailed")

@@ -1,7 +1,7 @@
-"""Pulsar on our bookies: its managed ledger, and a whole broker.
+"""Pulsar's managed ledger on ledgerstream bookies.
 
-What Pulsar wrote is also read with our client, which opens without recovery and so leaves a
-living writer alone.
+The Python client also reads what Pulsar has written. It opens ledgers without recovery, so that it
+does not disturb a running writer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ GetDriver = Callable[..., Driver]
 def managed_ledgers(
     tmp_path: Path, our_bookies: OurBookies, shared_zookeeper: RunningZooKeeper
 ) -> Iterator[GetDriver]:
-    """Processes with a managed ledger factory: `managed_ledgers("v2")`. Pulsar names the place
-    of ledgers in two ways: BookKeeper's, and one of its own, which has another driver."""
+    """Returns processes with a managed ledger factory: `managed_ledgers("v2")`.
+
+    Pulsar has two forms of a metadata URI: BookKeeper's, and its own, which has another driver.
+    """
     chroot = our_bookies.uri.removeprefix("zk://").removesuffix("/ledgers")
     drivers: list[Driver] = []
 
@@ -71,7 +73,7 @@ async def opened(driver: Driver, name: str) -> AsyncIterator[dict[str, Any]]:
 
 
 async def payloads_of(client: LedgerClient, ledger_id: int) -> list[bytes]:
-    """The payloads of a ledger as our client sees them, without recovery."""
+    """Returns the payloads of a ledger, read by the Python client without recovery."""
     async with client.open_ledger(ledger_id, recover=False) as reader:
         if reader.last_add_confirmed < 0:
             return []
@@ -84,7 +86,7 @@ async def ledgers_of(driver: Driver, name: str) -> list[dict[str, int]]:
 
 
 async def until(client: LedgerClient, holds: Callable[[set[int]], bool]) -> None:
-    """Waits for what Pulsar does to the ledgers there are in the background, and tells nobody."""
+    """Waits for changes that Pulsar makes to ledgers in the background, without notification."""
     with trio.fail_after(PATIENCE_S):
         while True:
             if holds(set(await client.list_ledgers())):
@@ -124,7 +126,7 @@ class Appender:
     program=PROGRAM,
 )
 @pytest.mark.parametrize("wire", ["v2", "v3"])
-async def test_a_managed_ledger_lives_on_our_bookies(
+async def test_a_managed_ledger_works_on_ledgerstream_bookies(
     managed_ledgers: GetDriver, our_bookies: OurBookies, wire: str
 ) -> None:
     name = f"public/default/persistent/lives-{wire}"
@@ -144,7 +146,7 @@ async def test_a_managed_ledger_lives_on_our_bookies(
             full = [ledger for ledger in ledgers if ledger["entries"]]
             assert [ledger["entries"] for ledger in full] == [ENTRIES_PER_LEDGER] * 10
 
-            # What Pulsar wrote, our client finds and reads.
+            # The Python client finds and reads what Pulsar has written.
             assert {ledger["ledger"] for ledger in ledgers} <= set(await client.list_ledgers())
             digest = hashlib.sha256()
             for ledger in full:
@@ -156,7 +158,7 @@ async def test_a_managed_ledger_lives_on_our_bookies(
                     digest.update(data)
             assert digest.hexdigest() == digest_of(0, ENTRIES, SIZE)
 
-            # What is consumed is given up.
+            # Consumed ledgers are deleted.
             at = {"ledger": full[4]["ledger"], "entry": ENTRIES_PER_LEDGER - 1}
             await driver.call("mark_delete", name=name, cursor="c", **at)
             await driver.call("trim", name=name)

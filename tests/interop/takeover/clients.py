@@ -1,7 +1,7 @@
-"""The two languages as actors of one play: each writes at a pace, takes over, and reads.
+"""The clients of a takeover, one per language: each writes at a pace, takes over, and reads.
 
-Ensembles are decided by the play, not by chance: our client sees only the bookies it may choose
-(`NarrowedStore`), the Java client's placement policy reads them from the custom metadata.
+The plan determines the ensembles: the Python client sees only the bookies that it may choose
+(`NarrowedStore`), and the Java client's placement policy reads them from the custom metadata.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ledger.runtime.network import TcpNetwork
 from ledger.writing.writer import LedgerWriter
 from tests.interop.java_client import payload
 from tests.interop.our_client import PATIENT
-from tests.interop.takeover.judge import End, WriterSaw
+from tests.interop.takeover.judge import LedgerEnd, WriterResult
 from tests.interop.takeover.plan import Pace, Shape
 
 PLACEMENT_KEY = "interop-bookies"
-"""In the custom metadata: bookie ids, separated by commas, the wanted ensemble first."""
+"""Key in the custom metadata: bookie ids, separated by commas, beginning with the ensemble."""
 
 
 class RecoveryFailed(Exception):
-    """A recovery ended without closing the ledger; it may be tried again."""
+    """A recovery ended without closing the ledger; it may be retried."""
 
 
 class NarrowedStore:
-    """A metadata store as it would be if only the bookies in `visible` were registered."""
+    """A metadata store in which only the bookies in `visible` are registered."""
 
     def __init__(self, store: MetadataStore, visible: Sequence[str], root: str = "/ledgers"):
         self._store = store
@@ -70,57 +70,57 @@ class NarrowedStore:
         return self._store.watch_children(path)
 
     async def aclose(self) -> None:
-        """The session is the owner's of the store."""
+        """Does nothing: the session belongs to the owner of the store."""
 
 
 class PacedWriter(Protocol):
-    """A writer at work by itself."""
+    """A writer that appends in the background."""
 
     ledger_id: int
 
     async def wait_acked(self, count: int) -> None:
-        """Returns when so many entries were acknowledged, or the writer ended or idles."""
+        """Waits until `count` entries are acknowledged, or the writer has ended or is idle."""
         ...
 
     async def begin_close(self) -> None:
-        """No more entries; closes the ledger with what is in flight. Does not wait."""
+        """Stops appending and closes the ledger with the entries in flight. Does not wait."""
         ...
 
-    async def finish(self) -> WriterSaw:
-        """Ends the writer: if it knows of no error yet, it tries to append one more entry."""
+    async def finish(self) -> WriterResult:
+        """Ends the writer; if it has no error yet, it tries to append one more entry."""
         ...
 
 
-class Side(Protocol):
-    """One language's client."""
+class TakeoverClient(Protocol):
+    """The client of one language."""
 
     name: str
 
     async def begin(self, shape: Shape, password: bytes, pace: Pace) -> PacedWriter: ...
 
-    async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> End:
+    async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> LedgerEnd:
         """Opens with recovery. Raises RecoveryFailed."""
         ...
 
     async def recover_and_stop(
         self, ledger_id: int, shape: Shape, password: bytes, after_ms: float
     ) -> None:
-        """Begins a recovery and stops it, like a process that dies."""
+        """Begins a recovery and stops it, as if the process had died."""
         ...
 
     async def read_closed(
         self, ledger_id: int, shape: Shape, password: bytes
-    ) -> tuple[End, list[bytes]]:
-        """Opens without recovery; all payloads of a closed ledger."""
+    ) -> tuple[LedgerEnd, list[bytes]]:
+        """Opens a closed ledger without recovery; returns its end and all payloads."""
         ...
 
 
-class PythonSide:
-    """Our client in this process; each role is a client of its own, with its own connections.
+class PythonTakeoverClient:
+    """The Python client; each role is a client of its own, with its own connections.
 
     Args:
-        nursery: paced writers run in it.
-        bookies: ids that may be used, the ensemble first.
+        nursery: for the paced writers.
+        bookies: ids that may be used, beginning with the ensemble.
     """
 
     name = "python"
@@ -144,8 +144,8 @@ class PythonSide:
         ) as client:
             yield client
 
-    async def begin(self, shape: Shape, password: bytes, pace: Pace) -> OurPacedWriter:
-        paced: OurPacedWriter = await self._nursery.start(self._write, shape, password, pace)
+    async def begin(self, shape: Shape, password: bytes, pace: Pace) -> PythonPacedWriter:
+        paced: PythonPacedWriter = await self._nursery.start(self._write, shape, password, pace)
         return paced
 
     async def _write(
@@ -153,9 +153,9 @@ class PythonSide:
         shape: Shape,
         password: bytes,
         pace: Pace,
-        task_status: trio.TaskStatus[OurPacedWriter],
+        task_status: trio.TaskStatus[PythonPacedWriter],
     ) -> None:
-        """The writer's client lives as long as the play."""
+        """Runs the writer, whose client lives as long as the takeover."""
         narrowed = NarrowedStore(self._store, self._bookies[: shape.ensemble_size])
         async with self.client(narrowed) as client:
             writer = await client.create_ledger(
@@ -167,16 +167,16 @@ class PythonSide:
                 custom={PLACEMENT_KEY: ",".join(self._bookies).encode()},
             )
             narrowed.visible = self._bookies
-            paced = OurPacedWriter(writer, pace)
+            paced = PythonPacedWriter(writer, pace)
             task_status.started(paced)
             await paced.run()
             await trio.sleep_forever()
 
-    async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> End:
+    async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> LedgerEnd:
         async with self.client() as client:
             try:
                 async with client.open_ledger(ledger_id, password=password) as reader:
-                    return End(reader.last_add_confirmed, reader.length)
+                    return LedgerEnd(reader.last_add_confirmed, reader.length)
             except LedgerError as error:
                 raise RecoveryFailed(f"{type(error).__name__}: {error}") from error
 
@@ -192,7 +192,7 @@ class PythonSide:
 
     async def read_closed(
         self, ledger_id: int, shape: Shape, password: bytes
-    ) -> tuple[End, list[bytes]]:
+    ) -> tuple[LedgerEnd, list[bytes]]:
         async with (
             self.client() as client,
             client.open_ledger(ledger_id, password=password, recover=False) as reader,
@@ -202,21 +202,21 @@ class PythonSide:
             if reader.last_add_confirmed >= 0:
                 async for entries in reader.entries(0):
                     payloads += [entry.payload for entry in entries]
-            return End(reader.last_add_confirmed, reader.length), payloads
+            return LedgerEnd(reader.last_add_confirmed, reader.length), payloads
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         async with self.client() as client:
             return await client.ledger_metadata(ledger_id)
 
 
-class OurPacedWriter:
-    """Appends to one ledger at a pace and keeps what it was told."""
+class PythonPacedWriter:
+    """Appends to one ledger at a pace, and records the results."""
 
     def __init__(self, writer: LedgerWriter, pace: Pace) -> None:
         self.ledger_id = writer.ledger_id
         self._writer = writer
         self._pace = pace
-        self._saw = WriterSaw()
+        self._saw = WriterResult()
         self._changed = trio.Event()
         self._closing = trio.Event()
         self._pacing = trio.CancelScope()
@@ -227,23 +227,23 @@ class OurPacedWriter:
 
     def _confirmed(self, lac: int) -> None:
         self._saw.acked.extend(range(len(self._saw.acked), lac + 1))
-        self._tell()
+        self._notify()
 
     def _failed(self, error: LedgerError) -> None:
         self._saw.error = type(error).__name__
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
     async def run(self) -> None:
-        """Appends at its pace, then idles until it is told to close or to finish."""
+        """Appends at the pace, and then waits for `begin_close` or `finish`."""
         try:
             with self._pacing:
                 await self._append_all()
                 self._is_idle = True
-                self._tell()
+                self._notify()
                 await trio.sleep_forever()
             if self._closing.is_set():
                 metadata = await self._writer.close()
@@ -251,7 +251,7 @@ class OurPacedWriter:
         except LedgerError as error:
             self._saw.error = type(error).__name__
         self._is_idle = True
-        self._tell()
+        self._notify()
         self._has_ended.set()
 
     async def _append_all(self) -> None:
@@ -284,7 +284,7 @@ class OurPacedWriter:
         self._closing.set()
         self._pacing.cancel()
 
-    async def finish(self) -> WriterSaw:
+    async def finish(self) -> WriterResult:
         self._pacing.cancel()
         await self._has_ended.wait()
         saw = self._saw

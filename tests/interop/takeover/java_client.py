@@ -1,4 +1,4 @@
-"""The Java client as an actor of a play (`sides.Side`), in a process that outlives it."""
+"""The Java client of a takeover (`TakeoverClient`), in a process that outlives the takeover."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trio
 from ledger.core.entry import DigestType
 from tests.interop.java_client import Answer, JavaClient, JavaError, JavaVm, client_settings_of
 from tests.interop.takeover.clients import PLACEMENT_KEY, RecoveryFailed
-from tests.interop.takeover.judge import End, WriterSaw
+from tests.interop.takeover.judge import LedgerEnd, WriterResult
 from tests.interop.takeover.plan import Pace, Shape
 
 PLACEMENT = {"ensemblePlacementPolicy": "ledgerstream.interop.ChosenBookies"}
@@ -19,23 +19,24 @@ _READ_BATCH = 100
 
 
 def java_digest(digest_type: DigestType) -> str:
-    """Apache's name."""
+    """Returns Apache's name of a digest type."""
     return "MAC" if digest_type is DigestType.HMAC else digest_type.name
 
 
 @dataclass(slots=True)
 class _Opened:
     handle: int
-    end: End
+    end: LedgerEnd
     is_closed: bool
 
 
-class JavaSide:
-    """Writer and recoverer are clients of their own in one process.
+class JavaTakeoverClient:
+    """The Java client: writer and recoverer are separate clients in one process.
 
     Args:
-        writer, recoverer: clients with the settings of PLACEMENT.
-        bookies: ids that may be used, the ensemble first.
+        writer: client with the settings of PLACEMENT.
+        recoverer: another one.
+        bookies: ids that may be used, beginning with the ensemble.
     """
 
     def __init__(
@@ -68,16 +69,18 @@ class JavaSide:
     async def _open(
         self, client: JavaClient, ledger_id: int, shape: Shape, password: bytes, *, recovery: bool
     ) -> _Opened:
-        told = await client.call(
+        answer = await client.call(
             "open",
             ledger=ledger_id,
             digest=java_digest(shape.digest_type),
             password=password,
             recovery=recovery,
         )
-        return _Opened(told["handle"], End(told["lac"], told["length"]), told["closed"])
+        return _Opened(
+            answer["handle"], LedgerEnd(answer["lac"], answer["length"]), answer["closed"]
+        )
 
-    async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> End:
+    async def recover(self, ledger_id: int, shape: Shape, password: bytes) -> LedgerEnd:
         try:
             opened = await self._open(self._recoverer, ledger_id, shape, password, recovery=True)
         except JavaError as error:
@@ -94,12 +97,12 @@ class JavaSide:
         number = (await vm.call("client", settings=settings))["client"]
         client = JavaClient(vm, number, v2=self._recoverer.v2)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._open_in_vain, client, ledger_id, shape, password)
+            nursery.start_soon(self._open_ignoring_errors, client, ledger_id, shape, password)
             await trio.sleep(after_ms / 1000)
             nursery.cancel_scope.cancel()
-        client.forget()  # closed in the middle of whatever it does
+        client.forget()  # closed in the middle of its operation
 
-    async def _open_in_vain(
+    async def _open_ignoring_errors(
         self, client: JavaClient, ledger_id: int, shape: Shape, password: bytes
     ) -> None:
         try:
@@ -109,7 +112,7 @@ class JavaSide:
 
     async def read_closed(
         self, ledger_id: int, shape: Shape, password: bytes
-    ) -> tuple[End, list[bytes]]:
+    ) -> tuple[LedgerEnd, list[bytes]]:
         client = self._recoverer
         opened = await self._open(client, ledger_id, shape, password, recovery=False)
         assert opened.is_closed, f"ledger {ledger_id} is not closed"
@@ -122,12 +125,12 @@ class JavaSide:
         return opened.end, payloads
 
     async def metadata(self, ledger_id: int) -> Answer:
-        """As the client understands it; Administration.java names the fields."""
+        """Returns the metadata as the client decodes it; Administration.java names the fields."""
         return await self._recoverer.call("metadata", ledger=ledger_id)
 
 
 class JavaPacedWriter:
-    """A writer in the Java process (Pacing.java), which records there what it is told."""
+    """A writer in the Java process (Pacing.java), which records its results there."""
 
     def __init__(self, vm: JavaVm, handle: int, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -150,21 +153,21 @@ class JavaPacedWriter:
     async def begin_close(self) -> None:
         await self._vm.call("pace_close", handle=self._handle)
 
-    async def finish(self) -> WriterSaw:
-        told = await self._vm.call("pace_finish", handle=self._handle)
-        return WriterSaw(
-            acked=told["acked"],
-            wrong_ids=told["wrong"],
-            pushed=told["pushed"],
-            error=told.get("error"),
-            closed_at=told.get("closed_at"),
+    async def finish(self) -> WriterResult:
+        answer = await self._vm.call("pace_finish", handle=self._handle)
+        return WriterResult(
+            acked=answer["acked"],
+            wrong_ids=answer["wrong"],
+            pushed=answer["pushed"],
+            error=answer.get("error"),
+            closed_at=answer.get("closed_at"),
         )
 
 
-class JavaCast:
+class JavaClients:
     """The Java processes of a run, one per version, each with a client per wire version and role.
 
-    Made by `open_java_cast`.
+    Made by `open_java_clients`.
     """
 
     def __init__(self, zookeeper_uri: str) -> None:
@@ -174,16 +177,18 @@ class JavaCast:
     def add(self, version: str, is_v2: bool, writer: JavaClient, recoverer: JavaClient) -> None:
         self._clients[version, is_v2] = (writer, recoverer)
 
-    def side(self, version: str, is_v2: bool, bookies: Sequence[str]) -> JavaSide:
+    def client_of(self, version: str, is_v2: bool, bookies: Sequence[str]) -> JavaTakeoverClient:
         writer, recoverer = self._clients[version, is_v2]
-        return JavaSide(writer, recoverer, self._uri, bookies)
+        return JavaTakeoverClient(writer, recoverer, self._uri, bookies)
 
 
 @asynccontextmanager
-async def open_java_cast(vms: Sequence[JavaVm], zookeeper_uri: str) -> AsyncIterator[JavaCast]:
-    """Clients in the given processes."""
+async def open_java_clients(
+    vms: Sequence[JavaVm], zookeeper_uri: str
+) -> AsyncIterator[JavaClients]:
+    """Opens clients in the given processes."""
     async with AsyncExitStack() as stack:
-        cast = JavaCast(zookeeper_uri)
+        opened = JavaClients(zookeeper_uri)
         for vm in vms:
             for is_v2 in (True, False):
                 clients = [
@@ -194,5 +199,5 @@ async def open_java_cast(vms: Sequence[JavaVm], zookeeper_uri: str) -> AsyncIter
                     )
                     for _ in range(2)
                 ]
-                cast.add(vm.version, is_v2, clients[0], clients[1])
-        yield cast
+                opened.add(vm.version, is_v2, clients[0], clients[1])
+        yield opened

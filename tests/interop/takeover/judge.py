@@ -1,6 +1,6 @@
-"""What was seen of a takeover, and what must hold of it.
+"""Judges a takeover: the observations of all clients, and the rules that they must satisfy.
 
-Pure: no sockets and no clock, so that the judge is itself judged, by stories with known faults.
+Pure: uses no sockets and no clock, so that observations with known faults can test the judge.
 """
 
 from __future__ import annotations
@@ -14,65 +14,67 @@ from tests.interop.takeover.plan import Language, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """Where a ledger ends, as somebody said."""
+class LedgerEnd:
+    """The end of a ledger, as one of the clients reports it."""
 
     last_entry_id: int
     length: int
 
 
 @dataclass(slots=True)
-class WriterSaw:
-    """What the writer's own program was told."""
+class WriterResult:
+    """The results that the writer's own program received."""
 
     acked: list[int] = field(default_factory=list)
     """Entry ids in the order of their acknowledgements."""
     wrong_ids: list[str] = field(default_factory=list)
-    """Entries that got another id than their turn."""
+    """Entries whose id is not the next one."""
     pushed: int = 0
     error: str | None = None
-    """Name of the error that ended it."""
+    """The name of the error that ended the writer."""
     closed_at: int | None = None
-    """Its own close succeeded, at this entry."""
+    """The last entry of its own successful close."""
 
 
 @dataclass(slots=True)
-class Story:
+class Observations:
+    """The observations of one takeover."""
+
     plan: Plan
     ledger_id: int
-    writer: WriterSaw = field(default_factory=WriterSaw)
-    recovered: dict[str, End] = field(default_factory=dict)
-    """By recoverer."""
+    writer: WriterResult = field(default_factory=WriterResult)
+    recovered: dict[str, LedgerEnd] = field(default_factory=dict)
+    """The end of the ledger by recoverer."""
     retries: list[str] = field(default_factory=list)
-    """Errors after which a recovery was tried again: allowed, but of interest."""
-    metadata: End | None = None
-    """None: not closed."""
-    told: dict[str, End] = field(default_factory=dict)
-    """By reader of the closed ledger."""
+    """Errors after which a recovery was retried: allowed, but reported."""
+    metadata: LedgerEnd | None = None
+    """The end in the metadata; None: not closed."""
+    opened_ends: dict[str, LedgerEnd] = field(default_factory=dict)
+    """The end of the closed ledger by reader."""
     read: dict[str, list[bytes]] = field(default_factory=dict)
     """Payloads of the whole ledger, by reader."""
     replica_faults: list[str] = field(default_factory=list)
     lengths: Collection[int] = ()
-    """What the metadata may state instead of the entries' length: `misjudged_lengths`."""
+    """Values that the metadata may have instead of the entries' length: `misjudged_lengths`."""
 
 
 FENCING_ERRORS = frozenset({"LedgerFenced", "LedgerClosed", "MetadataVersion"})
-"""What a writer is told that was taken over. MetadataVersion: its close came too late."""
+"""Errors of a writer after a takeover. MetadataVersion: its close came too late."""
 
 
 def lengths_by_java(sizes: Sequence[int], last_entry_id: int, last_acked: int) -> list[int]:
-    """Lengths that Apache's recovery may give to a ledger that it closes at `last_entry_id`.
+    """Returns lengths that Apache's recovery may give a ledger that it closes at `last_entry_id`.
 
-    It takes the length out of the entry that told the greatest LAC, which lies after that LAC,
-    and corrects it only by entries that it adds again. If the LAC is the end, it finds none: what
-    one bookie alone holds of the entry after it is overlooked when two others deny it. Then the
-    length is that up to a later entry; `test_recovered_length` shows it, on Apache's bookies too.
-    If the end is after what was acknowledged, something was found, and the length is right.
+    It takes the length from the entry with the greatest LAC, which is after that LAC, and corrects
+    it only by entries that it adds again. If the LAC is the end, there are none: an entry after it
+    that only one bookie holds is ignored when two others do not have it. Then the length is that up
+    to a later entry; `test_recovered_length` reproduces this, also on Apache's bookies. If the end
+    is after the last acknowledged entry, the recovery has added entries, and the length is right.
 
-    Holds where Java recovers alone, and the last fragment is neither empty nor striped.
+    This holds if Java recovers alone and the last fragment is neither empty nor striped.
 
     Args:
-        sizes: of all entries that the writer pushed, in bytes.
+        sizes: sizes of all entries that the writer pushed, in bytes.
         last_acked: highest entry that was acknowledged to the writer: no LAC is greater.
     """
     totals = list(accumulate(sizes, initial=0))[last_entry_id + 1 :]
@@ -80,14 +82,13 @@ def lengths_by_java(sizes: Sequence[int], last_entry_id: int, last_acked: int) -
 
 
 def misjudged_lengths(
-    plan: Plan, metadata: LedgerMetadata, saw: WriterSaw, sizes: Sequence[int]
+    plan: Plan, metadata: LedgerMetadata, saw: WriterResult, sizes: Sequence[int]
 ) -> list[int]:
-    """What the length of a closed ledger may be without a fault of ours, `sizes` being those of
-    all entries that were pushed; nothing if it must be right.
+    """Returns the acceptable wrong lengths of a closed ledger; none if the length must be right.
 
-    Besides `lengths_by_java`: Apache's recovery finds nothing to add again in a last fragment that
-    is empty, where the length may even be too small, or behind a gap of a striped ledger; and a
-    recovery that follows another may be told a LAC that no writer was.
+    `sizes` are those of all pushed entries. Besides `lengths_by_java`: Apache's recovery adds no
+    entries again in an empty last fragment, where the length may even be too small, or after a gap
+    of a striped ledger. A recovery that follows another may read a LAC that no writer received.
     """
     if all(recovery.language is not Language.JAVA for recovery in plan.recoveries):
         return []
@@ -101,35 +102,35 @@ def misjudged_lengths(
     return lengths if len(lengths) > 1 else []
 
 
-def faults(story: Story, expected: Sequence[bytes]) -> list[str]:
-    """What is wrong with a story; `expected[i]` is what the writer gave for entry i."""
-    found = [*story.writer.wrong_ids, *story.replica_faults]
-    end = story.metadata
+def faults(observed: Observations, expected: Sequence[bytes]) -> list[str]:
+    """Returns the faults of a takeover; `expected[i]` is the payload of entry i."""
+    found = [*observed.writer.wrong_ids, *observed.replica_faults]
+    end = observed.metadata
     if end is None:
         return [*found, "the ledger is not closed in its metadata"]
-    for where, ends in (("recovery", story.recovered), ("reader", story.told)):
+    for where, ends in (("recovery", observed.recovered), ("reader", observed.opened_ends)):
         found += [
-            f"{where} by {who} says {told}, metadata {end}"
-            for who, told in ends.items()
-            if told != end
+            f"{where} by {name} reports {found_end}, metadata {end}"
+            for name, found_end in ends.items()
+            if found_end != end
         ]
-    if not story.recovered:
-        found.append("nobody recovered the ledger")
-    if not -1 <= end.last_entry_id < story.writer.pushed:
-        found.append(f"last entry {end.last_entry_id}, but {story.writer.pushed} were appended")
+    if not observed.recovered:
+        found.append("no client recovered the ledger")
+    if not -1 <= end.last_entry_id < observed.writer.pushed:
+        found.append(f"last entry {end.last_entry_id}, but {observed.writer.pushed} were appended")
     else:
         length = sum(map(len, expected[: end.last_entry_id + 1]))
-        if length != end.length and end.length not in story.lengths:
-            found.append(f"metadata says {end.length} bytes, the entries have {length}")
-    found += _writer_faults(story.writer, end)
-    for who, payloads in story.read.items():
-        found += _payload_faults(who, payloads, end, expected)
-    if set(story.read) != set(story.told):
-        found.append(f"read by {sorted(story.read)}, opened by {sorted(story.told)}")
+        if length != end.length and end.length not in observed.lengths:
+            found.append(f"the metadata has {end.length} bytes, the entries have {length}")
+    found += _writer_faults(observed.writer, end)
+    for name, payloads in observed.read.items():
+        found += _payload_faults(name, payloads, end, expected)
+    if set(observed.read) != set(observed.opened_ends):
+        found.append(f"read by {sorted(observed.read)}, opened by {sorted(observed.opened_ends)}")
     return found
 
 
-def _writer_faults(saw: WriterSaw, end: End) -> list[str]:
+def _writer_faults(saw: WriterResult, end: LedgerEnd) -> list[str]:
     found = []
     lost = [entry_id for entry_id in saw.acked if entry_id > end.last_entry_id]
     if lost:
@@ -140,22 +141,22 @@ def _writer_faults(saw: WriterSaw, end: End) -> list[str]:
         if saw.closed_at != end.last_entry_id:
             found.append(f"the writer closed at {saw.closed_at}, the end is {end.last_entry_id}")
     elif saw.error is None:
-        found.append("the writer was never told that it lost the ledger")
+        found.append("the writer never received a fencing error")
     elif saw.error not in FENCING_ERRORS:
-        found.append(f"the writer was told {saw.error}, not that it was fenced")
+        found.append(f"the writer received {saw.error}, which is not a fencing error")
     return found
 
 
 def _payload_faults(
-    who: str, payloads: Sequence[bytes], end: End, expected: Sequence[bytes]
+    name: str, payloads: Sequence[bytes], end: LedgerEnd, expected: Sequence[bytes]
 ) -> list[str]:
     found = []
     if len(payloads) != end.last_entry_id + 1:
-        found.append(f"{who} read {len(payloads)} entries of {end.last_entry_id + 1}")
+        found.append(f"{name} read {len(payloads)} entries of {end.last_entry_id + 1}")
     for entry_id, (is_, want) in enumerate(zip(payloads, expected, strict=False)):
         if is_ != want:
             found.append(
-                f"{who}: entry {entry_id} has {len(is_)} bytes {is_[:16].hex()}..., written were "
-                f"{len(want)} bytes {want[:16].hex()}..."
+                f"{name}: entry {entry_id} has {len(is_)} bytes {is_[:16].hex()}..., but "
+                f"{len(want)} bytes were written: {want[:16].hex()}..."
             )
     return found

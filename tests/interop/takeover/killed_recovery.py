@@ -1,4 +1,4 @@
-"""Takeovers whose first recoverer is a process of its own, ended by kill -9 in the middle."""
+"""Takeovers whose first recoverer is a separate process that is killed with -9 in the middle."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ledger.core.metadata import LedgerState
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.ledgers import LedgerStore
 from tests.interop.java_client import JavaClient, JavaError, JavaGone
-from tests.interop.mixed_bookies import Stage
-from tests.interop.takeover.clients import PythonSide, Side
+from tests.interop.mixed_bookies import MixedBookies
+from tests.interop.takeover.clients import PythonTakeoverClient, TakeoverClient
 from tests.interop.takeover.java_client import PLACEMENT, java_digest
 from tests.interop.takeover.plan import Plan
-from tests.interop.takeover.run import MakeSide, Play
+from tests.interop.takeover.run import MakeClient, TakeoverRun
 from tests.system.cluster import COMMAND, environment
 
 
-class KillingPlay(Play):
-    """A recoverer that the plan stops after so long is killed so long after the ledger's metadata
-    said that it is being recovered.
+class KilledRecoveryRun(TakeoverRun):
+    """A run that kills the recoverer instead of stopping it.
+
+    The delay of the plan begins when the ledger's metadata shows the recovery.
 
     Args:
         uri: of the cluster.
@@ -33,21 +34,21 @@ class KillingPlay(Play):
     def __init__(
         self,
         plan: Plan,
-        stage: Stage,
+        bookies: MixedBookies,
         store: MetadataStore,
-        make_java: MakeSide,
+        make_java: MakeClient,
         *,
         uri: str,
         directory: Path,
     ) -> None:
-        super().__init__(plan, stage, store, make_java)
+        super().__init__(plan, bookies, store, make_java)
         self._uri = uri
         self._directory = directory
         self.state_after_kill = LedgerState.OPEN
 
-    async def recover_and_stop(self, side: Side, ledger_id: int, after_ms: float) -> None:
+    async def recover_and_stop(self, side: TakeoverClient, ledger_id: int, after_ms: float) -> None:
         ledgers = LedgerStore(self.store)
-        recoverer = self._ours if isinstance(side, PythonSide) else self._javas
+        recoverer = self._ours if isinstance(side, PythonTakeoverClient) else self._javas
         async with recoverer(ledger_id):
             async with aclosing(ledgers.watch(ledger_id)) as versions:
                 async for version in versions:
@@ -59,7 +60,7 @@ class KillingPlay(Play):
 
     @asynccontextmanager
     async def _ours(self, ledger_id: int) -> AsyncIterator[None]:
-        """Our command line; killed at the end of the block."""
+        """Runs the command line of ledgerstream; kills it at the end of the block."""
         with (self._directory / "recoverer.log").open("ab") as log:
             process = await trio.lowlevel.open_process(
                 [
@@ -81,7 +82,7 @@ class KillingPlay(Play):
 
     @asynccontextmanager
     async def _javas(self, ledger_id: int) -> AsyncIterator[None]:
-        """A Java process; killed at the end of the block."""
+        """Runs a Java process; kills it at the end of the block."""
         plan = self.plan
         async with (
             JavaClient.start(

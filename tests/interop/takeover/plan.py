@@ -1,6 +1,6 @@
-"""Takeovers of a ledger across languages: a seed decides what is played, a `Plan`.
+"""Plans of takeovers of a ledger across languages, which a seed determines.
 
-Pure: the same seed gives the same plans. `takeover_run` plays them, `story` judges what was seen.
+Pure: the same seed gives the same plans. `takeover_run` runs them, `takeover_judge` judges them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Language(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """Whose bookies hold the ledger."""
+    """The kinds of the bookies that hold the ledger."""
 
     OURS = "ours"
     APACHE = "apache"
@@ -59,8 +59,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a writer appends: entry i has `sizes[i]` payload bytes and waits `pauses_ms[i]`
-    before it; at most `window` entries are unacknowledged."""
+    """The pace of a writer.
+
+    Entry i has `sizes[i]` payload bytes and is appended after a pause of `pauses_ms[i]`; at most
+    `window` entries are unacknowledged.
+    """
 
     seed: int
     sizes: tuple[int, ...]
@@ -75,24 +78,24 @@ class Recovery:
     language: Language
     begins_ms: float = 0.0
     gives_up_ms: float | None = None
-    """It is stopped after so long."""
+    """The time after which it is stopped."""
     waits_for_stopped: bool = False
-    """It begins when those that are to be stopped were."""
+    """Whether it begins after the recoveries that are stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """kill -9 of the bookie at `index` of the first ensemble."""
+    """A kill -9 of the bookie at `index` of the first ensemble."""
 
     index: int
     moment: KillMoment
     restarts_at_once: bool
-    """Else only when the takeover is over."""
+    """Otherwise it restarts when the takeover has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything about one interleaving that can be decided beforehand."""
+    """All properties of one interleaving that can be determined in advance."""
 
     seed: int
     number: int
@@ -104,7 +107,7 @@ class Plan:
     kind: Kind
     shape: Shape
     bookies: tuple[str, ...]
-    """Names; the first are the ensemble, the others may replace them."""
+    """Names, beginning with the ensemble; the others may replace its bookies."""
     password: bytes
     pace: Pace
     moment: Moment
@@ -140,7 +143,7 @@ class Plan:
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (3, 2, 1))
 DIGESTS = tuple(DigestType)
 _KILLING_EACH = 3
-"""One play of so many has a kill."""
+"""One plan of this number has a kill."""
 
 
 def make_plan(

@@ -1,7 +1,7 @@
-"""Plays one takeover with real processes, and tells what everybody saw.
+"""Runs one takeover with real processes, and collects the observations of all clients.
 
-The clients outlive the plays, a ledger does not. A bookie that the play kills is started again,
-with its data and port, at the latest when the play is over.
+The clients outlive a run, its ledger does not. A bookie that the run kills is started again, with
+its data and port, at the end of the run at the latest.
 """
 
 from __future__ import annotations
@@ -13,88 +13,95 @@ import trio
 
 from ledger.metastore.base import MetadataStore
 from tests.interop.java_client import payload
-from tests.interop.mixed_bookies import Stage
+from tests.interop.mixed_bookies import MixedBookies
 from tests.interop.replicas import read_replicas, replica_faults
-from tests.interop.takeover.clients import PacedWriter, PythonSide, RecoveryFailed, Side
-from tests.interop.takeover.judge import End, Story, faults, misjudged_lengths
+from tests.interop.takeover.clients import (
+    PacedWriter,
+    PythonTakeoverClient,
+    RecoveryFailed,
+    TakeoverClient,
+)
+from tests.interop.takeover.judge import LedgerEnd, Observations, faults, misjudged_lengths
 from tests.interop.takeover.plan import Kill, KillMoment, Language, Moment, Plan, Recovery
 from tests.interop.timeouts import PATIENCE_S
 
 _RETRY_PAUSE_S = 0.25
 
-MakeSide = Callable[[Plan, tuple[str, ...]], AbstractAsyncContextManager[Side]]
-"""The other language's client for a play: (plan, ids of its bookies)."""
+MakeClient = Callable[[Plan, tuple[str, ...]], AbstractAsyncContextManager[TakeoverClient]]
+"""Makes the other language's client for a run: (plan, ids of its bookies)."""
 
 
-class TakeoverFaulty(AssertionError):
-    """What must hold did not; the text repeats the play."""
+class TakeoverFailed(AssertionError):
+    """A rule was violated; the text identifies the plan."""
 
 
-class Play:
-    """One interleaving on a stage.
+class TakeoverRun:
+    """One interleaving on mixed bookies.
 
     Args:
-        make_java: the Java client of a plan's version and wire version; a test of the play
-            itself may give our own client instead.
+        make_java: makes the Java client of a plan's version and wire version; a test of the run
+            itself may use the Python client instead.
     """
 
-    def __init__(self, plan: Plan, stage: Stage, store: MetadataStore, make_java: MakeSide) -> None:
+    def __init__(
+        self, plan: Plan, bookies: MixedBookies, store: MetadataStore, make_java: MakeClient
+    ) -> None:
         self.plan = plan
-        self._stage = stage
+        self._bookies = bookies
         self.store = store
         self._make_java = make_java
-        self._sides: dict[Language, Side] = {}
+        self._clients: dict[Language, TakeoverClient] = {}
         self._stopped = trio.Event()
 
-    async def run(self) -> Story:
-        """Raises TakeoverFaulty with everything that is wrong."""
-        plan, stage = self.plan, self._stage
-        await stage.wait_serving(plan.bookies)
-        story: Story | None = None
+    async def run(self) -> Observations:
+        """Runs the takeover. Raises TakeoverFailed with all faults."""
+        plan, bookies = self.plan, self._bookies
+        await bookies.wait_serving(plan.bookies)
+        observed: Observations | None = None
         try:
             with trio.fail_after(PATIENCE_S):
-                async with self._cast() as python:
-                    story = await self._act(python)
+                async with self._open_clients() as python:
+                    observed = await self._run_steps(python)
         except Exception as error:
-            seen = "" if story is None else f"\n{story}"
-            raise TakeoverFaulty(f"{plan.title()}: {error!r}{seen}") from error
-        found = faults(story, expected_payloads(plan, story.writer.pushed))
+            seen = "" if observed is None else f"\n{observed}"
+            raise TakeoverFailed(f"{plan.title()}: {error!r}{seen}") from error
+        found = faults(observed, expected_payloads(plan, observed.writer.pushed))
         if found:
-            names = dict(zip(plan.bookies, stage.ids(plan.bookies), strict=True))
-            raise TakeoverFaulty(
-                f"{plan.title()}, ledger {story.ledger_id}, bookies {names}:\n  "
+            names = dict(zip(plan.bookies, bookies.ids(plan.bookies), strict=True))
+            raise TakeoverFailed(
+                f"{plan.title()}, ledger {observed.ledger_id}, bookies {names}:\n  "
                 + "\n  ".join(found)
             )
-        return story
+        return observed
 
     @asynccontextmanager
-    async def _cast(self) -> AsyncIterator[PythonSide]:
+    async def _open_clients(self) -> AsyncIterator[PythonTakeoverClient]:
         plan = self.plan
-        ids = self._stage.ids(plan.bookies)
+        ids = self._bookies.ids(plan.bookies)
         async with trio.open_nursery() as nursery, self._make_java(plan, ids) as java:
-            python = PythonSide(self.store, nursery, ids, f"{plan.seed}/{plan.number}")
-            self._sides = {Language.PYTHON: python, Language.JAVA: java}
+            python = PythonTakeoverClient(self.store, nursery, ids, f"{plan.seed}/{plan.number}")
+            self._clients = {Language.PYTHON: python, Language.JAVA: java}
             yield python
             nursery.cancel_scope.cancel()
 
-    async def _act(self, python: PythonSide) -> Story:
+    async def _run_steps(self, python: PythonTakeoverClient) -> Observations:
         plan = self.plan
-        writer = await self._sides[plan.writer].begin(plan.shape, plan.password, plan.pace)
-        story = Story(plan, writer.ledger_id)
+        writer = await self._clients[plan.writer].begin(plan.shape, plan.password, plan.pace)
+        observed = Observations(plan, writer.ledger_id)
         await self._wait_moment(writer)
         async with trio.open_nursery() as nursery:
             if plan.kill is not None and plan.kill.moment is KillMoment.DURING:
                 nursery.start_soon(self._kill_during, plan.kill)
             for number, recovery in enumerate(plan.recoveries):
-                nursery.start_soon(self._recover, number, recovery, story)
+                nursery.start_soon(self._recover, number, recovery, observed)
         if plan.kill is not None and plan.kill.moment is KillMoment.AFTER:
             await self._kill(plan.kill)
-        story.writer = await writer.finish()
+        observed.writer = await writer.finish()
         if plan.shape.ack_quorum == 1:
-            await self._stage.wait_serving(plan.ensemble)  # one may hold what no other does
-        await self._read(python, story)
+            await self._bookies.wait_serving(plan.ensemble)  # one may hold the only replica
+        await self._read(python, observed)
         self._restart_victim()
-        return story
+        return observed
 
     async def _wait_moment(self, writer: PacedWriter) -> None:
         """Returns when the takeover is to begin."""
@@ -110,9 +117,9 @@ class Play:
 
     async def _kill(self, kill: Kill) -> None:
         victim = self.plan.bookies[kill.index]
-        await self._stage.kill(victim)
+        await self._bookies.kill(victim)
         if kill.restarts_at_once:
-            self._stage.begin_start(victim)
+            self._bookies.begin_start(victim)
 
     async def _kill_during(self, kill: Kill) -> None:
         await trio.sleep(self.plan.delay_ms / 2000)
@@ -121,62 +128,66 @@ class Play:
     def _restart_victim(self) -> None:
         kill = self.plan.kill
         if kill is not None and not kill.restarts_at_once:
-            self._stage.begin_start(self.plan.bookies[kill.index])
+            self._bookies.begin_start(self.plan.bookies[kill.index])
 
-    async def _recover(self, number: int, recovery: Recovery, story: Story) -> None:
+    async def _recover(self, number: int, recovery: Recovery, observed: Observations) -> None:
         plan = self.plan
-        side = self._sides[recovery.language]
-        what = (story.ledger_id, plan.shape, plan.password)
+        client = self._clients[recovery.language]
+        what = (observed.ledger_id, plan.shape, plan.password)
         await trio.sleep(recovery.begins_ms / 1000)
         if recovery.gives_up_ms is not None:
-            await self.recover_and_stop(side, story.ledger_id, recovery.gives_up_ms)
+            await self.recover_and_stop(client, observed.ledger_id, recovery.gives_up_ms)
             self._stopped.set()
             return
         if recovery.waits_for_stopped:
             await self._stopped.wait()
-        while True:  # the play has a deadline
+        while True:  # the run has a deadline
             try:
-                end = await side.recover(*what)
+                end = await client.recover(*what)
             except RecoveryFailed as error:
-                story.retries.append(f"{side.name}: {error}")
+                observed.retries.append(f"{client.name}: {error}")
                 await trio.sleep(_RETRY_PAUSE_S)
                 continue
-            story.recovered[f"{side.name} {number}"] = end
+            observed.recovered[f"{client.name} {number}"] = end
             return
 
-    async def recover_and_stop(self, side: Side, ledger_id: int, after_ms: float) -> None:
-        """Begins a recovery that is stopped after so long; a play may do it in its own way."""
+    async def recover_and_stop(
+        self, client: TakeoverClient, ledger_id: int, after_ms: float
+    ) -> None:
+        """Begins a recovery that is stopped after `after_ms`; a subclass may override this."""
         plan = self.plan
-        await side.recover_and_stop(ledger_id, plan.shape, plan.password, after_ms)
+        await client.recover_and_stop(ledger_id, plan.shape, plan.password, after_ms)
 
-    async def _read(self, python: PythonSide, story: Story) -> None:
-        """What both languages read from the closed ledger, and what its bookies hold."""
+    async def _read(self, python: PythonTakeoverClient, observed: Observations) -> None:
+        """Reads the closed ledger with both clients, and its replicas from the bookies."""
         plan = self.plan
-        metadata = await python.metadata(story.ledger_id)
+        metadata = await python.metadata(observed.ledger_id)
         if not metadata.is_closed:
             return
-        story.metadata = End(metadata.last_entry_id, metadata.length)
-        for side in self._sides.values():
-            end, payloads = await side.read_closed(story.ledger_id, plan.shape, plan.password)
-            story.told[side.name] = end
-            story.read[side.name] = payloads
+        observed.metadata = LedgerEnd(metadata.last_entry_id, metadata.length)
+        for client in self._clients.values():
+            end, payloads = await client.read_closed(observed.ledger_id, plan.shape, plan.password)
+            observed.opened_ends[client.name] = end
+            observed.read[client.name] = payloads
         down = {
-            self._stage.ids([name])[0] for name in plan.bookies if not self._stage.is_serving(name)
+            self._bookies.ids([name])[0]
+            for name in plan.bookies
+            if not self._bookies.is_serving(name)
         }
-        async with python.client() as client:
-            replicas = await read_replicas(client.pool, metadata, without=down)
-        sizes = [len(data) for data in expected_payloads(plan, story.writer.pushed)]
-        story.lengths = misjudged_lengths(plan, metadata, story.writer, sizes)
-        story.replica_faults = replica_faults(
+        async with python.client() as ledger_client:
+            replicas = await read_replicas(ledger_client.pool, metadata, without=down)
+        sizes = [len(data) for data in expected_payloads(plan, observed.writer.pushed)]
+        observed.lengths = misjudged_lengths(plan, metadata, observed.writer, sizes)
+        observed.replica_faults = replica_faults(
             metadata,
             replicas,
             recovered_from=0,
-            is_length_doubtful=bool(story.lengths),
-            may_be_torn=self._stage.apaches_of([plan.victim] if plan.victim else []),
+            is_length_doubtful=bool(observed.lengths),
+            may_be_torn=self._bookies.apaches_of([plan.victim] if plan.victim else []),
         )
 
 
 def expected_payloads(plan: Plan, count: int) -> list[bytes]:
-    """What the writer gave for its first `count` entries."""
+    """Returns the payloads of the first `count` entries."""
     sizes = plan.pace.sizes
     return [payload(plan.pace.seed, i, sizes[i] if i < len(sizes) else 1) for i in range(count)]

@@ -1,7 +1,7 @@
-"""Takeovers across languages: whoever loses the ledger, no acknowledged entry is lost.
+"""Takeovers across languages: whichever client loses the ledger, no acknowledged entry is lost.
 
-INTEROP_SEED repeats a run, INTEROP_TAKEOVERS says how many interleavings it has over all
-versions. A failure names seed and number; INTEROP_ONLY=number plays that one alone.
+INTEROP_SEED repeats a run, INTEROP_TAKEOVERS is the number of interleavings over all versions. A
+failure has the seed and the number; INTEROP_ONLY=number runs that one alone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tests.interop.mixed_bookies import (
     BookieProcess,
     name_of_apache,
     name_of_ours,
-    open_stage,
+    open_mixed_bookies,
     running_bookies,
 )
-from tests.interop.takeover.clients import PythonSide, Side
-from tests.interop.takeover.java_client import open_java_cast
-from tests.interop.takeover.killed_recovery import KillingPlay
+from tests.interop.takeover.clients import PythonTakeoverClient, TakeoverClient
+from tests.interop.takeover.java_client import open_java_clients
+from tests.interop.takeover.killed_recovery import KilledRecoveryRun
 from tests.interop.takeover.plan import (
     Language,
     Moment,
@@ -39,7 +39,7 @@ from tests.interop.takeover.plan import (
     make_plan,
     make_plans,
 )
-from tests.interop.takeover.run import MakeSide, Play
+from tests.interop.takeover.run import MakeClient, TakeoverRun
 from tests.interop.versions import VERSIONS
 
 OURS = tuple(map(name_of_ours, range(5)))
@@ -54,7 +54,7 @@ def seed() -> int:
 
 
 def numbers(share: int, of: int) -> range:
-    """The interleavings of one share of the run."""
+    """Returns the numbers of the interleavings in one share of the run."""
     count = int(os.environ.get("INTEROP_TAKEOVERS", TAKEOVERS))
     return range(count * share // of, count * (share + 1) // of)
 
@@ -65,28 +65,28 @@ async def play_all(
     versions: tuple[str, ...],
     bookies: Mapping[str, BookieProcess],
     store: MetadataStore,
-    make_java: MakeSide,
+    make_java: MakeClient,
 ) -> Counter[str]:
-    """Plays them one after the other; what was seen how often."""
+    """Runs the plans one after the other; returns counts of the observations."""
     seen: Counter[str] = Counter()
     only = os.environ.get("INTEROP_ONLY")
     plans = make_plans(seed, numbers, versions=versions, ours=OURS, apaches=APACHES)
-    async with open_stage(bookies) as stage:
+    async with open_mixed_bookies(bookies) as processes:
         for plan in plans:
             if only is not None and plan.number != int(only):
                 continue
             began = trio.current_time()
-            story = await Play(plan, stage, store, make_java).run()
+            observed = await TakeoverRun(plan, processes, store, make_java).run()
             seen["plays"] += 1
             seen["kills"] += plan.kill is not None
-            seen[f"writer told {story.writer.error}"] += 1
-            seen["recoveries tried again"] += len(story.retries)
-            seen["entries acknowledged"] += len(story.writer.acked)
-            seen["entries recovered"] += len(story.read["python"]) - len(story.writer.acked)
+            seen[f"writer error {observed.writer.error}"] += 1
+            seen["recoveries tried again"] += len(observed.retries)
+            seen["entries acknowledged"] += len(observed.writer.acked)
+            seen["entries recovered"] += len(observed.read["python"]) - len(observed.writer.acked)
             print(
                 f"{trio.current_time() - began:.2f} s {plan.title()}: "
-                f"{len(story.writer.acked)} of {story.writer.pushed} acknowledged, "
-                f"{story.metadata}, {story.writer.error}, {story.retries}"
+                f"{len(observed.writer.acked)} of {observed.writer.pushed} acknowledged, "
+                f"{observed.metadata}, {observed.writer.error}, {observed.retries}"
             )
     return seen
 
@@ -102,11 +102,11 @@ async def test_no_takeover_loses_an_acknowledged_entry(
     java_vm: GetVm,
 ) -> None:
     uri, bookies = mixed_cluster
-    async with open_store(uri) as store, open_java_cast([java_vm(version)], uri) as cast:
+    async with open_store(uri) as store, open_java_clients([java_vm(version)], uri) as clients:
 
         @asynccontextmanager
-        async def java(plan: Plan, ids: tuple[str, ...]) -> AsyncIterator[Side]:
-            yield cast.side(plan.version, plan.is_v2, ids)
+        async def java(plan: Plan, ids: tuple[str, ...]) -> AsyncIterator[TakeoverClient]:
+            yield clients.client_of(plan.version, plan.is_v2, ids)
 
         share = numbers(VERSIONS.index(version), len(VERSIONS))
         seen = await play_all(seed, share, (version,), bookies, store, java)
@@ -132,13 +132,13 @@ async def test_a_killed_recovery_is_finished_by_the_other_language(
     uri, bookies = mixed_cluster
     async with (
         open_store(uri) as store,
-        open_java_cast([java_vm(version)], uri) as cast,
-        open_stage(bookies) as stage,
+        open_java_clients([java_vm(version)], uri) as clients,
+        open_mixed_bookies(bookies) as stage,
     ):
 
         @asynccontextmanager
-        async def java(plan: Plan, ids: tuple[str, ...]) -> AsyncIterator[Side]:
-            yield cast.side(plan.version, plan.is_v2, ids)
+        async def java(plan: Plan, ids: tuple[str, ...]) -> AsyncIterator[TakeoverClient]:
+            yield clients.client_of(plan.version, plan.is_v2, ids)
 
         for number, is_v2 in enumerate((True, False)):
             rng = random.Random(f"{seed}/{version}/{killed}/{number}")
@@ -147,7 +147,7 @@ async def test_a_killed_recovery_is_finished_by_the_other_language(
                 dealt,
                 writer=killed.other,
                 is_v2=is_v2,
-                # Much to recover, so that the kill hits the middle of it.
+                # A long recovery, so that the kill is in the middle of it.
                 pace=Pace(
                     number, tuple(rng.randrange(2000) for _ in range(400)), (0.0,) * 400, 400
                 ),
@@ -159,21 +159,23 @@ async def test_a_killed_recovery_is_finished_by_the_other_language(
                 ),
                 kill=None,
             )
-            play = KillingPlay(plan, stage, store, java, uri=uri, directory=tmp_path)
-            story = await play.run()
-            print(plan.title(), play.state_after_kill.name, story.metadata)
+            play = KilledRecoveryRun(plan, stage, store, java, uri=uri, directory=tmp_path)
+            observed = await play.run()
+            print(plan.title(), play.state_after_kill.name, observed.metadata)
 
 
 @pytest.mark.system
 @pytest.mark.slow
-async def test_our_client_takes_over_from_itself(seed: int, tmp_path: Path) -> None:
-    """The same plays where there is no Java: our client is both, and all bookies are ours."""
+async def test_the_python_client_takes_over_from_itself(seed: int, tmp_path: Path) -> None:
+    """Runs the same plans without Java: both clients and all bookies are ledgerstream's."""
     uri = f"sqlite://{tmp_path}/cluster.db"
     with running_bookies(tmp_path, uri, ours=len(OURS) + len(APACHES), apaches=0) as ours:
         bookies = dict(zip(OURS + APACHES, ours.values(), strict=True))
         async with open_store(uri) as store:
 
-            def second(plan: Plan, ids: tuple[str, ...]) -> AbstractAsyncContextManager[PythonSide]:
+            def second(
+                plan: Plan, ids: tuple[str, ...]
+            ) -> AbstractAsyncContextManager[PythonTakeoverClient]:
                 return _second(store, plan, ids)
 
             seen = await play_all(seed, range(30), ("-",), bookies, store, second)
@@ -184,9 +186,9 @@ async def test_our_client_takes_over_from_itself(seed: int, tmp_path: Path) -> N
 @asynccontextmanager
 async def _second(
     store: MetadataStore, plan: Plan, ids: tuple[str, ...]
-) -> AsyncIterator[PythonSide]:
+) -> AsyncIterator[PythonTakeoverClient]:
     async with trio.open_nursery() as nursery:
-        side = PythonSide(store, nursery, ids, f"second {plan.seed}/{plan.number}")
+        side = PythonTakeoverClient(store, nursery, ids, f"second {plan.seed}/{plan.number}")
         side.name = "second"
         yield side
         nursery.cancel_scope.cancel()

@@ -1,7 +1,7 @@
 """A fixed script of calls of Apache's Java client, against one bookie behind a recording proxy.
 
-Ensembles of one bookie, and each call waits for the one before, so that the same calls give the
-same frames. The cluster's layout is new for each conversation: ledger ids begin anew, too.
+Ensembles have one bookie, and each call waits for the previous one, so that the same calls give the
+same frames. Each conversation has a new cluster, so that ledger ids start again, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALONE: dict[str, Any] = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 
 
 def register(zookeeper_address: str, root: str, proxy: RecordingProxy) -> None:
-    """Puts the proxy into the cluster's registry, as the bookie that it stands for."""
+    """Registers the proxy in the cluster instead of the bookie."""
     zookeeper = KazooClient(hosts=zookeeper_address)
     zookeeper.start()
     try:
@@ -41,7 +41,7 @@ def register(zookeeper_address: str, root: str, proxy: RecordingProxy) -> None:
 
 
 class Script:
-    """One conversation. `has_batch_reads`: the client is 4.17 or newer."""
+    """One conversation. `has_batch_reads` means that the client is 4.17 or newer."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Script:
         has_batch_reads: bool,
         directory: Path,
     ) -> None:
-        """`uris`: two clusters of which the proxy is the only bookie; `directory` is empty."""
+        """`uris` are two clusters whose only bookie is the proxy; `directory` is empty."""
         self._vm = vm
         self._proxy = proxy
         self._uris = uris
@@ -200,7 +200,7 @@ class Script:
         entry: int,
         meanwhile: Callable[[], Awaitable[None]],
     ) -> None:
-        """In v2 nothing waits: then the poll is over before the other begins."""
+        """Waits for a parked poll; v2 has no long polls, so that the poll has ended by then."""
         since = len(self._proxy.events)
 
         async def poll() -> None:
@@ -221,7 +221,7 @@ class Script:
         handle = made["handle"]
         await self._append(writer, "add", handle, 100, 200, 300, 400)
         if not self._v2:
-            return  # what the client then does are plain reads
+            return  # the client sends plain reads then
         batches = {
             "batch read": {"first": 0, "count": 3, "bytes": 1 << 20},
             "batch read bounded by size": {"first": 0, "count": 4, "bytes": 500},
@@ -261,13 +261,13 @@ class Script:
             opened = await self._do(
                 "open without recovery", self._open(reader, made["ledger"], recovery=False)
             )
-            told = await self._do(
+            response = await self._do(
                 "read explicit LAC", reader.call("explicit_lac", handle=opened["handle"])
             )
-            assert told["lac"] == 0
+            assert response["lac"] == 0
 
             async def append() -> None:
-                """The entry names the LAC before it: only the explicit LAC tells of itself."""
+                """Writes an entry with the LAC before it: only the explicit LAC includes it."""
                 since = len(self._proxy.events)
                 call = "long poll woken by an explicit LAC"
                 await self._append(writer, call, made["handle"], 81)
@@ -278,7 +278,7 @@ class Script:
             )
 
     async def _wrong_key(self) -> None:
-        """The other cluster gives its first ledgers ids that the bookie knows already."""
+        """Uses the other cluster, whose first ledgers have ids that the bookie knows already."""
         async with self._client(cluster=1) as client:
             made = await client.call("create", digest="CRC32C", password=b"other", **ALONE)
             left_open = await client.call("create", digest="CRC32C", password=b"other", **ALONE)
@@ -300,7 +300,7 @@ class Script:
             await self._append(client, "add by an authenticated client", made["handle"], 11)
 
     async def _start_tls(self) -> None:
-        """No TLS is to be had, so the client refuses to go on."""
+        """Connects with TLS, which the bookie does not offer, so that the client refuses."""
         store, password = self._directory / "trusted.p12", self._directory / "password"
         await trio.to_thread.run_sync(_make_trust_store, store, password)
         async with self._client(
@@ -319,7 +319,7 @@ class Script:
 
 
 def _make_trust_store(store: Path, password: Path) -> None:
-    """Something to trust: without it Apache's client does not even ask for TLS."""
+    """Makes a trust store: without it Apache's client does not even request TLS."""
     password.write_text("secret-store")
     options = "-alias any -dname CN=any -keyalg EC -storetype PKCS12 -storepass secret-store"
     subprocess.run(
@@ -354,7 +354,7 @@ async def converse(
     v2: bool,
     directory: Path,
 ) -> list[Event]:
-    """Plays the script through the proxy in two new clusters; what was said."""
+    """Runs the script through the proxy in two new clusters; returns the conversation."""
     for uri in uris:
         await trio.to_thread.run_sync(init_cluster, vm, uri)
         root = uri.removeprefix(f"zk://{zookeeper_address}")

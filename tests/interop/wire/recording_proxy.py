@@ -1,8 +1,8 @@
-"""A TCP proxy in front of a bookie that keeps every frame of both directions.
+"""A TCP proxy in front of a bookie that records every frame of both directions.
 
-It stands in the registry under its own address, so a client needs no setting to go through it,
-and the bookie behind it need not know. Frames are recorded before they are passed on: whatever
-one side does because of a frame comes after it in the record.
+It is registered under its own address, so that neither the client nor the bookie needs a setting.
+Frames are recorded before they are forwarded, so that the reaction to a frame always comes after it
+in the record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.golden.conversation import Event
 
 
 class RecordingProxy:
-    """`events` is the conversation so far; `call` names what the client is doing now."""
+    """The proxy. `events` is the record so far; `call` is the name of the client's current call."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.events: list[Event] = []
@@ -32,7 +32,7 @@ class RecordingProxy:
         return f"127.0.0.1:{self.port}"
 
     async def wait_for(self, matches: Callable[[Event], bool], since: int) -> None:
-        """Returns once an event from number `since` on matches."""
+        """Waits until an event from number `since` on matches."""
         while not any(matches(event) for event in self.events[since:]):
             await self._recorded.wait()
 
@@ -55,7 +55,7 @@ class RecordingProxy:
                 try:
                     await self._pass_on(source, target, number, is_request)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass  # one side left without goodbye: then so does the other
+                    pass  # one side has reset its connection: the other one is closed, too
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(pass_on, client, bookie, True)
@@ -82,7 +82,7 @@ class RecordingProxy:
 
 @asynccontextmanager
 async def recording_proxy(upstream: tuple[str, int]) -> AsyncIterator[RecordingProxy]:
-    """A proxy on a free port of this machine, for as long as the block."""
+    """Runs a proxy on a free port of this machine during the block."""
     proxy = RecordingProxy(upstream)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.run)

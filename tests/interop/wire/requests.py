@@ -1,8 +1,8 @@
-"""Random requests as frames, and where our bookie is known to answer otherwise than Apache's.
+"""Random requests as frames, and the known differences between the two bookies' responses.
 
-`Requests` keeps to what a sane peer may send, so that nearly everything is answered; STRICTER
-names, with a test for each, the differences that are meant. It is documented in docs/wire.md,
-"Where we are stricter"; a test compares the two.
+`Requests` makes what a correct peer may send, so that nearly every request gets a response.
+STRICTER names the intended differences, each with a test. They are documented in docs/wire.md,
+"Where we are stricter"; a test compares the two lists.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IDS = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request; `stricter` names the difference it is meant to show."""
+    """One request; `stricter` is the name of the difference that it shows."""
 
     wire: int
     frame: bytes
@@ -61,14 +61,17 @@ def entry_of(ledger_id: int, entry_id: int, size: int = 20, lac: int | None = No
 
 @dataclass
 class Requests:
-    """An endless conversation from one seed. Ledgers are forgotten and replaced by new ones,
-    since a fenced one soon has nothing more to say."""
+    """An endless conversation from one seed.
+
+    Ledgers are replaced from time to time, because a fenced ledger gives little variety.
+    """
 
     rng: random.Random
     has_batch_reads: bool
     is_sorted: bool = False
-    """Apache's SortedLedgerStorage: it lists entries, keeps the first of two entries with one id
-    where DbLedgerStorage and we keep the last, and falls silent over entry ids below -1."""
+    """Whether the bookie has Apache's SortedLedgerStorage: it lists entries, keeps the first of two
+    entries with one id (DbLedgerStorage and ledgerstream keep the last), and does not respond to
+    entry ids below -1."""
     _ledgers: list[int] = field(default_factory=lambda: list(range(1, LEDGERS + 1)))
     _held: dict[int, int] = field(default_factory=dict)
     """Ledgers with entries, and their highest explicit LAC."""
@@ -128,7 +131,7 @@ class Requests:
         key = KEY if ledger_id not in self._held else self._key()
         if ledger_id not in self._held:
             self._held[ledger_id] = -1
-            # Apache's storage notes the LAC of a ledger only after somebody asked for it.
+            # Apache's storage records the LAC of a ledger only after a request for it.
             self._due.append(self._asked(ReadRequest(ledger_id, -1), 3))
         wire = rng.choice((2, 3))
         version = rng.choice((0, 1, 2, 2, 2)) if wire == 2 else 3
@@ -259,12 +262,12 @@ class Requests:
         return self._due.pop()
 
     def fresh_ledger(self) -> int:
-        """One that no other request will name."""
+        """Returns a ledger id that no other request uses."""
         self._next_ledger += 1
         return self._next_ledger - 1
 
     def v3(self, operation: pb.OperationType.ValueType, message: pb.Request) -> Asked:
-        """Whatever our codec would not send; the header is put in."""
+        """Returns a frame that ledgerstream's codec would not encode, with a header."""
         message.header.version = pb.VERSION_THREE
         message.header.operation = operation
         message.header.txnId = self._txn
@@ -320,18 +323,18 @@ def _long_packet(r: Requests) -> list[Asked]:
 
 def _lac_goes_back(r: Requests) -> list[Asked]:
     ledger_id = r.fresh_ledger()
-    told = [
+    sent = [
         r.v3_add(ledger_id, 0, KEY, entry_of(ledger_id, 0)),
         r.v3_write_lac(ledger_id, 7, DIGEST.encode_lac(ledger_id, 7)),
         r.v3_write_lac(ledger_id, 3, DIGEST.encode_lac(ledger_id, 3)),
     ]
-    return [*told, r.v3_read_lac(ledger_id)]
+    return [*sent, r.v3_read_lac(ledger_id)]
 
 
 def _lac_without_entry(r: Requests) -> list[Asked]:
     ledger_id = r.fresh_ledger()
-    told = r.v3_write_lac(ledger_id, 3, DIGEST.encode_lac(ledger_id, 3))
-    return [told, r.v3_read_lac(ledger_id)]
+    sent = r.v3_write_lac(ledger_id, 3, DIGEST.encode_lac(ledger_id, 3))
+    return [sent, r.v3_read_lac(ledger_id)]
 
 
 def _batch_from_the_last(r: Requests) -> list[Asked]:
@@ -345,8 +348,11 @@ BATCH_FROM_THE_LAST = "a batch read from entry -1"
 
 
 def is_longer_batch(theirs: bytes, ours: bytes) -> bool:
-    """Both are good answers to one batch read, and ours begins with all of theirs. Apache 4.18
-    guesses by the first entry how many more will fit; 4.17 and we count, and read more."""
+    """Returns whether both are correct responses to one batch read, ours being the longer one.
+
+    Apache 4.18 estimates from the first entry how many more will fit; 4.17 and ledgerstream count
+    the bytes, and return more entries.
+    """
     if theirs[:2] != bytes((2, v2.BATCH_READ)) or theirs[:2] != ours[:2]:
         return False
     first, second = v2.decode_response(theirs).body, v2.decode_response(ours).body
@@ -360,7 +366,7 @@ def is_longer_batch(theirs: bytes, ours: bytes) -> bool:
 
 
 def is_same_list(theirs: bytes, ours: bytes) -> bool:
-    """Both list the same entries; Apache's bookie makes a group of each sequence."""
+    """Returns whether both list the same entries; Apache's bookie groups each sequence."""
     messages = pb.Response(), pb.Response()
     lists = []
     for message, frame in zip(messages, (theirs, ours), strict=True):
@@ -387,4 +393,4 @@ STRICTER: dict[str, Callable[[Requests], list[Asked]]] = {
     "an explicit LAC without an entry": _lac_without_entry,
     BATCH_FROM_THE_LAST: _batch_from_the_last,
 }
-"""Names, as in docs/wire.md, and requests of which the last is answered otherwise."""
+"""Names, as in docs/wire.md, with requests of which the last gets a different response."""

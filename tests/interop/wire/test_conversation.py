@@ -1,4 +1,4 @@
-"""The Java client says the same to Apache's bookie and to ours, and is told the same."""
+"""The Java client has the same conversation with Apache's bookie and with ledgerstream's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIME = " lacUpdateTimestamp: 1"
 
 @contextmanager
 def fresh_apache_bookie(vm: JavaVm, uri: str, directory: Path) -> Iterator[ApacheBookie]:
-    """One that knows no ledger, with the storage that can do all the protocol has."""
+    """A bookie without ledgers, with the storage that supports the whole protocol."""
     init_cluster(vm, uri)
     bookie = ApacheBookie(vm.version, directory / "bookie", uri, storage=SORTED_LEDGER_STORAGE)
     bookie.start()
@@ -40,7 +40,7 @@ def fresh_apache_bookie(vm: JavaVm, uri: str, directory: Path) -> Iterator[Apach
 
 @pytest.mark.parametrize("wire", ["v2", "v3"])
 @pytest.mark.interop_result(area="wire", feature="same conversation", wire=None)
-async def test_both_bookies_say_the_same(
+async def test_both_bookies_have_the_same_conversation(
     version: str,
     wire: str,
     java_vm: GetVm,
@@ -48,8 +48,10 @@ async def test_both_bookies_say_the_same(
     shared_zookeeper: RunningZooKeeper,
     tmp_path: Path,
 ) -> None:
-    """Frame by frame, but for what `NORMALISED` names; and as it was said when the golden
-    conversation was recorded (with RECORD_GOLDEN=1 in the environment: now)."""
+    """The frames are equal, except for `NORMALISED`, and equal to the golden conversation.
+
+    With RECORD_GOLDEN=1 in the environment the golden conversation is recorded.
+    """
 
     async def said(upstream: tuple[str, int], bookie: str) -> list[Event]:
         directory = tmp_path / bookie
@@ -83,11 +85,14 @@ async def test_both_bookies_say_the_same(
 
 
 def _as_if_in_time(lines: list[str], expected: list[str]) -> list[str]:
-    """Apache's reads and adds have threads of their own: on a busy machine the add overtakes the
-    poll that it is to wake, which is then answered at once, and without the time."""
+    """Normalises the response of a poll.
+
+    Apache has separate threads for reads and adds: on a busy machine the add overtakes the poll
+    that it should wake, which is then answered immediately, and without the time.
+    """
     if len(lines) != len(expected):
         return lines
     return [
-        told if line.startswith(_WOKEN) and line == told.replace(_TIME, "") else line
-        for line, told in zip(lines, expected, strict=True)
+        known if line.startswith(_WOKEN) and line == known.replace(_TIME, "") else line
+        for line, known in zip(lines, expected, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Frames that make no sense: what Apache's bookie does with each, and what ours does."""
+"""Malformed frames: how Apache's bookie reacts to each, and how ledgerstream's does."""
 
 from __future__ import annotations
 
@@ -100,18 +100,18 @@ async def _talk(
 ANSWERED_BY_US = {name for name in ODD if "without its message" in name} - {
     "v3 TLS without its message"
 } | {"v3 version 9", "v3 with another's message"}
-"""Apache's releases take what is missing for zero, or leave; we say what is wrong."""
+"""Apache's releases read missing fields as zero, or disconnect; ledgerstream reports errors."""
 
 
 @pytest.mark.interop
 @pytest.mark.interop_result(area="wire", feature="malformed frames", wire="v2, v3")
-async def test_senseless_frames_are_treated_alike(
+async def test_malformed_frames_are_treated_alike(
     version: str, apache_bookies: GetApacheBookies, tmp_path: Path
 ) -> None:
     apache = apache_bookies(version, count=1).bookies[0]
     async with real_cluster(tmp_path, 1) as cluster:
         for name, frames in ODD.items():
-            # Some of what we answer Apache's leaves without an answer.
+            # Apache's bookie does not respond to some frames to which ledgerstream's does.
             patience_s = SILENCE_S if name in ANSWERED_BY_US else PATIENCE_S
             theirs = await reaction(("127.0.0.1", apache.port), frames, patience_s)
             ours = await reaction(cluster.bookies[0].address, frames)
@@ -125,7 +125,7 @@ async def test_senseless_frames_are_treated_alike(
 
 @pytest.mark.interop
 @pytest.mark.interop_result(area="wire", feature="entries of 5 MiB less 500 bytes", wire="v2, v3")
-async def test_the_largest_entry_is_taken_by_both(
+async def test_both_accept_the_largest_entry(
     version: str, apache_bookies: GetApacheBookies, tmp_path: Path
 ) -> None:
     largest = entry_of(79, 0, FRAME_BYTES_MAX - 500 - 36)

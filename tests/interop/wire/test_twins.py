@@ -1,4 +1,4 @@
-"""Random requests to an Apache bookie and to ours: the same answers, but for a named list."""
+"""Both bookies give the same responses to random requests, except for a list of differences."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ APACHE = {
     "journalSyncData": False,
     "journalMaxGroupWaitMSec": 0,
     "gcWaitTime": 3_600_000,
-    # After a flush its "last entry" is the highest of those that came since, whatever there is.
+    # After a flush its "last entry" is the highest of the later ones, whatever is stored.
     "flushInterval": 3_600_000,
 }
 
 
 class Peer:
-    """One connection; what it asks is answered before it asks again."""
+    """One connection, on which each request waits for its response."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -66,7 +66,7 @@ class Bookie:
     @classmethod
     @asynccontextmanager
     async def at(cls, address: tuple[str, int]) -> AsyncIterator[Bookie]:
-        """With a connection for each wire."""
+        """A bookie, with a connection for each wire version."""
         async with (
             await trio.open_tcp_stream(*address) as first,
             await trio.open_tcp_stream(*address) as second,
@@ -85,7 +85,7 @@ class Bookie:
 @pytest.mark.parametrize(
     "storage", [DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE], ids=["db", "sorted"]
 )
-async def test_random_requests_are_answered_alike(
+async def test_random_requests_get_the_same_responses(
     version: str, storage: str, apache_bookies: GetApacheBookies, tmp_path: Path
 ) -> None:
     apache = apache_bookies(version, count=1, storage=storage, **APACHE).bookies[0]

@@ -1,4 +1,4 @@
-"""A driver process (pipeline.py) as its tormentor sees it: starts, is told, reports, is killed."""
+"""A driver process (pipeline.py): starts it, sends commands, reads its events, kills it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ START_TIMEOUT_S = 300.0
 
 
 class DriverDied(Exception):
-    """Without having been killed."""
+    """A driver has ended without having been killed."""
 
 
 class Driver:
-    """Started at once; `wait_ready` before it is used.
+    """A driver, which starts immediately; `wait_ready` must be called before it is used.
 
     Args:
-        directory: of its own; its logs stay there.
-        warm_up: a query it runs before it is ready; its Spark checkpoint is the driver's own.
+        directory: the driver's own directory, which keeps its logs.
+        warm_up: a query that it runs before it is ready, with a Spark checkpoint of its own.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Driver:
         self.jvm = 0
         self.took_queries = False
         self._jvm_gone_s: float | None = None
-        self._telling = threading.Lock()
+        self._send_lock = threading.Lock()
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        """What it reported; the last one is "gone"."""
+        """The events of the driver; the last one is "gone"."""
         warm_up = replace(warm_up, checkpoint=str(directory / "warm-up"))
         with (directory / "driver.stderr").open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -72,7 +72,7 @@ class Driver:
         self.events.put({"event": "gone"})
 
     def wait_ready(self) -> None:
-        """Its JVM and session are there."""
+        """Waits until the JVM and the session have started."""
         try:
             event = self.events.get(timeout=START_TIMEOUT_S)
         except queue.Empty:
@@ -90,65 +90,65 @@ class Driver:
         except ProcessLookupError:
             pass
         else:
-            # It can be read from when the process has ended.
+            # The handle becomes readable when the process has ended.
             select.select([handle], [], [])
             os.close(handle)
         self._jvm_gone_s = time.monotonic()
 
     def ran_after(self, at_s: float) -> bool:
-        """Whether its JVM may have worked on queries after this moment of the monotonic clock."""
+        """Returns whether its JVM may have run queries after this time of the monotonic clock."""
         return self.took_queries and (self._jvm_gone_s is None or self._jvm_gone_s >= at_s)
 
     def take(self, specs: list[QuerySpec]) -> None:
         """Runs these queries from now on."""
         self.took_queries = True
-        self._tell(line_of(specs))
+        self._send(line_of(specs))
 
     def restart(self, query: str) -> None:
-        """Ends a query, which begins again. Nothing happens if the driver is not there."""
-        self._tell(json.dumps({"restart": query}) + "\n")
+        """Stops a query, which starts again. Does nothing if the driver has ended."""
+        self._send(json.dumps({"restart": query}) + "\n")
 
     def finish(self) -> None:
-        """Queries read what is left and end, and so does the process."""
-        self._tell(json.dumps({"finish": True}) + "\n")
+        """Lets the queries read the rest and end; the process ends then, too."""
+        self._send(json.dumps({"finish": True}) + "\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        with self._telling:
+        with self._send_lock:
             if stdin.closed:
-                return  # it has been killed, and whoever tells it something has not heard
+                return  # it has been killed, and the caller does not know yet
             try:
                 stdin.write(line)
                 stdin.flush()
             except BrokenPipeError:
                 pass  # it has been killed
 
-    # Deaths.
+    # Kills
 
     def kill_jvm(self) -> None:
-        """kill -9 of the JVM; what it started sees it go. The Python side can only follow."""
+        """Kills the JVM with -9; its children notice. The Python program is killed, too."""
         send(self.jvm, signal.SIGKILL)
         self._process.kill()
         self._wait()
 
     def kill_python(self) -> None:
-        """kill -9 of the driver's Python program; the JVM sees it go, and ends a little later."""
+        """Kills the driver's Python program with -9; the JVM notices and ends a little later."""
         self._process.kill()
         self._wait()
 
     def freeze(self) -> None:
-        """The program and its JVM stand still; Python workers go on."""
+        """Stops the program and its JVM; the Python workers continue."""
         os.kill(self.pid, signal.SIGSTOP)
         send(self.jvm, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on as if nothing had happened, though another may have its queries."""
+        """Continues the driver, though another one may have its queries by then."""
         send(self.jvm, signal.SIGCONT)
         send(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """And all below it."""
+        """Kills the driver and all its descendants."""
         kill_tree(self._process.pid)
         if self.jvm:
             kill_tree(self.jvm)
@@ -163,7 +163,7 @@ class Driver:
         self._process.wait()
         if self._process.stdin is not None:
             try:
-                with self._telling:
+                with self._send_lock:
                     self._process.stdin.close()
             except BrokenPipeError:
                 pass

@@ -1,7 +1,7 @@
-"""What goes into a pipeline, and what must therefore come out of it.
+"""The input of a pipeline, and the comparison of the output with it.
 
-A feed appends records that a seed decides, all the time, so that segments are open, rolled and
-sealed while Spark reads. Its list of them is the truth that outputs are compared with.
+A feed continuously appends records that a seed determines, so that segments are open, rolled and
+sealed while Spark reads. Outputs are compared with its list of records.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _PAUSE_S = 0.3
 _FIRST_EVENT_MS = 1_700_000_000_000
 
 
-class Wrong(Exception):
-    """Output is not input, or something else that must hold does not."""
+class OutputMismatch(Exception):
+    """The output differs from the input, or another invariant does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """A record as it must come out."""
+class FedRecord:
+    """A record as it must be in the output."""
 
     value: bytes
     key: bytes | None
@@ -33,15 +33,15 @@ class Fed:
     headers: tuple[tuple[str, bytes], ...]
 
 
-def nbytes_of(record: Fed) -> int:
-    """Bytes of value, key, headers and event time."""
+def nbytes_of(record: FedRecord) -> int:
+    """Returns the bytes of value, key, headers and event time."""
     headers = sum(len(name.encode()) + len(value) for name, value in record.headers)
     return len(record.value) + len(record.key or b"") + headers + 8
 
 
-def record(origin: bytes, number: int, chance: random.Random) -> Fed:
-    """Keys sort as the numbers do. Values are of all lengths, and of any bytes."""
-    return Fed(
+def record(origin: bytes, number: int, chance: random.Random) -> FedRecord:
+    """Makes a record. Keys sort like the numbers; values have various lengths and any bytes."""
+    return FedRecord(
         b"%d/" % number + chance.randbytes(chance.choice((0, 3, 40, 200))),
         origin + number.to_bytes(8, "big"),
         _FIRST_EVENT_MS + number,
@@ -54,7 +54,7 @@ class Feed(threading.Thread):
 
     Args:
         partitions: of the stream; None: it is not partitioned.
-        origin: what keys begin with; other feeds of the same output need others.
+        origin: the prefix of keys, which must be unique among the feeds of an output.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Feed(threading.Thread):
         super().__init__(name=f"feed of {name}", daemon=True)
         self.stream = name
         self.partitions = partitions
-        self.records: list[list[Fed]] = [[] for _ in range(partitions or 1)]
-        """Of each partition, in order."""
+        self.records: list[list[FedRecord]] = [[] for _ in range(partitions or 1)]
+        """The records of each partition, in order."""
         self._streams = streams
         self._chance = random.Random(seed)
         self._at_once = at_once
@@ -112,32 +112,36 @@ class Feed(threading.Thread):
         self.records[partition].append(fed)
 
     def stop(self) -> None:
-        """All is durable when it returns. Raises what went wrong."""
+        """Stops the feed; its records are durable then. Raises the error of the feed."""
         self._stopping.set()
         self.join()
         if self._error is not None:
             raise self._error
 
-    def expect_in(self, outputs: Sequence[Sequence[Fed]]) -> int:
-        """Compares what came out, of each partition, with what was fed; records of other origin
-        are passed over. Returns how many there were. Raises Wrong."""
+    def expect_in(self, outputs: Sequence[Sequence[FedRecord]]) -> int:
+        """Compares the output of each partition with the fed records; returns their number.
+
+        Ignores records of other origin. Raises OutputMismatch.
+        """
         for partition, (output, fed) in enumerate(zip(outputs, self.records, strict=True)):
             ours = [one for one in output if one.key is None or one.key.startswith(self._origin)]
             if ours != fed:
-                raise Wrong(
-                    f"what came out of {self.stream}, partition {partition}, is not what was fed: "
+                raise OutputMismatch(
+                    f"the output of {self.stream}, partition {partition}, is not the input: "
                     f"{difference(ours, fed)}"
                 )
         return sum(map(len, self.records))
 
 
-def output_of(streams: Streams, name: str) -> list[Fed]:
-    """All records of a stream."""
-    return [Fed(row.value, row.key, row.event_time_ms, row.headers) for row in streams.rows(name)]
+def output_of(streams: Streams, name: str) -> list[FedRecord]:
+    """Returns all records of a stream."""
+    return [
+        FedRecord(row.value, row.key, row.event_time_ms, row.headers) for row in streams.rows(name)
+    ]
 
 
-def difference(found: list[Fed], fed: list[Fed]) -> str:
-    """In words, with the first place."""
+def difference(found: list[FedRecord], fed: list[FedRecord]) -> str:
+    """Describes the first difference, and the numbers of lost and duplicate records."""
     number_of = {record.key: number for number, record in enumerate(fed)}
     numbers = [number_of.get(record.key) for record in found]
     at = next(

@@ -1,8 +1,8 @@
-"""The hand that kills: draws from a seed where and how each process of a pipeline dies.
+"""Injects kills: a seed determines where and how each process of a pipeline dies.
 
-One thread per query gives orders to its processes, kills others of them at random times, and wakes
-zombies later; the deaths of whole drivers come in between. Counts what was done, and sorts errors
-that a kill explains from those that nothing explains.
+One thread per query gives orders to its processes, kills others at random times, and continues
+zombies later; whole drivers are killed in between. Counts the faults, and distinguishes errors that
+a kill explains from unexplained ones.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.spark.kills.killable_source import (
     START_POINTS,
     TASK_POINTS,
 )
-from tests.spark.kills.orders import Order, Orders, Taken
-from tests.spark.kills.report import Deed, deed_of, random_kill
-from tests.spark.kills.spark_processes import send, victims, wait_stopped
+from tests.spark.kills.orders import KillOrder, KillOrders, TakenOrder
+from tests.spark.kills.report import Fault, fault_of, random_kill
+from tests.spark.kills.spark_processes import find_processes, send, wait_stopped
 
 _ORDER_TIMEOUT_S = 60.0
 _PAUSE_S = (0.2, 2.0)
@@ -38,7 +38,7 @@ _RANDOM_AFTER_S = 0.5
 _WAYS = ("kill", "kill", "kill", "kill", "kill", "pause", "raise")
 _RANDOM_KINDS = ("task worker", "task worker", "source", "sink", "planner", "task daemon")
 _FAR_POINTS = ("write.begin", "transaction, after", "commit, before", "commit, after")
-"""Where an error leads to an abort."""
+"""Points where an error leads to an abort."""
 
 EXPECTED = (
     "ordered to fail",
@@ -51,39 +51,39 @@ EXPECTED = (
     "Command exited with code 137",
     "Python worker failed to connect back",
 )
-"""What Spark says when a process of its own has gone (137: an executor that was killed, twice under
-one task); the last one also when a busy machine took more than ten seconds to start it."""
+"""Spark's errors when one of its processes has died (137: an executor was killed twice under one
+task). The last one also occurs if a busy machine takes more than ten seconds to start a worker."""
 
 
-BESIDE_ANOTHER = (
+OVERTAKEN = (
     "CONCURRENT_STREAM_LOG_UPDATE",
     "Multiple streaming queries are concurrently using",
     "CommitOutOfOrder",
 )
-"""How a query ends that another driver overtook: Spark finds a batch in its log, before it writes
-it or when it gives the file its name, our sink a later batch in its streams. An error unless two
-drivers had the query at once."""
+"""Errors of a query that another driver has overtaken: Spark finds the batch in its log, before it
+writes it or when it renames the file, or the sink finds a later batch in its streams. They are
+unexplained unless two drivers had the query at once."""
 
 
 LOCKED_OUT = "was locked by other processes"
-"""What the metadata file says while a process that was stopped in the middle of a change has it.
-An error unless one was."""
+"""The error of the metadata file while a process that was stopped during a change holds its lock.
+It is unexplained unless a process was stopped."""
 
 
-class Unexplained(Exception):
-    """An error that no kill can be the reason of."""
+class UnexplainedError(Exception):
+    """An error that no kill can have caused."""
 
 
 class Tally:
-    """What was done; for many threads.
+    """Counts the injected faults. Safe for use by many threads.
 
     Args:
-        kills: how many there are to be; what only stops a process for a while, or raises, is none.
-        journal: a file that gets a line for each thing, with the time of day.
+        kills: the number of kills to inject; a pause or an error does not count as one.
+        journal: a file that gets a line for each fault, with the time of day.
     """
 
     def __init__(self, kills: int, journal: Path) -> None:
-        self.deeds: collections.Counter[Deed] = collections.Counter()
+        self.faults: collections.Counter[Fault] = collections.Counter()
         self.counts: collections.Counter[str] = collections.Counter()
         self._left = kills
         self._journal = journal
@@ -91,15 +91,15 @@ class Tally:
         self._woken_s = float("-inf")
         self._lock = threading.Lock()
 
-    def count_deed(self, deed: Deed, to: str) -> None:
-        """To: whom it was done to, for the journal."""
+    def count_fault(self, fault: Fault, to: str) -> None:
+        """Counts a fault; `to` describes the process, for the journal."""
         with self._lock:
-            self.deeds[deed] += 1
-            self._left -= deed.is_kill
-            self._note(f"{to}: {deed.way}, {deed.moment}")
+            self.faults[fault] += 1
+            self._left -= fault.is_kill
+            self._note(f"{to}: {fault.way}, {fault.moment}")
 
     def count(self, what: str, note: str = "") -> None:
-        """Something that is no deed."""
+        """Counts another event."""
         with self._lock:
             self.counts[what] += 1
             self._note(f"{what} {note}".rstrip())
@@ -115,27 +115,27 @@ class Tally:
         return max(0, self._left)
 
     def note_stopped(self) -> None:
-        """A process stands still, perhaps in the middle of something; `note_woken` once for it."""
+        """Notes that a process is stopped; `note_woken` must be called once for it."""
         with self._lock:
             self._stopped += 1
 
     def note_woken(self) -> None:
-        """It goes on, or has ended."""
+        """Notes that a stopped process continues, or has ended."""
         with self._lock:
             self._stopped -= 1
             self._woken_s = time.monotonic()
 
     def had_stopped(self, after_s: float) -> bool:
-        """Whether any process stood still after this moment of the monotonic clock."""
+        """Returns whether any process was stopped after this time of the monotonic clock."""
         with self._lock:
             return self._stopped > 0 or self._woken_s >= after_s
 
 
-def draw(chance: random.Random, *, tasks_only: bool) -> Order:
-    """One death, at a named point."""
+def draw_order(chance: random.Random, *, tasks_only: bool) -> KillOrder:
+    """Draws an order to die at a named point."""
     groups: tuple[Sequence[str], ...] = (TASK_POINTS, TASK_POINTS)
     if not tasks_only:
-        # Commits count more: what happens around them is what must be exact.
+        # Commits are drawn more often, because exactly-once depends on them.
         groups += (COMMIT_POINTS, COMMIT_POINTS, COMMIT_POINTS, SOURCE_POINTS)
         groups += (ABORT_POINTS, PLAN_POINTS, START_POINTS)
     group = chance.choice(groups)
@@ -144,26 +144,28 @@ def draw(chance: random.Random, *, tasks_only: bool) -> Order:
     if group is COMMIT_POINTS or group is TASK_POINTS:
         way = chance.choice((*_WAYS, "kill with daemon", "kill with daemon", "zombie", "zombie"))
     if group is ABORT_POINTS:
-        return Order(point, way, provoked_by=chance.choice(_FAR_POINTS))
+        return KillOrder(point, way, provoked_by=chance.choice(_FAR_POINTS))
     skip = 0 if group is START_POINTS else chance.choice((0, 0, 0, 1, 3))
-    return Order(point, way, skip=skip)
+    return KillOrder(point, way, skip=skip)
 
 
 @dataclass(slots=True)
-class Stage:
-    """What tormentors share. `driver` is the one that has the queries now."""
+class KillPhase:
+    """The state that the injectors share. `driver` is the driver that has the queries now."""
 
     driver: Driver
     tally: Tally
     tasks_only: bool = False
 
 
-class Tormentor(threading.Thread):
-    """Of one query, until the stage's kills are used up."""
+class KillInjector(threading.Thread):
+    """Injects kills into one query until the number of the phase is reached."""
 
-    def __init__(self, stage: Stage, query: str, orders: Orders, chance: random.Random) -> None:
-        super().__init__(name=f"tormentor of {query}", daemon=True)
-        self._stage = stage
+    def __init__(
+        self, phase: KillPhase, query: str, orders: KillOrders, chance: random.Random
+    ) -> None:
+        super().__init__(name=f"kills of {query}", daemon=True)
+        self._phase = phase
         self._query = query
         self._orders = orders
         self._chance = chance
@@ -172,25 +174,25 @@ class Tormentor(threading.Thread):
 
     def run(self) -> None:
         try:
-            while self._stage.tally.kills_left:
-                if self._chance.random() < _RANDOM_SHARE and not self._stage.tasks_only:
+            while self._phase.tally.kills_left:
+                if self._chance.random() < _RANDOM_SHARE and not self._phase.tasks_only:
                     self._kill_at_random()
                 else:
                     self._kill_at_a_point()
             for waker in self._wakers:
                 waker.join()
-        except Exception as error:  # noqa: BLE001 - raised by the stage
+        except Exception as error:  # noqa: BLE001 - raised by the phase
             self.error = error
 
     def _kill_at_random(self) -> None:
         kind = self._chance.choice(_RANDOM_KINDS)
         time.sleep(self._chance.uniform(0.0, _RANDOM_AFTER_S))
-        found = victims(self._stage.driver.jvm, kind)
+        found = find_processes(self._phase.driver.jvm, kind)
         if found and send(self._chance.choice(found), signal.SIGKILL):
-            self._stage.tally.count_deed(random_kill(kind), kind)
+            self._phase.tally.count_fault(random_kill(kind), kind)
 
     def _kill_at_a_point(self) -> None:
-        order = draw(self._chance, tasks_only=self._stage.tasks_only)
+        order = draw_order(self._chance, tasks_only=self._phase.tasks_only)
         self._orders.give(order)
         if order.point in START_POINTS:
             self._restart()
@@ -199,30 +201,30 @@ class Tormentor(threading.Thread):
             if time.monotonic() > deadline_s:
                 if (taken := self._orders.withdraw()) is not None:
                     break
-                self._stage.tally.count("points not reached", f"{self._query} {order.point}")
+                self._phase.tally.count("points not reached", f"{self._query} {order.point}")
                 return
-            time.sleep(0.02)  # another process's file is the only sign
+            time.sleep(0.02)  # only the file of another process shows it
         whom = f"{self._query}, process {taken.pid} at {order.point}"
-        self._stage.tally.count_deed(deed_of(order), whom)
+        self._phase.tally.count_fault(fault_of(order), whom)
         if order.way in ("pause", "zombie"):
-            self._stage.tally.note_stopped()
+            self._phase.tally.note_stopped()
         if order.way == "pause":
             self._wake(taken, self._chance.uniform(*_PAUSE_S))
         if order.way == "zombie":
-            # Spark waits for it, until the query is begun again.
+            # Spark waits for the zombie until the query is started again.
             self._restart()
             self._wake(taken, self._chance.uniform(*_ZOMBIE_S))
 
     def _restart(self) -> None:
-        self._stage.driver.restart(self._query)
-        self._stage.tally.count("queries stopped and started again", self._query)
+        self._phase.driver.restart(self._query)
+        self._phase.tally.count("queries stopped and started again", self._query)
 
-    def _wake(self, taken: Taken, after_s: float) -> None:
-        tally = self._stage.tally
+    def _wake(self, taken: TakenOrder, after_s: float) -> None:
+        tally = self._phase.tally
 
         def wake() -> None:
             try:
-                # On a busy machine it may still be on its way to stop, and would never be woken.
+                # On a busy machine it may not have stopped yet, and would never be continued.
                 wait_stopped(taken.pid, _ORDER_TIMEOUT_S)
                 time.sleep(after_s)
                 if send(taken.pid, signal.SIGCONT):
@@ -238,8 +240,9 @@ class Tormentor(threading.Thread):
 def explain(
     events: Callable[[], dict[str, Any]], tally: Tally, was_shared: Callable[[float], bool]
 ) -> bool:
-    """Reads what a driver reports until it is gone, or has finished: then True. Raises
-    Unexplained.
+    """Reads the events of a driver until it ends; returns whether it has finished.
+
+    Raises UnexplainedError.
 
     Args:
         was_shared: whether another driver worked on the same queries after a moment.
@@ -248,15 +251,15 @@ def explain(
         if event["event"] == "done":
             return True
         if event["event"] == "unfinished":
-            raise Unexplained(f"{event['query']} could not finish")
+            raise UnexplainedError(f"{event['query']} could not finish")
         if event["event"] != "ended":
             continue
         error = str(event["error"])
         tally.count("queries ended and started again", event["query"])
-        if any(known in error for known in BESIDE_ANOTHER) and was_shared(event["began_s"]):
+        if any(known in error for known in OVERTAKEN) and was_shared(event["began_s"]):
             tally.count("queries overtaken by another driver", event["query"])
         elif LOCKED_OUT in error and tally.had_stopped(event["began_s"]):
             tally.count("queries locked out by a stopped process", event["query"])
         elif not any(known in error for known in EXPECTED):
-            raise Unexplained(f"{event['query']} ended: {error}")
+            raise UnexplainedError(f"{event['query']} ended: {error}")
     return False

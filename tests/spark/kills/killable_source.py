@@ -1,7 +1,7 @@
-"""The connector with points at which its processes can be ordered to die: `format("mortal")`.
+"""The connector with named points at which its processes can be killed: `format("killable")`.
 
-Wraps what Spark calls, and the metadata store under it; the product's own code does all of the
-work and knows of nothing. Points are named after the process and the step.
+Wraps the methods that Spark calls, and the metadata store. The product's own code does all of the
+work, and is not changed. Points are named after the process and the step.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from connectors.spark.client.lazy_store import LazyStore
 from connectors.spark.datasource import LedgerstreamDataSource
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import Change
-from tests.spark.kills.orders import OrderedFailure, Orders
+from tests.spark.kills.orders import KillOrders, OrderedFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FIRST_POINTS = ("source.initialOffset, before", "source.initialOffset, after")
-"""Passed only by a query that has no Spark checkpoint yet."""
+"""Points that only a query without a Spark checkpoint passes."""
 START_POINTS = ("source.begin", "plan.read")
-"""Passed once by each run of a query."""
+"""Points that each run of a query passes once."""
 SOURCE_POINTS = (
     "source.latestOffset, before", "source.latestOffset, after",
     "source.partitions, before", "source.partitions, after",
@@ -51,36 +51,36 @@ ABORT_POINTS = ("abort, before", "abort, after")
 _SINK_NODES = "/ledgerstream/sinks/"
 
 
-class MortalDataSource(LedgerstreamDataSource):
-    """With the option `orders`, a directory; `bug`: see MortalWriter."""
+class KillableDataSource(LedgerstreamDataSource):
+    """The data source. Options: `orders`, a directory, and `bug` (see KillableWriter)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         ours = {k.lower(): v for k, v in options.items() if k.lower() in ("orders", "bug")}
         super().__init__({k: v for k, v in options.items() if k.lower() not in ours})
-        self.orders = Orders(Path(ours["orders"]))
+        self.orders = KillOrders(Path(ours["orders"]))
         self.bug = ours.get("bug", "")
 
     @classmethod
     def name(cls) -> str:
-        return "mortal"
+        return "killable"
 
     def streamReader(self, schema: StructType) -> Any:
         self.orders.passes("plan.read" if _is_planner("plan_data_source_read") else "source.begin")
-        return MortalReader(super().streamReader(schema), self.orders)
+        return KillableReader(super().streamReader(schema), self.orders)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         if _is_planner("write_into_data_source"):
             self.orders.passes("plan.write")
-        return MortalWriter(super().streamWriter(schema, overwrite), self.orders, self.bug)
+        return KillableWriter(super().streamWriter(schema, overwrite), self.orders, self.bug)
 
 
 def _is_planner(module: str) -> bool:
-    """Whether this process is the one that runs that module of PySpark's."""
+    """Returns whether this process runs that module of PySpark."""
     return any(module in word for word in sys.argv)
 
 
-class MortalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, inner: Any, orders: Orders) -> None:
+class KillableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, inner: Any, orders: KillOrders) -> None:
         self.inner = inner
         self.orders = orders
 
@@ -125,22 +125,25 @@ class MortalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.orders.passes("read.end")
 
 
-class MortalWriter(DataSourceStreamArrowWriter):
-    """`bug`: what is wrong with it, for tests that must find it. "forgets": takes each attempt at a
-    batch for another batch. "loses": the first rows of a task are not written."""
+class KillableWriter(DataSourceStreamArrowWriter):
+    """The writer, with an optional `bug` that tests must find.
 
-    def __init__(self, inner: Any, orders: Orders, bug: str = "") -> None:
+    "forgets": treats each attempt at a batch as another batch. "loses": does not write the first
+    rows of a task.
+    """
+
+    def __init__(self, inner: Any, orders: KillOrders, bug: str = "") -> None:
         self.inner = inner
         self.orders = orders
         self.bug = bug
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         self.orders.passes("write.begin")
-        message: WriterCommitMessage = self.inner.write(self._mortal(iterator))
+        message: WriterCommitMessage = self.inner.write(self._observed(iterator))
         self.orders.passes("write.end")
         return message
 
-    def _mortal(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _observed(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(iterator):
             if not (self.bug == "loses" and number == 0):
                 yield batch
@@ -150,7 +153,7 @@ class MortalWriter(DataSourceStreamArrowWriter):
         if self.bug == "forgets":
             messages = [replace(message, batch_id=None) for message in messages]  # type: ignore[type-var]
             batchId = time.time_ns()
-        with self.orders.around("commit"), _MortalStore(self.orders):
+        with self.orders.around("commit"), _KillableStore(self.orders):
             self.inner.commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -158,17 +161,17 @@ class MortalWriter(DataSourceStreamArrowWriter):
             self.inner.abort(messages, batchId)
 
 
-class _MortalStore:
-    """The transaction that decides about a batch can kill, or fail before or after it was done."""
+class _KillableStore:
+    """Adds points before and after the transaction that commits a batch."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: KillOrders) -> None:
         self._orders = orders
 
     def __enter__(self) -> None:
         orders, transaction = self._orders, LazyStore.transaction
         self._transaction = transaction
 
-        async def mortal(store: LazyStore, changes: Sequence[Change]) -> None:
+        async def killable_transaction(store: LazyStore, changes: Sequence[Change]) -> None:
             if not any(change.path.startswith(_SINK_NODES) for change in changes):
                 return await transaction(store, changes)
             try:
@@ -178,7 +181,7 @@ class _MortalStore:
             except OrderedFailure as failure:
                 raise MetadataUnavailable(str(failure)) from None
 
-        LazyStore.transaction = mortal  # type: ignore[method-assign, assignment]
+        LazyStore.transaction = killable_transaction  # type: ignore[method-assign, assignment]
 
     def __exit__(self, *_: object) -> None:
         LazyStore.transaction = self._transaction  # type: ignore[method-assign]

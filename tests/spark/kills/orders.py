@@ -1,8 +1,8 @@
-"""Orders to die: a controller says where, a process that comes there obeys, once.
+"""Orders to die: a controller names a point, and one process that reaches it obeys, once.
 
-An order is a file in a directory of a query. Processes pass *points* in the life of a batch and
-look; the one that can rename the file has it and dies of it, whoever else comes there lives. So a
-kill is at an exact point of the program, in a real process, by a real signal.
+An order is a file in a directory of a query. Processes check for it at *points* of a batch. The
+process that succeeds in renaming the file has taken the order and dies; others continue. So a kill
+happens at an exact point of the program, in a real process, by a real signal.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _GIVEN = "order"
 _CLAIM_TIMEOUT_S = 10.0
 
 WAYS = ("kill", "kill with daemon", "pause", "zombie", "raise")
-"""kill: SIGKILL. With daemon: also of the process that forked it. Pause: SIGSTOP, until the
-controller lets it go on. Zombie: the same, but Spark has no way left to end it. Raise: an error."""
+"""kill: SIGKILL. With daemon: also the process that forked it. Pause: SIGSTOP, until the controller
+continues it. Zombie: the same, but Spark cannot end the process. Raise: an error."""
 
 
 class OrderedFailure(Exception):
-    """What a process raises when it is told to fail."""
+    """The error that a process raises by order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Where and how to die.
+class KillOrder:
+    """Where and how a process dies.
 
     Args:
-        skip: passes of the point that are let go by.
-        provoked_by: a point that raises until the order is taken, to have Spark come to `point`.
-        number: of the order; whoever gives it sets it.
+        skip: how many times the point is passed before the order takes effect.
+        provoked_by: a point that raises until the order is taken, so that Spark reaches `point`.
+        number: of the order; `KillOrders.give` sets it.
     """
 
     point: str
@@ -46,70 +46,70 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """An order that a process obeyed."""
+class TakenOrder:
+    """An order that a process has taken."""
 
-    order: Order
+    order: KillOrder
     pid: int
 
 
-class Orders:
-    """The orders of one query, in a directory that controller and processes see."""
+class KillOrders:
+    """The orders of one query, in a directory that the controller and the processes share."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / _GIVEN
         self._given = 0
 
-    # The controller's side.
+    # The controller
 
-    def give(self, order: Order) -> None:
-        """There must be no other order."""
+    def give(self, order: KillOrder) -> None:
+        """Gives an order. No other order may be pending."""
         self._given += 1
         self._directory.mkdir(parents=True, exist_ok=True)
         self._place(replace(order, number=self._given))
 
-    def _place(self, order: Order) -> None:
+    def _place(self, order: KillOrder) -> None:
         draft = self._directory / f"draft-{os.getpid()}"
         draft.write_text(json.dumps(asdict(order)))
         draft.rename(self._path)
 
-    def withdraw(self) -> Taken | None:
-        """Nobody obeys it any more: None; or who was quicker."""
+    def withdraw(self) -> TakenOrder | None:
+        """Withdraws the order; returns None, or the process that had taken it before."""
         deadline_s = time.monotonic() + _CLAIM_TIMEOUT_S
         while time.monotonic() < deadline_s:
             try:
                 self._path.unlink()
             except FileNotFoundError:
-                # A process has it in its hands: it obeys, or passes it on to the next one.
+                # A process has just taken it: it obeys, or puts it back for the next one.
                 if (taken := self.taken()) is not None:
                     return taken
                 time.sleep(0.01)
             else:
                 return None
-        return None  # it died of something else
+        return None  # the process died of another cause
 
-    def taken(self) -> Taken | None:
-        """Who has the order that was given last."""
+    def taken(self) -> TakenOrder | None:
+        """Returns the process that has taken the last order, or None."""
         return self._look(f"taken-{self._given}-*")
 
-    def _look(self, names: str) -> Taken | None:
+    def _look(self, names: str) -> TakenOrder | None:
         for found in self._directory.glob(names):
             facts = json.loads(found.read_text())
             found.rename(found.with_name(f"seen-{found.name}"))
-            return Taken(Order(**facts["order"]), facts["pid"])
+            return TakenOrder(KillOrder(**facts["order"]), facts["pid"])
         return None
 
-    # The side of those who die.
+    # The processes
 
     def passes(self, point: str) -> None:
-        """A process is at this point; may not return."""
+        """Passes a point, and obeys an order for it. May not return."""
         try:
-            order = Order(**json.loads(self._path.read_text()))
+            order = KillOrder(**json.loads(self._path.read_text()))
         except (FileNotFoundError, ValueError):
             return
         if order.provoked_by == point:
-            raise OrderedFailure(f"ordered to fail at {point}, on the way to {order.point}")
+            raise OrderedFailure(f"ordered to fail at {point}, to reach {order.point}")
         if order.point != point:
             return
         mine = self._directory / f"mine-{order.number}-{os.getpid()}-{time.monotonic_ns()}"
@@ -117,14 +117,14 @@ class Orders:
             self._path.rename(mine)
         except FileNotFoundError:
             return  # another process was first
-        order = Order(**json.loads(mine.read_text()))
+        order = KillOrder(**json.loads(mine.read_text()))
         if order.point != point or order.skip > 0:
-            # Nobody else has it now, so that no pass is lost and no other order overwritten.
+            # No other process has it now, so that no pass is lost and no order is overwritten.
             left = order.skip - 1 if order.point == point else order.skip
             mine.unlink()
             self._place(replace(order, skip=left))
             return
-        # Into a file of its own: whoever opened the order before it was ours still reads that.
+        # A separate file, because other processes may still read the order that they have opened.
         receipt = self._directory / f"receipt-{order.number}-{os.getpid()}"
         receipt.write_text(json.dumps({"order": asdict(order), "pid": os.getpid()}))
         receipt.rename(self._directory / f"taken-{order.number}-{os.getpid()}")
@@ -138,7 +138,7 @@ class Orders:
         self.passes(f"{step}, after")
 
 
-def _obey(order: Order) -> None:
+def _obey(order: KillOrder) -> None:
     if order.way == "raise":
         raise OrderedFailure(f"ordered to fail at {order.point}")
     if order.way in ("kill with daemon", "zombie"):
@@ -150,7 +150,7 @@ def _obey(order: Order) -> None:
 
 
 def signal_if_main(number: signal.Signals) -> None:
-    """Ignores a signal, where Python lets us: in the main thread."""
+    """Ignores a signal in the main thread, or blocks it in another one."""
     try:
         signal.signal(number, signal.SIG_IGN)
     except ValueError:
@@ -158,7 +158,7 @@ def signal_if_main(number: signal.Signals) -> None:
 
 
 def _kill_daemon() -> None:
-    """The process that forks Python workers and kills those that Spark wants gone."""
+    """Kills the process that forks Python workers, and that ends them for Spark."""
     parent = os.getppid()
     if "pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_text():
         os.kill(parent, signal.SIGKILL)

@@ -2,10 +2,10 @@
 
 Run it by `python -m tests.spark.kills.pipeline`.
 
-Starts each query again from its Spark checkpoint whenever it ends, until told to finish; then each
-reads what is left, and the process ends. Whoever started it may kill it, or anything under it.
-Speaks JSON lines: on stdout what happens; on stdin first the queries, then `{"restart": name}`,
-and `{"finish": true}` in the end.
+Starts each query again from its Spark checkpoint whenever it ends, until the command to finish:
+then each query reads the rest, and the process ends. The process and its children may be killed at
+any time. It writes events to stdout as JSON lines, and reads from stdin first the queries, then
+`{"restart": name}`, and `{"finish": true}` at the end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TWO_HOSTS = "two hosts"
-"""As a master: executors on hosts of their own (hosts.py)."""
+"""The name of a master with executors on two hosts (hosts.py)."""
 _TRIES_TO_FINISH = 5
 _TRIES_TO_WARM_UP = 3
 _WAIT_S = 0.3
 _STARTING_AT_ONCE = 2
-"""Queries; Spark gives the process of a source ten seconds to start, however busy the machine."""
+"""Queries that start at once; Spark gives the process of a source ten seconds to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class QuerySpec:
     Args:
         shape: "plain"; "fan-out": each partition of the input to a stream of its own, which is
             `target` and the partition's number; "shuffled": sorted again by the sink.
-        read, write: options of the format "mortal".
+        read, write: options of the format "killable".
     """
 
     name: str
@@ -57,7 +57,7 @@ def rows_of(spark: SparkSession, spec: QuerySpec) -> DataFrame:
     """What the query writes."""
     from pyspark.sql import functions as f
 
-    read = spark.readStream.format("mortal").options(**spec.read).load()
+    read = spark.readStream.format("killable").options(**spec.read).load()
     columns = ["value", "key", "event_time", "headers"]
     if spec.shape == "fan-out":
         target = f.concat(f.lit(spec.target), f.col("partition").cast("string"))
@@ -68,7 +68,7 @@ def rows_of(spark: SparkSession, spec: QuerySpec) -> DataFrame:
 
 
 def start(spark: SparkSession, spec: QuerySpec, trigger: dict[str, Any]) -> StreamingQuery:
-    writer = rows_of(spark, spec).writeStream.format("mortal").options(**spec.write)
+    writer = rows_of(spark, spec).writeStream.format("killable").options(**spec.write)
     writer = writer.option("checkpointLocation", spec.checkpoint).queryName(spec.name)
     return writer.trigger(**trigger).start()
 
@@ -119,7 +119,7 @@ class RunningQuery(threading.Thread):
             while not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
                 if self.restarting.is_set() or (self._finishing.is_set() and not ends_by_itself):
                     query.stop()
-        except Exception as error:  # noqa: BLE001 - whoever kills judges which are due to it
+        except Exception as error:  # noqa: BLE001 - the controller judges which errors a kill explains
             say("ended", query=self._spec.name, error=str(error), began_s=began_s)
             return False
         return True
@@ -128,7 +128,7 @@ class RunningQuery(threading.Thread):
         with self._starting:
             query = start(self._spark, self._spec, trigger)
             while query.isActive and query.status["message"].startswith("Initializing"):
-                time.sleep(0.05)  # Spark tells nobody when its sources are there
+                time.sleep(0.05)  # Spark has no notification when its sources have started
             return query
 
 
@@ -153,9 +153,9 @@ def run_driver(
     """Args: warm_up: a query that is run before the driver is ready; its first one takes long."""
     chosen = start_two_hosts if master == TWO_HOSTS else master
     with spark_session(directory, settings, master=chosen) as spark:
-        from tests.spark.kills.killable_source import MortalDataSource
+        from tests.spark.kills.killable_source import KillableDataSource
 
-        spark.dataSource.register(MortalDataSource)
+        spark.dataSource.register(KillableDataSource)
         if warm_up is not None:
             _warm_up(spark, warm_up)
         # A driver in reserve costs its start only: the first word on stdin is the queries.
@@ -170,10 +170,10 @@ def run_driver(
         for query in queries:
             query.start()
         for line in sys.stdin:
-            told = json.loads(line)
-            if told.get("finish"):
+            command = json.loads(line)
+            if command.get("finish"):
                 break
-            next(query for query in queries if query.name == told["restart"]).restarting.set()
+            next(query for query in queries if query.name == command["restart"]).restarting.set()
         finishing.set()
         for query in queries:
             query.join()
@@ -181,7 +181,7 @@ def run_driver(
 
 
 def line_of(specs: list[QuerySpec]) -> str:
-    """What a driver is told first."""
+    """Returns the first line for a driver: its queries."""
     return json.dumps([asdict(spec) for spec in specs]) + "\n"
 
 

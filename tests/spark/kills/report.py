@@ -1,4 +1,4 @@
-"""What was done to a pipeline, as a table: who died, when in the life of a batch, and how."""
+"""Reports the faults injected into a pipeline: which process, when in a batch, and how."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import collections
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.spark.kills.orders import Order
+from tests.spark.kills.orders import KillOrder
 
 MOMENTS = ("before commit", "during commit", "after commit", "any time")
-"""Of a batch. Commit is from Spark's call of the sink's commit until the transaction is done; an
-abort belongs to the commit it undoes. Any time: nobody looked where the victim was."""
+"""Moments of a batch. The commit lasts from Spark's call of the sink's commit until the transaction
+is done; an abort belongs to the commit that it undoes. Any time: the moment is not known."""
 
 DEADLY = ("kill", "kill with daemon", "zombie")
-"""Ways after which a process does nothing more for the one it worked for."""
+"""Ways after which Spark has lost the process for good."""
 
 _TASK, _SOURCE, _SINK = "task's Python worker", "source's Python process", "sink's Python worker"
 _OF_POINTS = {
@@ -29,10 +29,10 @@ _AFTER = ("commit, after", "source.commit, before", "source.commit, after")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Deed:
-    """One thing that was done to one process."""
+class Fault:
+    """One fault that was injected into one process."""
 
-    victim: str
+    target: str
     moment: str
     way: str
 
@@ -41,15 +41,15 @@ class Deed:
         return self.way in DEADLY
 
 
-def deed_of(order: Order) -> Deed:
-    """What a process did to itself, at the point it was told."""
-    victim = _OF_POINTS[order.point.split(",")[0].split(".")[0]]
-    return Deed(victim, _moment(order.point), order.way)
+def fault_of(order: KillOrder) -> Fault:
+    """Returns the fault that a process executed by this order."""
+    target = _OF_POINTS[order.point.split(",")[0].split(".")[0]]
+    return Fault(target, _moment(order.point), order.way)
 
 
-def random_kill(kind: str) -> Deed:
-    """Of a process of this kind (spark_processes.py)."""
-    return Deed(_OF_KINDS[kind], "any time", "kill")
+def random_kill(kind: str) -> Fault:
+    """Returns the fault of a process of this kind (spark_processes.py) killed at a random time."""
+    return Fault(_OF_KINDS[kind], "any time", "kill")
 
 
 def _moment(point: str) -> str:
@@ -60,26 +60,26 @@ def _moment(point: str) -> str:
     return "before commit"
 
 
-def table(deeds: collections.Counter[Deed]) -> list[str]:
-    """Lines: kills by victim and moment, then everything by way."""
-    kills = collections.Counter({deed: n for deed, n in deeds.items() if deed.is_kill})
-    width = max([len("killed"), *(len(deed.victim) for deed in kills)])
+def table(faults: collections.Counter[Fault]) -> list[str]:
+    """Returns lines: kills by target and moment, then all faults by way."""
+    kills = collections.Counter({fault: n for fault, n in faults.items() if fault.is_kill})
+    width = max([len("killed"), *(len(fault.target) for fault in kills)])
     lines = [_row("killed", [*MOMENTS, "all"], width)]
-    for victim in sorted({deed.victim for deed in kills}):
-        lines.append(_counted(victim, kills, (victim,), width))
-    lines.append(_counted("all", kills, {deed.victim for deed in kills}, width))
+    for target in sorted({fault.target for fault in kills}):
+        lines.append(_counted(target, kills, (target,), width))
+    lines.append(_counted("all", kills, {fault.target for fault in kills}, width))
     ways = collections.Counter[str]()
-    for deed, number in deeds.items():
-        ways[deed.way] += number
+    for fault, number in faults.items():
+        ways[fault.way] += number
     return [*lines, "ways: " + ", ".join(f"{way} {number}" for way, number in sorted(ways.items()))]
 
 
 def _counted(
-    name: str, deeds: collections.Counter[Deed], victims: Iterable[str], width: int
+    name: str, faults: collections.Counter[Fault], targets: Iterable[str], width: int
 ) -> str:
-    chosen = set(victims)
+    chosen = set(targets)
     numbers = [
-        sum(n for deed, n in deeds.items() if deed.victim in chosen and deed.moment == moment)
+        sum(n for fault, n in faults.items() if fault.target in chosen and fault.moment == moment)
         for moment in MOMENTS
     ]
     return _row(name, [*numbers, sum(numbers)], width)

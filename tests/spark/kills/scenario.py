@@ -1,4 +1,4 @@
-"""Three pipelines stream -> Spark -> stream, what is fed to them, and what must hold in the end."""
+"""Three pipelines stream -> Spark -> stream, with their input and the checks of their output."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import trio
 from ledger.client import LedgerClient
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
-from tests.spark.kills.feed import Fed, Feed, Wrong, nbytes_of, output_of
-from tests.spark.kills.orders import Orders
+from tests.spark.kills.feed import FedRecord, Feed, OutputMismatch, nbytes_of, output_of
+from tests.spark.kills.orders import KillOrders
 from tests.spark.kills.pipeline import QuerySpec
 from tests.spark.streams import NAMESPACE, Streams
 
@@ -22,22 +22,22 @@ _SMALL = {"maxRecordsPerTrigger": "1500", "minTasks": "2", "rowsPerBatch": "60"}
 _SWEEPS = 3
 
 
-class Scene:
+class Scenario:
     """The pipelines of one world.
 
     Args:
         directory: for Spark checkpoints and orders.
-        seed: decides what is fed.
+        seed: determines the input.
     """
 
     def __init__(self, streams: Streams, directory: Path, seed: str) -> None:
         self.streams = streams
-        self.orders: dict[str, Orders] = {}
+        self.orders: dict[str, KillOrders] = {}
         self.specs: list[QuerySpec] = []
         self._feeds: list[Feed] = []
         self._outputs: dict[str, tuple[list[str], list[Feed]]] = {}
         self._directory = directory
-        # Inputs are of many segments, some of them open.
+        # Inputs have many segments, some of them open.
         streams.namespace("inputs").set_policy(roll_bytes=1 << 17, roll_ms=10_000)
         self.warm_up = self._warm_up()
         self._add("plain", seed, partitions=None)
@@ -45,7 +45,7 @@ class Scene:
         self._add("shuffled", seed, partitions=None)
 
     def _warm_up(self) -> QuerySpec:
-        """A query for each new driver, of a few records that nobody looks at."""
+        """Returns a query of a few records that warms up each new driver."""
         streams = self.streams
         source = streams.written([b"warm", b"up"], word="warm-up")
         both = {"cluster": streams.cluster, "orders": str(self._directory / "no-orders")}
@@ -63,7 +63,7 @@ class Scene:
         feed = Feed(streams, source, f"{seed}/{shape}", partitions=partitions, at_once=20)
         feeds = [feed]
         if shape == "plain":
-            # Somebody else appends to the stream that Spark writes to.
+            # Another program appends to the stream that Spark writes to.
             beside = Feed(
                 streams, target, f"{seed}/beside", partitions=None, at_once=1, origin=b"beside"
             )
@@ -80,35 +80,40 @@ class Scene:
         if shape == "shuffled":
             spec = replace(spec, write={**spec.write, "sortWithinBatch": "key", "sinkId": "sorted"})
         self.specs.append(spec)
-        self.orders[shape] = Orders(orders)
+        self.orders[shape] = KillOrders(orders)
 
     def start(self) -> None:
         for feed in self._feeds:
             feed.start()
 
     def stop(self) -> None:
-        """All that goes in is in."""
+        """Stops the feeds; all their records are durable then."""
         for feed in self._feeds:
             feed.stop()
 
     def check(self) -> dict[str, int]:
-        """How much went through; outputs are inputs, byte for byte and in order. Raises Wrong."""
+        """Checks that the outputs equal the inputs, byte for byte and in order; returns counts.
+
+        Raises OutputMismatch.
+        """
         found = [record for outputs in self._outputs.values() for record in self._check(*outputs)]
         return {"records compared": len(found), "bytes compared": sum(map(nbytes_of, found))}
 
-    def _check(self, outputs: Sequence[str], feeds: Sequence[Feed]) -> list[Fed]:
-        found: list[list[Fed]] = [output_of(self.streams, output) for output in outputs]
+    def _check(self, outputs: Sequence[str], feeds: Sequence[Feed]) -> list[FedRecord]:
+        found: list[list[FedRecord]] = [output_of(self.streams, output) for output in outputs]
         records = sum(feed.expect_in(found) for feed in feeds)
         if records != sum(map(len, found)):
-            raise Wrong(f"{outputs} have {sum(map(len, found))} records, {records} were fed")
+            raise OutputMismatch(
+                f"{outputs} have {sum(map(len, found))} records, {records} were fed"
+            )
         return [record for output in found for record in output]
 
     def check_ledgers(self) -> dict[str, int]:
-        """After a sweep of the janitor, each ledger belongs to a stream. Raises Wrong."""
-        return trio.run(_swept, self.streams.cluster)
+        """Checks that each ledger belongs to a stream after a sweep. Raises OutputMismatch."""
+        return trio.run(_ledgers_after_sweep, self.streams.cluster)
 
 
-async def _swept(cluster: str) -> dict[str, int]:
+async def _ledgers_after_sweep(cluster: str) -> dict[str, int]:
     async with LedgerClient.connect(cluster) as client:
         before = len(await client.list_ledgers())
         named: set[int] = set()
@@ -120,9 +125,9 @@ async def _swept(cluster: str) -> dict[str, int]:
                     named.update((await namespace.stream_metadata(one)).ledgers())
         left = set(await client.list_ledgers())
         if left != named:
-            raise Wrong(
+            raise OutputMismatch(
                 f"{len(left - named)} ledgers belong to no stream ({sorted(left - named)[:5]}), "
-                f"{len(named - left)} of streams are gone ({sorted(named - left)[:5]})"
+                f"{len(named - left)} of streams are missing ({sorted(named - left)[:5]})"
             )
         return {"ledgers of streams": len(left), "ledgers cleaned up": before - len(left)}
 

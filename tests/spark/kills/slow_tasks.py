@@ -1,4 +1,4 @@
-"""Tasks made slow until Spark has begun copies of some: by chance alone some worlds had none."""
+"""Slows down tasks until Spark has started copies of some, because not every world has any."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from tests.spark.kills.injection import Stage
-from tests.spark.kills.spark_processes import send, victims
+from tests.spark.kills.injection import KillPhase
+from tests.spark.kills.spark_processes import find_processes, send
 
 _SLOW_S = 3.0
-"""At most; a copy begins after a third of a second, if a core of the other host is idle."""
+"""Maximum; a copy starts after a third of a second, if a core of the other host is idle."""
 _BETWEEN_S = (0.2, 1.0)
 _LOOK_S = 0.25
 
@@ -21,16 +21,16 @@ class Slower(threading.Thread):
     """Stops one task worker after the other, each until a copy is seen or for a while.
 
     Args:
-        stage: its driver's workers are stopped, and its tally is told.
-        copies_begun: how many copies Spark has begun so far.
-        enough: so many of them.
+        phase: has the driver whose workers are stopped, and the tally that counts this.
+        copies_begun: returns the number of copies that Spark has started.
+        enough: the number of copies after which it stops.
     """
 
     def __init__(
-        self, stage: Stage, copies_begun: Callable[[], int], enough: int, chance: random.Random
+        self, phase: KillPhase, copies_begun: Callable[[], int], enough: int, chance: random.Random
     ) -> None:
         super().__init__(name="slower", daemon=True)
-        self._stage = stage
+        self._phase = phase
         self._copies_begun = copies_begun
         self._enough = enough
         self._chance = chance
@@ -38,12 +38,12 @@ class Slower(threading.Thread):
 
     def run(self) -> None:
         while not self._is_over.is_set() and (before := self._copies_begun()) < self._enough:
-            if found := victims(self._stage.driver.jvm, "task worker"):
+            if found := find_processes(self._phase.driver.jvm, "task worker"):
                 self._slow(self._chance.choice(found), before)
             self._is_over.wait(self._chance.uniform(*_BETWEEN_S))
 
     def _slow(self, pid: int, before: int) -> None:
-        tally = self._stage.tally
+        tally = self._phase.tally
         tally.note_stopped()
         try:
             if not send(pid, signal.SIGSTOP):
@@ -58,7 +58,7 @@ class Slower(threading.Thread):
             tally.note_woken()
 
     def end(self, patience_s: float) -> None:
-        """Waits so long for what is enough, then stops nobody any more."""
+        """Waits up to `patience_s` for enough copies, and then ends."""
         self.join(patience_s)
         self._is_over.set()
         self.join()

@@ -1,7 +1,7 @@
-"""Which processes Spark has: found in /proc, below a JVM, by what they were started as.
+"""Finds the processes of Spark in /proc: the descendants of a JVM, by their command lines.
 
 Spark runs Python in forks of daemons, one daemon per module, and a stream's source in a process of
-its own. Executors of a local cluster are JVMs below the driver's, with daemons of their own.
+its own. Executors of a local cluster are child JVMs of the driver, with daemons of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Process:
 
 
 def processes() -> dict[int, Process]:
-    """All processes of the machine that still run."""
+    """Returns all running processes of the machine."""
     found = {}
     for directory in Path("/proc").iterdir():
         if not directory.name.isdigit():
@@ -43,7 +43,7 @@ def processes() -> dict[int, Process]:
 
 
 def below(root: int, table: dict[int, Process]) -> list[Process]:
-    """All descendants of a process, sorted by their ids."""
+    """Returns all descendants of a process, sorted by their ids."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
@@ -56,7 +56,7 @@ def below(root: int, table: dict[int, Process]) -> list[Process]:
 
 
 def kind_of(process: Process, table: dict[int, Process]) -> str | None:
-    """One of KINDS, or None: not to be killed, or of no interest."""
+    """Returns one of KINDS, or None for a process that is not to be killed."""
     command = process.command
     if "CoarseGrainedExecutorBackend" in command:
         return "executor"
@@ -75,14 +75,14 @@ def kind_of(process: Process, table: dict[int, Process]) -> str | None:
     return None
 
 
-def victims(jvm: int, kind: str) -> list[int]:
-    """Processes of a kind below a JVM."""
+def find_processes(jvm: int, kind: str) -> list[int]:
+    """Returns the descendants of a JVM that have this kind."""
     table = processes()
     return [process.pid for process in below(jvm, table) if kind_of(process, table) == kind]
 
 
 def send(pid: int, number: signal.Signals) -> bool:
-    """Whether there was a process to get the signal."""
+    """Sends a signal; returns whether the process existed."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -91,7 +91,7 @@ def send(pid: int, number: signal.Signals) -> bool:
 
 
 def wait_stopped(pid: int, patience_s: float) -> bool:
-    """Whether a process stands still, which it may be about to do."""
+    """Waits until a process has stopped; returns whether it has."""
     deadline_s = time.monotonic() + patience_s
     while time.monotonic() < deadline_s:
         try:
@@ -100,12 +100,12 @@ def wait_stopped(pid: int, patience_s: float) -> bool:
             return False
         if stat[stat.rindex(")") + 2] == "T":
             return True
-        time.sleep(0.01)  # there is no event for somebody else's process
+        time.sleep(0.01)  # there is no event for a process that is not a child
     return False
 
 
 def kill_tree(root: int) -> None:
-    """kill -9 of a process and all below it."""
+    """Kills a process and all its descendants with -9."""
     for process in below(root, processes()):
         send(process.pid, signal.SIGKILL)
     send(root, signal.SIGKILL)

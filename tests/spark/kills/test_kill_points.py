@@ -19,18 +19,18 @@ from tests.spark.kills.killable_source import (
     SOURCE_POINTS,
     START_POINTS,
     TASK_POINTS,
-    MortalDataSource,
+    KillableDataSource,
 )
-from tests.spark.kills.orders import Order, Orders
+from tests.spark.kills.orders import KillOrder, KillOrders
 from tests.spark.kills.pipeline import QuerySpec, rows_of
 from tests.spark.streams import Streams
 
 pytestmark = pytest.mark.versions
 
 VALUES = [b"%d" % number for number in range(200)]
-# All of them are passed by a query that reads two batches and ends.
+# A query that reads two batches and ends passes all of them.
 POINTS = [
-    Order(point, "kill")
+    KillOrder(point, "kill")
     for points in (
         FIRST_POINTS,
         START_POINTS,
@@ -40,19 +40,19 @@ POINTS = [
         COMMIT_POINTS,
     )
     for point in points
-] + [Order(point, "kill", provoked_by="commit, after") for point in ABORT_POINTS]
-FAILURES = [Order(point, "raise") for point in COMMIT_POINTS]
+] + [KillOrder(point, "kill", provoked_by="commit, after") for point in ABORT_POINTS]
+FAILURES = [KillOrder(point, "raise") for point in COMMIT_POINTS]
 
 
 class Pipeline:
     """A stream of two segments, copied by a query of the shared session."""
 
     def __init__(self, spark: SparkSession, streams: Streams, directory: Path) -> None:
-        spark.dataSource.register(MortalDataSource)
+        spark.dataSource.register(KillableDataSource)
         self._spark = spark
         self._streams = streams
         self._directory = directory
-        self.orders = Orders(directory / "orders")
+        self.orders = KillOrders(directory / "orders")
         source = streams.written(VALUES, segments=2)
         self.target = streams.create("copy")
         both = {"cluster": streams.cluster, "orders": str(directory / "orders")}
@@ -65,13 +65,15 @@ class Pipeline:
 
     def start(self, **options: str) -> StreamingQuery:
         spec = QuerySpec("copy", "plain", "", self.target, self._read, self._write | options)
-        writer = rows_of(self._spark, spec).writeStream.format("mortal").options(**spec.write)
+        writer = rows_of(self._spark, spec).writeStream.format("killable").options(**spec.write)
         writer = writer.option("checkpointLocation", str(self._directory / "checkpoint"))
         return writer.trigger(availableNow=True).start()
 
     def run(self, **options: str) -> None:
-        """Copies all there is. Raises what the query ended by, unless Spark did not wait for a
-        process that a busy machine starts."""
+        """Copies all records. Raises the error of the query.
+
+        Tries again if Spark did not wait long enough for a process on a busy machine.
+        """
         for tries_left in reversed(range(5)):
             try:
                 self.start(**options).awaitTermination()
@@ -81,15 +83,15 @@ class Pipeline:
             else:
                 return
 
-    def run_into_death(self, order: Order, **options: str) -> None:
-        """Obeys the order; the query may survive it."""
+    def run_into_death(self, order: KillOrder, **options: str) -> None:
+        """Runs the query with an order to obey; the query may survive it."""
         self.orders.give(order)
         try:
             self.run(**options)
         except Exception as error:
             if not any(known in repr(error) + str(error) for known in EXPECTED):
                 raise
-        assert self.orders.taken() is not None, f"nobody came to {order.point}"
+        assert self.orders.taken() is not None, f"no process reached {order.point}"
 
     def values(self) -> list[bytes]:
         return self._streams.values(self.target)
@@ -101,14 +103,14 @@ def pipeline(spark: SparkSession, streams: Streams, tmp_path: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("order", POINTS + FAILURES, ids=lambda order: f"{order.way} {order.point}")
-def test_after_a_death_the_output_is_the_input(pipeline: Pipeline, order: Order) -> None:
+def test_after_a_kill_the_output_is_the_input(pipeline: Pipeline, order: KillOrder) -> None:
     pipeline.run_into_death(order)
     pipeline.run()
     assert pipeline.values() == VALUES
 
 
 def doubled(pipeline: Pipeline) -> None:
-    pipeline.run_into_death(Order("commit, after", "raise"), bug="forgets")
+    pipeline.run_into_death(KillOrder("commit, after", "raise"), bug="forgets")
     pipeline.run(bug="forgets")
 
 
@@ -117,9 +119,7 @@ def lost(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("misdo", [doubled, lost])
-def test_a_sink_that_is_wrong_is_found_out(
-    pipeline: Pipeline, misdo: Callable[[Pipeline], None]
-) -> None:
+def test_a_faulty_sink_is_detected(pipeline: Pipeline, misdo: Callable[[Pipeline], None]) -> None:
     misdo(pipeline)
     values = pipeline.values()
     assert values != VALUES

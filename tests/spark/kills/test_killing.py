@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.spark.conftest import skip_without_spark
-from tests.spark.kills.feed import Fed, difference
-from tests.spark.kills.injection import draw
+from tests.spark.kills.feed import FedRecord, difference
+from tests.spark.kills.injection import draw_order
 from tests.spark.kills.killable_source import (
     ABORT_POINTS,
     COMMIT_POINTS,
@@ -26,7 +26,7 @@ from tests.spark.kills.killable_source import (
     TASK_POINTS,
 )
 from tests.spark.kills.killing import run_worlds
-from tests.spark.kills.orders import Order, OrderedFailure, Orders
+from tests.spark.kills.orders import KillOrder, KillOrders, OrderedFailure
 from tests.spark.session import spark_environment
 
 KILLS = int(os.environ.get("LEDGERSTREAM_SPARK_KILLS", "200"))
@@ -42,21 +42,23 @@ def test_output_is_input_however_often_processes_are_killed(tmp_path: Path) -> N
     assert "speculative tasks started" in done.counts
 
 
-# The harness.
+# The harness
 
 
 def dies_of(directory: Path, points: list[str]) -> int:
-    """Exit code of a process that passes these points of a query's orders."""
-    passes = f"orders = Orders(Path({str(directory)!r})); [orders.passes(p) for p in {points!r}]"
-    program = f"from pathlib import Path; from tests.spark.kills.orders import Orders; {passes}"
+    """Returns the exit code of a process that passes these points of a query's orders."""
+    passes = (
+        f"orders = KillOrders(Path({str(directory)!r})); [orders.passes(p) for p in {points!r}]"
+    )
+    program = f"from pathlib import Path; from tests.spark.kills.orders import KillOrders; {passes}"
     return subprocess.run(
         [sys.executable, "-c", program], env=spark_environment(), check=False
     ).returncode
 
 
-def test_who_comes_to_the_point_dies_and_nobody_else(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill", skip=1))
+def test_only_the_first_process_at_the_point_dies(tmp_path: Path) -> None:
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill", skip=1))
     assert dies_of(tmp_path, ["write.begin", "write.end"]) == 0
     assert orders.taken() is None
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
@@ -67,27 +69,27 @@ def test_who_comes_to_the_point_dies_and_nobody_else(tmp_path: Path) -> None:
     assert orders.taken() is None
 
 
-def test_an_order_that_is_withdrawn_kills_nobody(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill"))
+def test_a_withdrawn_order_has_no_effect(tmp_path: Path) -> None:
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill"))
     orders.withdraw()
     assert dies_of(tmp_path, ["write.end"]) == 0
 
 
-def test_who_is_quicker_than_the_withdrawal_is_known(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill"))
+def test_a_process_that_took_the_order_before_its_withdrawal_is_known(tmp_path: Path) -> None:
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill"))
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
     taken = orders.withdraw()
     assert taken is not None
     assert taken.order.point == "write.end"
 
 
-def test_who_took_a_former_order_is_not_taken_for_another(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("write.end", "kill"))
+def test_a_process_that_took_an_earlier_order_is_not_counted_for_the_next(tmp_path: Path) -> None:
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("write.end", "kill"))
     assert dies_of(tmp_path, ["write.end"]) == -signal.SIGKILL
-    orders.give(Order("read.end", "kill"))
+    orders.give(KillOrder("read.end", "kill"))
     assert orders.taken() is None
     assert dies_of(tmp_path, ["read.end"]) == -signal.SIGKILL
     taken = orders.taken()
@@ -95,11 +97,11 @@ def test_who_took_a_former_order_is_not_taken_for_another(tmp_path: Path) -> Non
     assert taken.order.point == "read.end"
 
 
-def test_a_point_on_the_way_fails_until_the_order_is_taken(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
-    orders.give(Order("abort, before", "raise", provoked_by="commit, before"))
+def test_a_provoking_point_fails_until_the_order_is_taken(tmp_path: Path) -> None:
+    orders = KillOrders(tmp_path)
+    orders.give(KillOrder("abort, before", "raise", provoked_by="commit, before"))
     for _ in range(2):
-        with pytest.raises(OrderedFailure, match="on the way to abort"):
+        with pytest.raises(OrderedFailure, match="to reach abort"):
             orders.passes("commit, before")
     with pytest.raises(OrderedFailure):
         orders.passes("abort, before")
@@ -108,7 +110,7 @@ def test_a_point_on_the_way_fails_until_the_order_is_taken(tmp_path: Path) -> No
 
 def test_a_seed_draws_all_points_and_always_the_same() -> None:
     drawn = [
-        [draw(chance, tasks_only=False) for _ in range(500)]
+        [draw_order(chance, tasks_only=False) for _ in range(500)]
         for chance in map(random.Random, (7, 7))
     ]
     assert drawn[0] == drawn[1]
@@ -120,9 +122,9 @@ def test_a_seed_draws_all_points_and_always_the_same() -> None:
     }  # fmt: skip
 
 
-def test_what_is_lost_and_doubled_is_said() -> None:
-    fed = [Fed(b"%d" % n, b"%d" % n, None, ()) for n in range(6)]
-    found = [fed[0], fed[1], fed[1], fed[4], Fed(b"?", b"?", None, ())]
+def test_lost_and_duplicate_records_are_reported() -> None:
+    fed = [FedRecord(b"%d" % n, b"%d" % n, None, ()) for n in range(6)]
+    found = [fed[0], fed[1], fed[1], fed[4], FedRecord(b"?", b"?", None, ())]
     said = difference(found, fed)
     assert "6 records went in, 5 came out; lost 3, doubled 1, of unknown origin 1" in said
     assert "from record 2 on there is [1, 4, None]" in said

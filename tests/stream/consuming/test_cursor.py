@@ -174,7 +174,7 @@ def test_a_cursor_continues_from_unknown_outcomes_and_late_commits() -> None:
             await trio.sleep(5)
             assert await stored(namespace) == Position(1, 99, 0)
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         simulate(scenario, seed)
 
 

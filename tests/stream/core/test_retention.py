@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -280,8 +281,17 @@ def test_a_full_document_can_still_be_truncated_a_little_and_deleted() -> None:
         except InvalidArgument:
             return False
 
+    # Each encoding of so many takes a tenth of a second, so the search begins near its end.
+    with pytest.raises(InvalidArgument) as refused:
+        encode_stream(stream_with(len(segments)))
+    sizes = re.search(r"would be (\d+) bytes, limit (\d+)", str(refused.value))
+    assert sizes is not None
+    about = len(segments) * int(sizes[2]) // int(sizes[1])
+    first, last = about - 100, about + 100
+    assert fits(first)
+    assert not fits(last)
     full = stream_with(
-        bisect_left(range(len(segments)), True, key=lambda count: not fits(count)) - 1
+        bisect_left(range(len(segments)), True, first, last, key=lambda count: not fits(count)) - 1
     )
     assert 15_000 < len(full.segments) < len(segments) - 1
     with pytest.raises(InvalidArgument, match="truncate, set a retention"):

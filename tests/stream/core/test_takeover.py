@@ -228,7 +228,7 @@ def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
         try:
             waiting[turn] = machine.handle(event)
         except MetadataConflict:
-            raise AssertionError(machine.story()) from None
+            raise AssertionError(machine.history()) from None
         if machine.finished and machine.failure is None:
             assert machine.result.epoch == machine.epoch
 

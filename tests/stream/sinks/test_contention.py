@@ -11,10 +11,11 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import MetadataConflict
 from stream.core.backoff import GIVE_UP_AFTER_S, PAUSE_S_MAX, conflict_pause_s
 from stream.sinks.sinks import commit_batch
+from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 
-DRIVERS, BATCHES = 60, 4
+DRIVERS, BATCHES = scaled(ci=20, night=60), 4
 
 
 def test_each_of_many_drivers_commits_its_batches() -> None:
