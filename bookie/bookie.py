@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from bookie.config import BookieConfig
-from bookie.config_sections import garbage_options
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import DiskState
+from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
 from bookie.data_integrity import LimboRepair, settle_doubts
-from bookie.disk_monitor import Disks
+from bookie.disk_monitor import DiskMonitor
 from bookie.server.backpressure import PressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
 from bookie.startup.cookies import check_cookie, check_has_no_cluster
 from bookie.startup.power_loss import noticing_power_loss
-from bookie.startup.preflight import listen, take_directories
+from bookie.startup.preflight import listen, lock_directories
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.journal.journal import Journal
-from bookie.storage.metrics import Collected
+from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.metastore.base import MetadataStore
@@ -76,6 +76,13 @@ def journals_of(config: BookieConfig, disk: Disk, rng: random.Random) -> list[Jo
         )
         for directory in config.journal_directories
     ]
+
+
+def garbage_options(config: BookieConfig) -> GarbageOptions:
+    """Returns the options of the storage's garbage collection."""
+    return GarbageOptions(
+        asks_per_s_max=config.garbage_asks_per_s_max, compaction=config.compaction_options()
+    )
 
 
 _log = logging.getLogger(__name__)
@@ -128,7 +135,7 @@ class Bookie:
         self._store = store
         self._network = network
         self._disk = disk
-        self.disks = Disks(disk, config)
+        self.disk_monitor = DiskMonitor(disk, config)
         self._key_value = key_value
         self._now_ms = now_ms
         self._rng = rng
@@ -153,12 +160,12 @@ class Bookie:
         JournalFailed or OSError when a disk fails: the process must end then.
         """
         config = self.config
-        await take_directories(config, self._disk)
+        await lock_directories(config, self._disk)
         listener = await listen(config, self._network)
         try:
             self.address = config.address(listener.address[1])
-            self.bookie_id = self.disks.bookie_id = config.id_of(listener.address[1])
-            await self.disks.open()
+            self.bookie_id = self.disk_monitor.bookie_id = config.id_of(listener.address[1])
+            await self.disk_monitor.open()
             await self._insist("joining the cluster", self._join_cluster)
             storage = await self._open_storage()
             try:
@@ -190,7 +197,7 @@ class Bookie:
             await trio.sleep(_METADATA_RETRY_S)
 
     async def _open_storage(self) -> BookieStorage:
-        config, disk = self.config, self.disks.disk
+        config, disk = self.config, self.disk_monitor.disk
         storage = BookieStorage(
             disk,
             config.ledger_directories,
@@ -208,8 +215,8 @@ class Bookie:
                 scrub_bytes_per_s=config.scrub_bytes_per_s,
                 garbage=garbage_options(config),
             ),
-            gate=self.disks.gate,
-            has_room=disk.promise_room,
+            gate=self.disk_monitor.gate,
+            has_space=disk.promise_space,
         )
         self.storage = storage
         started_at = trio.current_time()
@@ -241,10 +248,10 @@ class Bookie:
             frame_bytes_max=config.frame_bytes_max,
             connections_max=config.connections_max,
         )
-        await self.disks.take_reserves()
+        await self.disk_monitor.take_reserves()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(storage.run)
-            nursery.start_soon(self.disks.run)
+            nursery.start_soon(self.disk_monitor.run)
             nursery.start_soon(requests.run)
             nursery.start_soon(self._limbo_repair(storage, requests).run)
             nursery.start_soon(self.server.run, listener)
@@ -288,7 +295,7 @@ class Bookie:
 
     async def _register(self, stack: AsyncExitStack) -> None:
         info = BookieInfo(*self.address, {SOFTWARE_PROPERTY: OUR_SOFTWARE}, self.http)
-        is_read_only = self.disks.gate.is_read_only
+        is_read_only = self.disk_monitor.gate.is_read_only
         # One that died at another address holds the id for its timeout, and with SQLite for as
         # long again as it takes to tell that from a file that nobody could write.
         takeover_s = max(TAKEOVER_TIMEOUT_S, self.config.session_timeout_ms * 2 / 1000)
@@ -303,15 +310,15 @@ class Bookie:
         assert self.registration is not None
         seen = -1
         while True:
-            seen = await self.disks.wait_change(seen)
-            if self.disks.state is not DiskState.OK:
+            seen = await self.disk_monitor.wait_change(seen)
+            if self.disk_monitor.state is not DiskState.OK:
                 self._collection_wanted.set()
-            change = partial(self.registration.set_read_only, self.disks.gate.is_read_only)
+            change = partial(self.registration.set_read_only, self.disk_monitor.gate.is_read_only)
             await self._insist("change of registration", change)
 
     def force_read_only(self, is_read_only: bool) -> None:
         """What an operator wants, until the bookie ends. A full disk is read-only anyway."""
-        self.disks.force(is_read_only)
+        self.disk_monitor.force(is_read_only)
 
     def force_collection(self, compaction: CompactionKind = CompactionKind.MAJOR) -> None:
         """A round of garbage collection is wanted now, or after the one under way, with a
@@ -336,15 +343,15 @@ class Bookie:
             return True
 
         async def collect(compaction: CompactionKind, *, is_forced: bool = False) -> None:
-            await self.disks.make_room_for_garbage()
+            await self.disk_monitor.make_room_for_garbage()
             rounds = await storage.collect_garbage(
                 is_deleted, compaction=compaction, is_forced=is_forced
             )
             self._log_rounds(rounds)
-            await self.disks.look()
+            await self.disk_monitor.look()
 
         while True:
-            is_short = self.disks.state is not DiskState.OK
+            is_short = self.disk_monitor.state is not DiskState.OK
             interval_s = self.config.garbage_interval_ms / 1000
             with trio.move_on_after(interval_s / (_COLLECTIONS_WHEN_SHORT if is_short else 1)):
                 await self._collection_wanted.wait()
@@ -354,11 +361,11 @@ class Bookie:
             try:
                 if forced is not None:
                     await collect(forced, is_forced=True)
-                elif self.disks.state is DiskState.OK:
+                elif self.disk_monitor.state is DiskState.OK:
                     await collect(CompactionKind.MAJOR)
                 else:
                     await collect(CompactionKind.MINOR)
-                if self.disks.state is DiskState.FULL and forced is None:
+                if self.disk_monitor.state is DiskState.FULL and forced is None:
                     # Nothing but this brings it back; it leaves alone what it cannot copy.
                     await collect(_most_compaction(storage), is_forced=True)
             except MetadataUnavailable as error:
@@ -367,7 +374,7 @@ class Bookie:
             finally:
                 self._is_forced_running = False
 
-    def _log_rounds(self, rounds: Sequence[Collected]) -> None:
+    def _log_rounds(self, rounds: Sequence[GarbageCollectionReport]) -> None:
         for directory, done in zip(self.config.ledger_directories, rounds, strict=True):
             for log in done.set_aside:
                 _log.error("damaged entry log set aside bookie=%s %s", self.bookie_id, log)

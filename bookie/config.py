@@ -1,7 +1,8 @@
-"""The settings of one bookie process, each with its unit and the reason it exists.
+"""The settings of one bookie process, each with its unit and the reason why it exists.
 
-What belongs to a ledger (quorums, digest) is no setting: it is given at creation and lives in
-metadata. Relations between settings are checked here, so that a bookie that starts can serve.
+Properties of a ledger (quorums, digest) must never become settings: they are given at creation and
+stored in metadata. Relations between settings are checked here, so that a bookie that starts can
+serve.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bookie import config_sections
+from bookie.config_sections import (
+    BackpressureSettings,
+    DiskSettings,
+    GarbageSettings,
+    ReadSettings,
+    check_minimums,
+)
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
 from ledger.runtime.config import load_settings, setting
@@ -20,21 +27,23 @@ from ledger.runtime.config import load_settings, setting
 KIB = 1024
 MIB = 1024 * KIB
 DIRECTORIES_MAX = 64
-"""Of each kind: each journal has a thread, each ledger directory caches and open files."""
+"""Limits journal directories and ledger directories alike: each journal has a thread, each ledger
+directory has caches and open files."""
 WILDCARD_HOSTS = ("0.0.0.0", "::", "")
 KNOWN_ELSEWHERE = ("cluster",)
-"""Environment names (LEDGERSTREAM_CLUSTER) that clients read and a bookie does not."""
+"""Names in the environment (LEDGERSTREAM_CLUSTER) that clients read and a bookie ignores."""
 
 
 def _required(*, unit: str = "", apache: str, reason: str) -> dict[str, str]:
     return {"unit": unit, "apache": apache, "reason": reason}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookieConfig:
-    """Raises InvalidArgument if the settings contradict each other."""
+@dataclass(frozen=True, kw_only=True)
+class BookieConfig(DiskSettings, GarbageSettings, BackpressureSettings, ReadSettings):
+    """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each
+    other."""
 
-    # What it is.
+    # Identity and addresses.
     metadata_uri: str = dataclasses.field(
         metadata=_required(
             apache="metadataServiceUri",
@@ -46,16 +55,16 @@ class BookieConfig:
         metadata=_required(
             unit="paths",
             apache="journalDirectories",
-            reason="Every add is synced here before it is acknowledged; best a disk of its own."
-            " Up to 64, of which a ledger has one; they can never be changed.",
+            reason="Every add is synced here before it is acknowledged; best on a disk of their"
+            " own. Up to 64, of which a ledger uses one; they can never be changed.",
         )
     )
     ledger_directories: tuple[str, ...] = dataclasses.field(
         metadata=_required(
             unit="paths",
             apache="ledgerDirectories",
-            reason="Entry logs and index lie here; written at checkpoints. Up to 64, of which a"
-            " ledger has one; they can never be changed.",
+            reason="Entry logs and index are stored here; written at checkpoints. Up to 64, of"
+            " which a ledger uses one; they can never be changed.",
         )
     )
     metadata_root: str = setting(
@@ -69,13 +78,13 @@ class BookieConfig:
         5000,
         unit="ms",
         apache="zkTimeout",
-        reason="After so long without a heartbeat a silent bookie counts as gone.",
+        reason="A bookie that has sent no heartbeat for this time counts as gone.",
     )
     host: str = setting(
         "127.0.0.1",
         unit="",
         apache="listeningInterface",
-        reason="Address to listen on; the default is seen by this machine alone.",
+        reason="Address to listen on; the default is reachable from this machine alone.",
     )
     port: int = setting(
         3181, unit="", apache="bookiePort", reason="Port to listen on; 0 lets the system choose."
@@ -84,13 +93,13 @@ class BookieConfig:
         "",
         unit="",
         apache="advertisedAddress",
-        reason="What clients connect to; empty is `host`, required if that is a wildcard.",
+        reason="Host that clients connect to; empty is `host`, required if that is a wildcard.",
     )
     bookie_id: str = setting(
         "",
         unit="",
         apache="bookieId",
-        reason="Name in ledger metadata for ever; empty is `advertised_host:port`.",
+        reason="Permanent name in ledger metadata; empty is `advertised_host:port`.",
     )
     http_port: int = setting(
         0,
@@ -103,18 +112,18 @@ class BookieConfig:
         "127.0.0.1",
         unit="",
         apache="httpServerHost",
-        reason="Address to listen on for HTTP. It has no passwords: whoever reaches it may look"
-        " and start garbage collection.",
+        reason="Address to listen on for HTTP. It has no passwords: a client that reaches it can"
+        " read everything shown there and start garbage collection.",
     )
     allow_empty_disk: bool = setting(
         False,
         unit="",
         apache="",
-        reason="Start with empty directories although the cluster knows this bookie: only after"
-        " its ledgers were copied elsewhere, since it forgets what it acknowledged.",
+        reason="Starts with empty directories although the cluster knows this bookie: only after"
+        " its ledgers were copied elsewhere, since it forgets the entries that it acknowledged.",
     )
 
-    # How it writes.
+    # Writing.
     journal_group_wait_ms: float = setting(
         2.0,
         unit="ms",
@@ -131,13 +140,14 @@ class BookieConfig:
         0,
         unit="entries",
         apache="journalBufferedEntriesThreshold",
-        reason="A group of so many entries is synced at once; 0 is off.",
+        reason="A group of this number of entries is synced at once; 0 is off.",
     )
     journal_flush_when_queue_empty: bool = setting(
         True,
         unit="",
         apache="journalFlushWhenQueueEmpty",
-        reason="While one sync runs the next group gathers anyway, so an idle disk never waits.",
+        reason="Syncs a group as soon as no sync runs: the next group gathers during that sync"
+        " anyway, so an idle disk never waits.",
     )
     journal_file_bytes_max: int = setting(
         64 * MIB,
@@ -149,114 +159,86 @@ class BookieConfig:
         2,
         unit="files",
         apache="journalReuseFiles",
-        reason="Released journal files kept for writing again: syncs in them are cheaper.",
+        reason="Released journal files that are kept and written again: syncs in them are cheaper.",
     )
     journal_backups_max: int = setting(
         0,
         unit="files",
         apache="journalMaxBackups",
-        reason="Files kept as they are after their checkpoint, beside those recycled, for whoever"
-        " wants to see what was written. None: what they hold is in entry logs by then, and a"
-        " start never reads them.",
+        reason="Files kept unchanged after their checkpoint, beside those recycled, for operators"
+        " who inspect what was written. None by default: their entries are in entry logs by then,"
+        " and a start never reads them.",
     )
     journal_drops_page_cache: bool = setting(
         False,
         unit="",
         apache="journalRemoveFromPageCache",
-        reason="Give up the pages of a synced journal file. Off: recycled files are written into"
-        " the same pages again, and large groups go around the page cache anyway.",
+        reason="Drops a synced journal file from the page cache. Off by default: recycled files"
+        " are written into the same pages again, and large groups bypass the page cache anyway.",
     )
     journal_sync_data: bool = setting(
         True,
         unit="",
         apache="journalSyncData",
-        reason="Sync before an add is acknowledged. `false` acknowledges from the page cache,"
-        " fences and forced ledgers excepted: a bookie that loses power forgets the last adds it"
+        reason="Syncs before an add is acknowledged. `false` acknowledges from the page cache,"
+        " except for fences and forced ledgers: a bookie that loses power forgets the last adds it"
         " acknowledged and does not know it, see operations.md.",
     )
     journal_page_cache_flush_interval_ms: float = setting(
         1000.0,
         unit="ms",
         apache="journalPageCacheFlushIntervalMSec",
-        reason="With `journal_sync_data = false`: longest time until what was written is synced.",
+        reason="With `journal_sync_data = false`: longest time until written data is synced.",
     )
     journal_page_cache_flush_bytes: int = setting(
         4 * MIB,
         unit="bytes",
         apache="",
-        reason="With `journal_sync_data = false`: synced when so much is not, so that a slow disk"
-        " is busy for a moment only. With 8 times as much unsynced, adds wait.",
+        reason="With `journal_sync_data = false`: a journal with this much unsynced data is"
+        " synced, so that a slow disk is busy for a moment only. With 8 times as much, adds wait.",
     )
     journal_queue_bytes_max: int = setting(
         64 * MIB,
         unit="bytes",
         apache="journalMaxMemorySizeMb",
-        reason="With so much unsynced in all journals adds wait, each journal having an equal"
-        " share; with a quarter more a connection that asks for more is not read.",
+        reason="Adds wait while this much is unsynced in all journals; each journal has an equal"
+        " share. With a quarter more, a connection that requests more of a journal is not read.",
     )
     write_cache_bytes: int = setting(
         64 * MIB,
         unit="bytes",
         apache="dbStorage_writeCacheMaxSizeMb",
-        reason="Entries not yet in entry logs, both halves together, of all ledger directories; a"
-        " full half is flushed.",
+        reason="Entries that are not in entry logs yet, both halves together, of all ledger"
+        " directories; a full half is flushed.",
     )
-    write_cache_wait_ms_max: int = config_sections.WRITE_CACHE_WAIT_MS_MAX
     checkpoint_interval_ms: int = setting(
         10_000,
         unit="ms",
         apache="flushInterval",
-        reason="How much journal a restart has to replay at most.",
+        reason="Limits how much of the journal a restart has to replay.",
     )
     entry_log_bytes_max: int = setting(
         256 * MIB,
         unit="bytes",
         apache="logSizeLimit",
-        reason="Space comes back by whole entry logs, so smaller ones come back sooner.",
+        reason="Space is freed by whole entry logs, and that of smaller ones sooner.",
     )
     flush_entrylog_bytes: int = setting(
         16 * MIB,
         unit="bytes",
         apache="flushEntrylogBytes",
-        reason="An entry log is synced each time so much was written to it, so that the sync at"
+        reason="An entry log is synced each time this much was written to it, so that the sync at"
         " the end of a checkpoint is short; 0 is off.",
     )
     garbage_interval_ms: int = setting(
         60_000,
         unit="ms",
         apache="gcWaitTime",
-        reason="How often deleted ledgers are looked for; small clusters want space back soon.",
+        reason="How often a bookie looks for deleted ledgers; small clusters need their space back"
+        " soon.",
     )
-    garbage_asks_per_s_max: float = config_sections.ASKS_PER_S_MAX
-    minor_compaction_ratio_max: float = config_sections.MINOR_RATIO_MAX
-    minor_compaction_interval_ms: int = config_sections.MINOR_INTERVAL_MS
-    minor_compaction_ms_max: int = config_sections.MINOR_MS_MAX
-    major_compaction_ratio_max: float = config_sections.MAJOR_RATIO_MAX
-    major_compaction_interval_ms: int = config_sections.MAJOR_INTERVAL_MS
-    major_compaction_ms_max: int = config_sections.MAJOR_MS_MAX
-    compaction_bytes_per_s_max: float = config_sections.BYTES_PER_S_MAX
-    compaction_entries_per_s_max: float = config_sections.ENTRIES_PER_S_MAX
-    compaction_free_bytes_min: int = config_sections.FREE_BYTES_MIN
-    compaction_joins_small_logs: bool = config_sections.JOINS_SMALL_LOGS
-    scrub_bytes_per_s: float = config_sections.SCRUB_BYTES_PER_S
 
-    # What it does when disks fill up.
-    disk_usage_warn_threshold: float = config_sections.USAGE_WARN_THRESHOLD
-    disk_usage_threshold: float = config_sections.USAGE_THRESHOLD
-    disk_usage_low_water_mark: float = config_sections.USAGE_LOW_WATER_MARK
-    disk_check_interval_ms: int = config_sections.CHECK_INTERVAL_MS
-    disk_reserved_bytes: int = config_sections.RESERVED_BYTES
-    force_read_only: bool = config_sections.FORCE_READ_ONLY
-
-    # How it reads and serves.
-    read_cache_bytes: int = config_sections.READ_CACHE_BYTES
-    read_ahead_bytes: int = config_sections.READ_AHEAD_BYTES
-    read_ahead_entries_max: int = config_sections.READ_AHEAD_ENTRIES_MAX
-    index_cache_bytes: int = config_sections.INDEX_CACHE_BYTES
-    reads_waiting_max: int = config_sections.READS_WAITING_MAX
-    reads_waiting_per_directory_max: int = config_sections.READS_WAITING_PER_DIRECTORY_MAX
-    replies_bytes_max: int = config_sections.REPLIES_BYTES_MAX
-    reply_wait_ms_max: int = config_sections.REPLY_WAIT_MS_MAX
+    # Connections.
     frame_bytes_max: int = setting(
         5 * MIB,
         unit="bytes",
@@ -267,24 +249,30 @@ class BookieConfig:
         1000,
         unit="connections",
         apache="",
-        reason="More are refused, so that descriptors are left for files.",
+        reason="Further connections are refused, so that descriptors are left for files.",
     )
     long_polls_max: int = setting(
         10_000,
         unit="requests",
         apache="",
-        reason="Tailing reads that wait at once; beyond it they are answered at once.",
+        reason="Tailing reads that wait at the same time; further ones are answered at once.",
     )
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name in _MAY_BE_ZERO else 1
-            if isinstance(value, int | float) and not value >= least:
-                raise InvalidArgument(f"{field.name} is {value}, must be at least {least}")
-        config_sections.garbage_options(self)  # checks them
-        config_sections.check_disk_settings(self)
+        self.check()
+
+    def check(self) -> None:
+        """Raises InvalidArgument as the class does."""
+        check_minimums(BookieConfig, self, may_be_zero=_MAY_BE_ZERO)
+        DiskSettings.check(self)
+        GarbageSettings.check(self)
+        BackpressureSettings.check(self)
+        ReadSettings.check(self)
         self._check_directories()
+        self._check_addresses()
+        self._check_sizes()
+
+    def _check_addresses(self) -> None:
         for name in ("port", "http_port"):
             if getattr(self, name) > 65535:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, must be at most 65535")
@@ -295,23 +283,22 @@ class BookieConfig:
         root = self.ledgers_root
         if not root.startswith("/") or root.endswith("/"):
             raise InvalidArgument(f"metadata_root is {self.metadata_root!r}, must be like /ledgers")
-        self._check_sizes()
 
     @property
     def ledgers_root(self) -> str:
-        """Where ledgers and bookies lie in the metadata store."""
+        """Returns the path of ledgers and bookies in the metadata store."""
         return self.metadata_root or ledgers_root(self.metadata_uri)
 
     def address(self, bound_port: int) -> tuple[str, int]:
-        """What clients connect to; `bound_port` is the port the listener got."""
+        """Returns the address that clients connect to; `bound_port` is the port of the listener."""
         return self.advertised_host or self.host, bound_port
 
     def id_of(self, bound_port: int) -> str:
-        """The bookie's id; `bound_port` is the port the listener got."""
+        """Returns the bookie's id; `bound_port` is the port of the listener."""
         return self.bookie_id or f"{self.advertised_host or self.host}:{bound_port}"
 
     def _check_directories(self) -> None:
-        """Each list has 1 to 64 paths, and no directory is named twice."""
+        """Checks that each list has 1 to 64 paths and that no directory is named twice."""
         taken: dict[str, str] = {}
         for name in ("journal_directories", "ledger_directories"):
             directories: tuple[str, ...] = getattr(self, name)
@@ -325,8 +312,8 @@ class BookieConfig:
                 path = posixpath.normpath(directory)
                 if path in taken:
                     raise InvalidArgument(
-                        f"directory {directory!r} in {name} is named in {taken[path]} already: each"
-                        " journal and each ledger directory needs one of its own"
+                        f"directory {directory!r} in {name} is already named in {taken[path]}: each"
+                        " journal and each ledger directory needs a directory of its own"
                     )
                 taken[path] = name
 
@@ -345,27 +332,20 @@ class BookieConfig:
 _MAY_BE_ZERO = (
     "port",
     "http_port",
-    "allow_empty_disk",
     "journal_group_wait_ms",
     "journal_group_entries_max",
-    "journal_flush_when_queue_empty",
     "journal_files_recycled",
     "journal_backups_max",
-    "journal_drops_page_cache",
-    "journal_sync_data",
     "journal_page_cache_flush_interval_ms",
     "flush_entrylog_bytes",
     "long_polls_max",
-    "read_ahead_bytes",
-    "index_cache_bytes",
-    *config_sections.MAY_BE_ZERO,
 )
 
 _DIVIDED = ("write_cache_bytes", "read_cache_bytes")
-"""Of the whole bookie: each ledger directory has an equal share."""
+"""Sizes of the whole bookie, of which each ledger directory has an equal share."""
 
 _RELATIONS = (
-    # An entry that does not fit into an empty half of the cache could never be written.
+    # An entry that does not fit into an empty half of the cache could never be stored.
     ("frame_bytes_max", "write_cache_bytes", 2),
     ("frame_bytes_max", "journal_queue_bytes_max", 1),
     ("frame_bytes_max", "journal_file_bytes_max", 2),
@@ -378,7 +358,9 @@ _RELATIONS = (
 def load_bookie_config(
     file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]
 ) -> BookieConfig:
-    """Settings from all sources, see `ledger.runtime.config`. Raises InvalidArgument."""
+    """Returns the settings from all sources, see `ledger.runtime.config`. Raises
+    InvalidArgument."""
+
     return load_settings(
         BookieConfig,
         file=file,

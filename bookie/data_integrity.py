@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from bookie.core.availability import Range, expected_ranges, fixed_part
-from bookie.core.integrity_state import DoubtStage
+from bookie.core.integrity_state import IntegrityStage
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
@@ -62,8 +62,8 @@ async def settle_doubts(storage: BookieStorage, ledgers: LedgerStore, bookie_id:
     doubtful = {
         number: directory
         for number, directory in enumerate(storage.directories)
-        if (doubt := directory.doubts.doubt) is not None
-        and doubt.stage is DoubtStage.LEDGERS_UNKNOWN
+        if (doubt := directory.integrity.state) is not None
+        and doubt.stage is IntegrityStage.LEDGERS_UNKNOWN
     }
     if not doubtful:
         return 0
@@ -84,13 +84,13 @@ async def settle_doubts(storage: BookieStorage, ledgers: LedgerStore, bookie_id:
 
 
 async def _ledgers_known(directory: LedgerStorage, found: int) -> None:
-    doubt = directory.doubts.doubt
+    doubt = directory.integrity.state
     assert doubt is not None
-    if not found and not await directory.doubts.ledgers_in_limbo(-1, 1):
-        await directory.doubts.set_doubt(None)  # as with every bookie that is really new
+    if not found and not await directory.integrity.ledgers_in_limbo(-1, 1):
+        await directory.integrity.set_state(None)  # as with every bookie that is really new
         return
-    directory.doubts.statistics.ledgers = found
-    await directory.doubts.set_doubt(doubt._replace(stage=DoubtStage.LEDGERS_IN_LIMBO))
+    directory.integrity.statistics.ledgers = found
+    await directory.integrity.set_state(doubt._replace(stage=IntegrityStage.LEDGERS_IN_LIMBO))
     _log.warning(
         "ledgers in limbo directory=%s ledgers=%d cause=%s",
         directory.directory,
@@ -147,7 +147,7 @@ def _settle(
     state.is_limbo = not (
         metadata is not None
         and metadata.is_closed
-        and not directory.doubts.missing(ledger_id, expected_ranges(metadata, bookie_id), 1)
+        and not directory.integrity.missing(ledger_id, expected_ranges(metadata, bookie_id), 1)
     )
     state.fence()
     storage.state_changed(state)
@@ -191,20 +191,20 @@ class LimboRepair:
     async def run(self) -> None:
         """Returns when no directory has a doubt. Raises StorageFailed, and BookieIoError if the
         record of a doubt cannot be read."""
-        while any(directory.doubts.doubt for directory in self._storage.directories):
+        while any(directory.integrity.state for directory in self._storage.directories):
             async with self._open_client() as client:
                 for directory in self._storage.directories:
-                    if directory.doubts.doubt is not None:
+                    if directory.integrity.state is not None:
                         await self._try_directory(directory, client)
             self.round_ended.set()
             self.round_ended = trio.Event()
             await trio.sleep(REPAIR_INTERVAL_S)
 
     async def _try_directory(self, directory: LedgerStorage, client: LedgerClient) -> None:
-        statistics = directory.doubts.statistics
+        statistics = directory.integrity.statistics
         try:
             if statistics.ledgers is None:
-                statistics.ledgers = await directory.doubts.count_in_limbo()
+                statistics.ledgers = await directory.integrity.count_in_limbo()
             statistics.ledgers = await self._repair_directory(directory, client)
         except BookieIoError as error:
             # Part of the index cannot be read. What can be is served as before.
@@ -213,8 +213,8 @@ class LimboRepair:
     async def _repair_directory(self, directory: LedgerStorage, client: LedgerClient) -> int:
         """How many ledgers stay in limbo. Raises BookieIoError, StorageFailed."""
         left, after = 0, -1
-        statistics = directory.doubts.statistics
-        while ids := await directory.doubts.ledgers_in_limbo(after, _LEDGERS_PER_STEP):
+        statistics = directory.integrity.statistics
+        while ids := await directory.integrity.ledgers_in_limbo(after, _LEDGERS_PER_STEP):
             for ledger_id in ids:
                 state = directory.state(ledger_id)
                 if state is None or state.is_deleted or not state.is_limbo:
@@ -234,7 +234,7 @@ class LimboRepair:
             after = ids[-1]
         if not left:
             await directory.task.made()
-            await directory.doubts.set_doubt(None)
+            await directory.integrity.set_state(None)
             _log.info("no ledger in limbo any more directory=%s", directory.directory)
         return left
 
@@ -288,7 +288,7 @@ class LimboRepair:
         def ask(count_max: int) -> list[Range]:
             expected = expected_ranges(metadata, self._bookie_id)
             behind = ((max(one[0], after + 1), one[1]) for one in expected if one[1] > after)
-            return directory.doubts.missing(metadata.ledger_id, behind, count_max)
+            return directory.integrity.missing(metadata.ledger_id, behind, count_max)
 
         if not ask(1):
             return []
@@ -329,7 +329,7 @@ class LimboRepair:
                 )
                 adds.append(AddRequest(ledger_id, entry.entry_id, key, body, is_recovery=True))
             await self._store(adds)
-            directory.doubts.statistics.entries_copied += len(adds)
+            directory.integrity.statistics.entries_copied += len(adds)
         return failed
 
     def _log_kept(self, ledger_id: int, error: LedgerError) -> None:
@@ -337,7 +337,7 @@ class LimboRepair:
 
     async def _store(self, adds: list[AddRequest]) -> None:
         """As recovery would, and waits until they are durable."""
-        await self._storage.wait_room()
+        await self._storage.wait_capacity()
         failed: list[Status] = []
         waiting, done = len(adds), trio.Event()
 

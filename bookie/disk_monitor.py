@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import trio
 
 from bookie.config import BookieConfig
-from bookie.config_sections import low_water_mark, recovery_bytes, room_bytes, start_bytes
 from bookie.core.disk_space import (
     DiskLimits,
     DiskState,
     DiskUse,
     FileSystem,
     WriteGate,
+    checkpoint_bytes,
     decide_gate,
 )
 from bookie.storage.disk.disk import Disk
@@ -35,6 +35,32 @@ _CURE = (
 )
 
 
+def low_water_mark(config: BookieConfig) -> float:
+    """Returns the usage ratio below which a full disk is usable again."""
+    return config.disk_usage_low_water_mark or config.disk_usage_threshold
+
+
+def start_bytes(config: BookieConfig, *, journals: int, directories: int) -> int:
+    """Returns the bytes that a start may have to write on a file system that holds this number of
+    journals and ledger directories: a checkpoint of the whole caches, and a journal file each."""
+    share = config.write_cache_bytes // len(config.ledger_directories)
+    return journals * config.journal_file_bytes_max + directories * checkpoint_bytes(share)
+
+
+def room_bytes(config: BookieConfig, *, journals: int, directories: int) -> int:
+    """Returns the bytes that must be free for a bookie to stay writable: those that a start may
+    write, and the log that a compaction writes in each ledger directory."""
+    start = start_bytes(config, journals=journals, directories=directories)
+    return start + directories * config.entry_log_bytes_max
+
+
+def recovery_bytes(config: BookieConfig, *, journals: int, directories: int) -> int:
+    """Returns the bytes that must be free for a bookie to take recovery adds: they fill one half
+    of the caches and the journals, and wait while those cannot be written."""
+    start = start_bytes(config, journals=journals, directories=directories)
+    return max(start // 2, journals * config.journal_file_bytes_max)
+
+
 @dataclass(slots=True)
 class _Device:
     """One file system and what the bookie has there."""
@@ -46,7 +72,7 @@ class _Device:
     recovery_bytes: int
 
 
-class Disks:
+class DiskMonitor:
     """`open` first of all, then `run`. `gate` is what requests ask; `disk` is for the storage."""
 
     def __init__(self, disk: Disk, config: BookieConfig) -> None:
@@ -76,7 +102,7 @@ class Disks:
             await self._open_device(tuple(directories))
         for device in self._devices:
             # A start writes through its index, too, which asks nobody for room.
-            await self.disk.has_room(device.directories[0], device.start_bytes)
+            await self.disk.has_space(device.directories[0], device.start_bytes)
         await self.look()
 
     async def _open_device(self, directories: tuple[str, ...]) -> None:
@@ -93,7 +119,7 @@ class Disks:
             full_ratio=config.disk_usage_threshold,
             low_water_ratio=low_water_mark(config),
             reserved_bytes=reserve.nbytes,
-            room_bytes=room_bytes(config, journals=journals, directories=ledgers),
+            required_bytes=room_bytes(config, journals=journals, directories=ledgers),
         )
         recovery = recovery_bytes(config, journals=journals, directories=ledgers)
         self._devices.append(_Device(directories, FileSystem(limits), reserve, start, recovery))
@@ -185,7 +211,7 @@ class Disks:
         for device in self._devices:
             if device.system.state is DiskState.FULL:
                 nbytes = min(_GARBAGE_BYTES_MAX, device.start_bytes // 8)
-                await self.disk.has_room(device.directories[0], nbytes)
+                await self.disk.has_space(device.directories[0], nbytes)
 
     # --- looking
 

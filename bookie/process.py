@@ -126,9 +126,9 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
             if is_child:
                 nursery.start_soon(_die_with_supervisor)
             stopped = [nursery.cancel_scope]
-            nursery.start_soon(_stop_when_told, signals, stopped)
+            nursery.start_soon(_stop_on_signal, signals, stopped)
             listeners = await open_http(config.http_host, config.http_port)
-            async with _patient_store(config) as store, trio.open_nursery() as serving:
+            async with _open_store_with_retries(config) as store, trio.open_nursery() as serving:
                 stopped.append(serving.cancel_scope)  # the store is still there for leaving
                 disk = RealDisk()
                 bookie = Bookie(
@@ -155,7 +155,7 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
 
 
 @asynccontextmanager
-async def _patient_store(config: BookieConfig) -> AsyncIterator[MetadataStore]:
+async def _open_store_with_retries(config: BookieConfig) -> AsyncIterator[MetadataStore]:
     """Waits for a metadata store that is not there yet: giving up would help nobody."""
     async with AsyncExitStack() as stack:
         while True:
@@ -169,7 +169,7 @@ async def _patient_store(config: BookieConfig) -> AsyncIterator[MetadataStore]:
         yield store
 
 
-async def _stop_when_told(signals: AsyncIterator[int], stopped: list[trio.CancelScope]) -> None:
+async def _stop_on_signal(signals: AsyncIterator[int], stopped: list[trio.CancelScope]) -> None:
     async for number in signals:
         _log.info("bookie stops signal=%s", signal.Signals(number).name)
         stopped[-1].cancel()

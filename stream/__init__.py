@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stream.core.entry.compression import Compression
     from stream.core.entry.encoder import encode
     from stream.core.entry.records import Record, RecordBatch, decode
-    from stream.core.metadata.cursors import CursorMetadata
+    from stream.core.metadata.cursors import CursorMetadata, CursorMoved
     from stream.core.metadata.namespaces import NamespaceMetadata
     from stream.core.metadata.partitioned import PartitionedStream
     from stream.core.metadata.streams import (
@@ -40,16 +40,15 @@ if TYPE_CHECKING:
         FromTime,
         Position,
         Start,
+        Truncated,
         parse_start,
     )
     from stream.core.receipt import Receipt, ReceiptAck
-    from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
+    from stream.core.retention import DataWouldBeDropped, RetentionPlan, SegmentPlan, Verdict
     from stream.core.routing import partition_of
     from stream.errors import (
         CommitOutOfOrder,
         CompressionUnavailable,
-        CursorMoved,
-        DataWouldBeDropped,
         EpochMismatch,
         GroupBusy,
         HandedOver,
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
         TakenOver,
         TooManyProducers,
         TooManyStreams,
-        Truncated,
     )
     from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
     from stream.partitions.partitions import PartitionedInfo
@@ -212,26 +210,26 @@ _HOMES = {
     "stream.consuming.consumer": "Consumer",
     "stream.consuming.delivery": "Delivery RecordDelivery",
     "stream.core.entry.compression": "Compression",
-    "stream.core.metadata.cursors": "CursorMetadata",
+    "stream.core.metadata.cursors": "CursorMetadata CursorMoved",
     "stream.core.entry.encoder": "encode",
     "stream.core.metadata.streams": "StreamInfo ProducerState Segment SegmentState StreamMetadata",
     "stream.core.metadata.partitioned": "PartitionedStream",
     "stream.core.metadata.namespaces": "NamespaceMetadata",
     "stream.core.position": (
         "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST "
-        "Position Start parse_start"
+        "Position Start Truncated parse_start"
     ),
     "stream.core.entry.records": "Record RecordBatch decode",
-    "stream.core.retention": "RetentionPlan SegmentPlan Verdict",
+    "stream.core.retention": "DataWouldBeDropped RetentionPlan SegmentPlan Verdict",
     "stream.core.routing": "partition_of",
     "stream.consuming.cursor": "Cursor",
     "stream.errors": (
-        "CommitOutOfOrder CompressionUnavailable CursorMoved DataWouldBeDropped "
+        "CommitOutOfOrder CompressionUnavailable "
         "EpochMismatch GroupBusy HandedOver IsPartitioned MemberExists NamespaceExists "
         "NamespaceNotEmpty NoSuchCursor NoSuchGroup NoSuchNamespace NoSuchStream "
         "NotInTrash NotPartitioned PartitionLost PartitionsFailed ProducerGap "
         "RecordFormatError SequenceMismatch StreamBusy StreamExists TakenOver "
-        "TooManyProducers TooManyStreams Truncated"
+        "TooManyProducers TooManyStreams"
     ),
     "stream.consuming.groups": "GroupInfo GroupPartition",
     "stream.retention.janitor": "Janitor SweepReport",

@@ -7,13 +7,8 @@ the stream, the numbers and the cure; never the bytes of a record.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ledger.errors import FinalError, LedgerError, LedgerFenced, RetryableError
-
-if TYPE_CHECKING:
-    from stream.core.position import Position
-    from stream.core.retention import RetentionPlan
 
 
 class RecordFormatError(FinalError):
@@ -102,17 +97,6 @@ class PartitionsFailed(LedgerError):
 
 class TooManyStreams(FinalError):
     """The namespace has as many streams as its `streams_max` allows."""
-
-
-class DataWouldBeDropped(FinalError):
-    """A change of policy would drop data now, and the caller did not allow that.
-
-    `plans` are those of the streams that would lose something.
-    """
-
-    def __init__(self, message: str, plans: Sequence[RetentionPlan] = ()) -> None:
-        super().__init__(message)
-        self.plans = tuple(plans)
 
 
 class NotInTrash(FinalError):
@@ -216,55 +200,12 @@ class SequenceMismatch(FinalError):
         return type(self), (self.stream, self.expected, self.next_sequence)
 
 
-class Truncated(FinalError):
-    """The wanted position was truncated away; `first_available` is where the stream begins."""
-
-    def __init__(self, stream: str, wanted: object, first_available: Position) -> None:
-        super().__init__(
-            f"stream {stream!r}: position {wanted} was truncated; the first available position "
-            f"is {first_available}. Read from there (some records are gone), or keep data longer "
-            f"(retention_ms, retention_bytes)"
-        )
-        self.stream = stream
-        self.wanted = wanted
-        self.first_available = first_available
-
-    def __reduce__(self) -> tuple[type[Truncated], tuple[str, object, Position]]:
-        return type(self), (self.stream, self.wanted, self.first_available)
-
-
 class CommitOutOfOrder(FinalError):
     """A batch id older than the last one this sink committed."""
 
 
 class NoSuchCursor(FinalError):
     """The stream has no cursor of this name, or it was deleted."""
-
-
-class CursorMoved(FinalError):
-    """Somebody else moved, took or deleted the cursor; this object can commit nothing more.
-
-    `ours` is what was to be committed, `theirs` where the cursor is now (None: it was deleted).
-    """
-
-    def __init__(
-        self, stream: str, cursor: str, ours: Position, theirs: Position | None
-    ) -> None:  # fmt: skip
-        now = "was deleted" if theirs is None else f"is at {theirs} now"
-        super().__init__(
-            f"cursor {cursor!r} of stream {stream!r} {now}, changed by somebody else; {ours} was "
-            f"not committed. Open the cursor again to go on from where it is; if this happens "
-            f"often, two processes use one cursor: give each its own, or use a consumer group"
-        )
-        self.stream = stream
-        self.cursor = cursor
-        self.ours = ours
-        self.theirs = theirs
-
-    def __reduce__(
-        self,
-    ) -> tuple[type[CursorMoved], tuple[str, str, Position, Position | None]]:
-        return type(self), (self.stream, self.cursor, self.ours, self.theirs)
 
 
 class NoSuchGroup(FinalError):

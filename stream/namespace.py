@@ -37,7 +37,7 @@ from stream.reading.lag import CursorLag
 from stream.reading.merge_options import MergeOptions, OrderBy
 from stream.reading.merged_reader import MergedReader, open_merged_reader
 from stream.reading.reader import OnTruncated, StreamReader
-from stream.reading.seek import find, measure, sequence_at
+from stream.reading.seek import find, stream_info
 from stream.reading.shared_tail import SharedTails
 from stream.retention import policies, reclaim
 from stream.retention.partitioned_trash import undelete_partitioned
@@ -48,9 +48,10 @@ from stream.retention.policies import list_namespaces as list_namespaces
 from stream.retention.reclaim import plan_retention, truncate_stream
 from stream.retention.trash import Trash, TrashEntry
 from stream.retention.trash_listing import list_trash
+from stream.scope import NamespaceScope
 from stream.sinks.sinks import commit_batch, is_committed
 from stream.store.cursors import CursorStore
-from stream.store.partitions import partition_names_of
+from stream.store.partitions import PartitionStore
 from stream.store.streams import StreamStore
 from stream.takeover import StreamLedgers
 from stream.verify import OnProgress, StreamReport, verify_stream
@@ -77,6 +78,7 @@ class Namespace:
         self.client = client
         self.name = check_name(name, "namespace")
         self.store = StreamStore(client.store)
+        self.scope = NamespaceScope(client, self.store, self.name)
         self.tails = SharedTails(client)
         self.writer_options = writer_options or WriterOptions()
         self._policy_watch = PolicyWatch(client, self.name)
@@ -129,7 +131,7 @@ class Namespace:
         TooManyStreams, InvalidArgument.
         """
         if partitions is not None:
-            return await partitioning.create(self, stream, partitions)
+            return await partitioning.create(self.scope, stream, partitions)
         metadata = StreamMetadata(name=check_new_name(stream), created_ms=self.client.now_ms())
         return await self.store.create_stream(self.name, metadata)
 
@@ -156,26 +158,12 @@ class Namespace:
         0: now) the data is deleted. Raises NoSuchStream. If stopped in the middle, the stream is
         gone for everybody, and the janitor does the rest.
         """
-        if not await partitioning.delete(self, check_new_name(stream)):
+        if not await partitioning.delete(self.scope, check_new_name(stream)):
             await reclaim.delete_stream(self.client, self.store, self.name, stream)
 
     async def info(self, stream: str) -> StreamInfo:
         """Where the stream begins and ends now, asked of metadata and bookies."""
-        metadata = await self.stream_metadata(stream)
-        first = metadata.first_available
-        end, next_sequence = await measure(self.client, metadata)
-        return StreamInfo(
-            name=stream,
-            epoch=metadata.epoch,
-            created_ms=metadata.created_ms,
-            segments=len(metadata.live()),
-            sealed_bytes=sum(segment.nbytes for segment in metadata.live()),
-            has_open_segment=metadata.open_segment is not None,
-            first_position=first,
-            end_position=end,
-            first_sequence=min(await sequence_at(self.client, metadata, first), next_sequence),
-            next_sequence=next_sequence,
-        )
+        return await stream_info(self.client, await self.stream_metadata(stream))
 
     # Writing and reading
 
@@ -324,7 +312,7 @@ class Namespace:
             idle_timeout_ms=idle_timeout_ms, on_truncated=on_truncated, follow=follow,
             buffer_bytes=buffer_bytes,
         )  # fmt: skip
-        return open_merged_reader(MergedReader(self, streams, options))
+        return open_merged_reader(MergedReader(self.scope, self.tails, streams, options))
 
     # Partitioned streams
 
@@ -334,16 +322,16 @@ class Namespace:
         Of all keys the share of new partitions moves, to new partitions only. Raises
         NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
         """
-        return await partitioning.grow(self, stream, partitions)
+        return await partitioning.grow(self.scope, stream, partitions)
 
     async def partitions(self, stream: str) -> list[str]:
         """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
         number; else the stream itself. Raises NoSuchStream."""
-        return await partition_names_of(self, stream)
+        return await PartitionStore(self.client.store).partition_names(self.name, stream)
 
     async def partitioned_info(self, stream: str) -> PartitionedInfo:
         """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-        return await partitioning.measure(self, stream)
+        return await partitioning.measure(self.scope, stream)
 
     async def truncate_partitions(
         self, stream: str, to: FromTime | Mapping[int, Position]
@@ -353,7 +341,7 @@ class Namespace:
         Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
         InvalidArgument (no such partition: nothing was done), PartitionsFailed.
         """
-        return await partitioning.truncate(self, stream, to)
+        return await partitioning.truncate(self.scope, stream, to)
 
     @asynccontextmanager
     async def partitioned_writer(
@@ -375,7 +363,9 @@ class Namespace:
         if create is not None:
             await self.ensure_stream(stream, partitions=create)
         options = options or self.writer_options
-        async with open_partitioned_writer(self, stream, options, own) as writer:
+        async with open_partitioned_writer(
+            self.scope, self._policy_watch, stream, options, own
+        ) as writer:
             yield writer
 
     # Cursors and consumer groups
@@ -519,14 +509,13 @@ class Namespace:
         MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
         stream.
         """
-        return await verify_stream(self, stream, receipt=receipt, on_progress=on_progress)
+        return await verify_stream(self.scope, stream, receipt=receipt, on_progress=on_progress)
 
     # Policy
 
     async def policy(self) -> NamespaceMetadata:
         """How streams are written and kept. Raises NoSuchNamespace."""
-        namespace, _ = await self.store.read_namespace(self.name)
-        return namespace
+        return await self.scope.policy()
 
     async def set_policy(
         self,
@@ -565,7 +554,7 @@ class Namespace:
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
         """Segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
-        return await self.store.read_living_stream(self.name, check_name(stream))
+        return await self.scope.stream_metadata(stream)
 
     # Truncation and trash
 

@@ -40,10 +40,10 @@ from stream.core.takeover import (
     MakeLedger,
     ReadStream,
     StoreConflicted,
-    Stored,
     StoreStream,
     StoreUnknown,
     StreamRead,
+    StreamStored,
     Succession,
 )
 from stream.store.streams import StreamStore
@@ -181,7 +181,7 @@ class StreamLedgers:
                         return StoreConflicted()
                     except MetadataUnavailable:
                         return StoreUnknown()
-                    return Stored(version)
+                    return StreamStored(version)
                 case EndLedger(ledger_id, first_sequence):
                     try:
                         if end is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -18,11 +17,10 @@ from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
 from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import Truncated
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore
 
 SEGMENTS_AT_ONCE = 4
 
@@ -154,7 +152,7 @@ def _segment_dict(segment: SegmentReport) -> dict[str, object]:
 
 
 async def verify_stream(
-    namespace: Namespace,
+    scope: NamespaceScope,
     stream: str,
     *,
     receipt: Receipt | None = None,
@@ -164,10 +162,10 @@ async def verify_stream(
     """See `Namespace.verify`; `silent` is for many receipts in a row."""
     silent = silent or SilentBookies()
     if receipt is not None:
-        return await _verify_receipt(namespace, stream, receipt, silent)
+        return await _verify_receipt(scope, stream, receipt, silent)
     segments: list[SegmentReport] = []
-    for name in await namespace.partitions(stream):
-        segments += await _Verifying(namespace, name, on_progress, silent).run()
+    for name in await PartitionStore(scope.client.store).partition_names(scope.name, stream):
+        segments += await _Verifying(scope, name, on_progress, silent).run()
     return StreamReport(stream, tuple(segments))
 
 
@@ -176,13 +174,13 @@ class _Verifying:
 
     def __init__(
         self,
-        namespace: Namespace,
+        scope: NamespaceScope,
         stream: str,
         on_progress: OnProgress | None,
         silent: SilentBookies,
     ) -> None:
         self._silent = silent
-        self._namespace = namespace
+        self._scope = scope
         self._stream = stream
         self._on_progress = on_progress
         self._entries = 0
@@ -190,7 +188,7 @@ class _Verifying:
         self._done: dict[int, SegmentReport | None] = {}
 
     async def run(self) -> list[SegmentReport]:
-        metadata = await self._namespace.stream_metadata(self._stream)
+        metadata = await self._scope.stream_metadata(self._stream)
         segments = metadata.live()
         self._tell(len(segments))
         waiting = iter(segments)
@@ -214,13 +212,13 @@ class _Verifying:
             self._payload_bytes += nbytes
             self._tell(of)
 
-        client, ledger, problem = self._namespace.client, None, ""
+        client, ledger, problem = self._scope.client, None, ""
         try:
             ledger = await verify_ledger(
                 client, segment.ledger_id, on_entries=on_entries, silent=self._silent
             )
         except NoSuchLedger as error:
-            present = await self._namespace.stream_metadata(self._stream)
+            present = await self._scope.stream_metadata(self._stream)
             if not _is_held(present, segment):
                 return None
             problem = str(error)
@@ -246,24 +244,23 @@ def _is_held(stream: StreamMetadata, segment: Segment) -> bool:
 
 
 async def _verify_receipt(
-    namespace: Namespace, stream: str, receipt: Receipt, silent: SilentBookies
+    scope: NamespaceScope, stream: str, receipt: Receipt, silent: SilentBookies
 ) -> StreamReport:
     position, ledger_id = receipt.position, receipt.ledger_id
-    if (receipt.namespace, receipt.stream) != (namespace.name, stream):
+    if (receipt.namespace, receipt.stream) != (scope.name, stream):
         raise InvalidArgument(
-            f"the receipt is of {receipt.namespace}/{receipt.stream}, not of "
-            f"{namespace.name}/{stream}"
+            f"the receipt is of {receipt.namespace}/{receipt.stream}, not of {scope.name}/{stream}"
         )
-    metadata = await namespace.stream_metadata(stream)
+    metadata = await scope.stream_metadata(stream)
     problem = _missing_from(metadata, receipt)
     ledger = None
     if not problem:
         expected = ExpectedEntry(receipt.entry_id, receipt.digest, receipt.bookies)
         try:
-            ledger = await verify_entry(namespace.client, ledger_id, expected, silent=silent)
+            ledger = await verify_entry(scope.client, ledger_id, expected, silent=silent)
         except NoSuchLedger as error:
             # Gone because it was truncated meanwhile: then this says so.
-            problem = _missing_from(await namespace.stream_metadata(stream), receipt) or str(error)
+            problem = _missing_from(await scope.stream_metadata(stream), receipt) or str(error)
     segment = SegmentReport(stream, position.segment, ledger_id, ledger, problem)
     return StreamReport(stream, (segment,), receipt)
 

@@ -1,6 +1,6 @@
 """Brings what processes of pytest-xdist counted of crash points to the one that prints it.
 
-A plugin (`-p tests.crash_plugin`) of `tests/bookie/crash_points.py`, in every process.
+A plugin (`-p tests.crash_plugin`) of `tests/bookie/storage/crash_points.py`, in every process.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests import effort
-from tests.bookie.crash_points import FILES
+from tests.bookie.storage.crash_points import FILES
 from tests.tidy.checkout import ROOT
 
 DIRECTORY = ROOT / "build" / "night"
@@ -58,7 +58,9 @@ def steps(seeds: int, kills: int) -> list[Step]:
     ignored = [f"--ignore={name}" for name in FILES]  # a step of their own
     return [
         Step("tests", (*_PYTEST, "-m", "not interop and not spark", *ignored)),
-        Step("crash-points", ("tests.bookie.crash_points", "-n", "2", "--dist", "loadfile")),
+        Step(
+            "crash-points", ("tests.bookie.storage.crash_points", "-n", "2", "--dist", "loadfile")
+        ),
         # Other seeds each night; the report says which.
         Step("simulator", ("tests.sim", "--first", str(int(time.time())), "--seeds", str(seeds))),
         Step("interop", (*_PYTEST, "-m", "interop", "--no-loadscope-reorder")),

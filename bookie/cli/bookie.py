@@ -13,7 +13,7 @@ from typing import Annotated
 import trio
 from cyclopts import App, Parameter, validators
 
-from bookie.standalone.cluster import BOOKIES_MAX, Layout, run_local_cluster
+from bookie.standalone.cluster import BOOKIES_MAX, StandaloneLayout, run_local_cluster
 from ledger.cli.output import (
     CLUSTER_VARIABLE,
     ClusterOption,
@@ -66,7 +66,7 @@ async def standalone(
         How often retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     """
     require_extra("bookie")
-    layout = Layout.open(directory, bookies, metadata)
+    layout = StandaloneLayout.open(directory, bookies, metadata)
 
     async def until_stopped() -> None:
         sys.stdout.write(f"ready {layout.metadata}\n")
@@ -81,14 +81,14 @@ async def standalone(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
 
-            async def stop_when_told() -> None:
+            async def stop_on_signal() -> None:
                 async for _ in signals:
                     if sys.stderr.isatty():
                         remark("stopping")
                     nursery.cancel_scope.cancel()
                     return
 
-            nursery.start_soon(stop_when_told)
+            nursery.start_soon(stop_on_signal)
             await run_local_cluster(
                 layout,
                 is_restarted=restart,

@@ -42,14 +42,14 @@ class Progress:
         self._what = what
         self._is_shown = is_shown
         self._nbytes = 0
-        self._told = trio.current_time()
+        self._printed_at = trio.current_time()
 
     def read(self, nbytes: int) -> None:
         """So much more was read."""
         self._nbytes += nbytes
         now = trio.current_time()
-        if self._is_shown and now - self._told >= _PROGRESS_S:
-            self._told = now
+        if self._is_shown and now - self._printed_at >= _PROGRESS_S:
+            self._printed_at = now
             remark(f"{self._what}: {self._nbytes // _MIB} MiB")
 
 

@@ -16,10 +16,10 @@ from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_fram
 from bookie.core.journal_scan import FileScanner
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import STRAY_SUFFIX, log_id_of, stray_id_of
-from bookie.storage.entry_log.scan import LogScan
+from bookie.storage.entry_log.scan import LogScanner
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import read_doubt
+from bookie.storage.integrity_state import read_integrity_state
 from ledger.errors import BookieIoError, InvalidArgument
 
 Line = dict[str, Any]
@@ -89,7 +89,7 @@ async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
         async def no_limit(_: int) -> None:
             pass
 
-        scan = LogScan(file, log_id, on_read=no_limit)
+        scan = LogScanner(file, log_id, on_read=no_limit)
         at = scan.position
         while (record := await scan.next()) is not None:
             run = record.run
@@ -128,7 +128,7 @@ def _run_line(run: PlacedRun) -> Line:
 def index_lines(pairs: KeyValue) -> Iterator[Line]:
     """What the index says as a whole, its entry logs, its ledgers. Raises BookieIoError."""
     index = Index(pairs)
-    doubt = read_doubt(pairs)
+    doubt = read_integrity_state(pairs)
     yield {
         "kind": "index",
         "checkpoint": index.checkpoint_no,

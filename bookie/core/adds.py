@@ -34,14 +34,14 @@ def take_adds(
     active: dict[int, dict[int, int]],
     states: dict[int, LedgerState],
     runs: list[Run],
-    lanes: int = 1,
-    lane: int = 0,
+    shards: int = 1,
+    shard: int = 0,
     shift: int = 0,
 ) -> int:
     """Takes whole ADD frames from `segment[start:end]`; returns where it stopped: what is before
     that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    All have the packet header `header` and are of `lane` (of `lanes`, see `core/directories.py`).
+    All have the packet header `header` and are of `shard` (of `shards`, see `core/directories.py`).
     Their LACs are noted, which may wake polls.
     `shift`: the frames will be moved by so many bytes before anybody looks at them there.
     """
@@ -59,7 +59,7 @@ def take_adds(
             found = states.get(ledger_id)
             if found is None or found.is_fenced or k != found.master_key:
                 break
-            if ledger_id % lanes != lane or not 0 <= entry_id < ENTRY_ID_END:
+            if ledger_id % shards != shard or not 0 <= entry_id < ENTRY_ID_END:
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)

@@ -136,11 +136,11 @@ class WriteCache:
         ledger_id, entry_id = _frame_ids(frame, ENTRY_OFFSET)
         if ledger_id < 0 or entry_id < 0:
             raise InvalidArgument(f"entry {entry_id} of ledger {ledger_id}: ids are never negative")
-        own_no, offset, _ = self.own_room(size, OWN_SEGMENT_BYTES)
+        own_no, offset, _ = self.reserve_own(size, OWN_SEGMENT_BYTES)
         self.put_own(frame)
         self.active.setdefault(ledger_id, {})[entry_id] = own_no << 32 | offset
 
-    def own_room(self, least: int, usual: int) -> tuple[int, int, int]:
+    def reserve_own(self, least: int, usual: int) -> tuple[int, int, int]:
         """Where `put_own` would put bytes: number of a segment, offset, and how many bytes have
         room there, `least` or more. `usual`: size of a new segment."""
         segment = self.segments.get(self._own_no)
@@ -155,7 +155,7 @@ class WriteCache:
         return self._own_no, self._own_end, segment.nbytes - self._own_end
 
     def put_own(self, frames: Buffer) -> None:
-        """Copies whole frames to where `own_room` said; the caller keeps places of entries."""
+        """Copies whole frames to where `reserve_own` said; the caller keeps places of entries."""
         end = self._own_end + len(frames)
         self.segments[self._own_no][self._own_end : end] = frames
         self._own_end = end
@@ -203,7 +203,7 @@ class WriteCache:
         self.released_bytes = 0
         if self._shared:
             for shared in self._shared.values():
-                shared.let_go(self)
+                shared.release(self)
             self._shared = {}
 
     def flushed(self) -> list[memoryview]:
@@ -244,7 +244,7 @@ class SharedSegment:
         if len(self._holders) == 1:
             cache.released_bytes += self._nbytes
 
-    def let_go(self, cache: WriteCache) -> None:
+    def release(self, cache: WriteCache) -> None:
         """`cache` has swapped its halves: its frames are being flushed."""
         was_charged = self._holders[0] is cache
         self._holders.remove(cache)

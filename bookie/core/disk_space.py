@@ -77,13 +77,13 @@ class DiskLimits:
     """A full one is usable again below this."""
     reserved_bytes: int = 0
     """Of the reserve, which counts as used whether it is there or not."""
-    room_bytes: int = 0
+    required_bytes: int = 0
     """With less free it is full, whatever the ratio: what the bookie needs to go on."""
 
     @property
-    def roomy_bytes(self) -> int:
+    def recovered_bytes(self) -> int:
         """With so much free a full one is usable again: a quarter more, lest it flutters."""
-        return self.room_bytes + self.room_bytes // 4
+        return self.required_bytes + self.required_bytes // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +124,13 @@ class FileSystem:
     def _state_after(self, use: DiskUse) -> DiskState:
         limits, usable = self.limits, self._usable(use)
         ratio = self._ratio(use)
-        if ratio > limits.full_ratio or usable < limits.room_bytes:
+        if ratio > limits.full_ratio or usable < limits.required_bytes:
             return DiskState.FULL
         if self.state is DiskState.FULL and (
-            ratio >= limits.low_water_ratio or usable < limits.roomy_bytes
+            ratio >= limits.low_water_ratio or usable < limits.recovered_bytes
         ):
             return DiskState.FULL
-        if ratio > limits.warn_ratio or usable < 2 * limits.room_bytes:
+        if ratio > limits.warn_ratio or usable < 2 * limits.required_bytes:
             return DiskState.WARNED
         return DiskState.OK
 
@@ -159,7 +159,7 @@ class FileSystem:
         limits = self.limits
         is_full = self.state is DiskState.FULL
         ratio = min(limits.full_ratio, limits.low_water_ratio) if is_full else limits.full_ratio
-        room = limits.roomy_bytes if is_full else limits.room_bytes
+        room = limits.recovered_bytes if is_full else limits.required_bytes
         missing = max(0, limits.reserved_bytes - self.use.held_bytes)
         return max(room, int((1 - ratio) * self.use.total_bytes) + 1) + missing
 
@@ -171,7 +171,7 @@ class FileSystem:
         margin = self.use.free_bytes - self.free_needed_bytes
         return min(interval_s, max(_LOOK_S_MIN, margin / GROWTH_BYTES_PER_S_MAX))
 
-    def has_left(self, nbytes: int) -> bool:
+    def has_free(self, nbytes: int) -> bool:
         """There is so much room, with what the reserve would give."""
         assert self.use is not None, "nobody has looked yet"
         return self.use.free_bytes + self.use.held_bytes >= nbytes
@@ -217,7 +217,7 @@ def decide_gate(
     every = list(file_systems)
     is_read_only = is_forced or any(one.state is DiskState.FULL for one, _ in every)
     takes_recovery = all(
-        one.state is not DiskState.FULL or one.has_left(nbytes) for one, nbytes in every
+        one.state is not DiskState.FULL or one.has_free(nbytes) for one, nbytes in every
     )
     before = gate.is_read_only, gate.takes_recovery
     gate.is_read_only, gate.takes_recovery = is_read_only, takes_recovery

@@ -13,7 +13,7 @@ OwnerT = TypeVar("OwnerT")
 ItemT = TypeVar("ItemT")
 
 
-class Turns(Generic[OwnerT, ItemT]):
+class FairQueue(Generic[OwnerT, ItemT]):
     """One item of each owner, then the next of each; the items of one owner keep their order.
     Owners are hashable."""
 

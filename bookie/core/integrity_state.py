@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 
-class DoubtStage(IntEnum):
+class IntegrityStage(IntEnum):
     """Values may never change."""
 
     LEDGERS_UNKNOWN = 1
@@ -20,18 +20,18 @@ class DoubtStage(IntEnum):
     """All of them are known; some may still be in limbo."""
 
 
-class Doubt(NamedTuple):
-    stage: DoubtStage
+class IntegrityState(NamedTuple):
+    stage: IntegrityStage
     reason: str
     """In words, for operators."""
 
 
-def encode_doubt(doubt: Doubt) -> bytes:
-    return bytes([doubt.stage]) + doubt.reason.encode()
+def encode_integrity_state(state: IntegrityState) -> bytes:
+    return bytes([state.stage]) + state.reason.encode()
 
 
-def decode_doubt(data: bytes) -> Doubt:
+def decode_integrity_state(data: bytes) -> IntegrityState:
     """Never fails: a record that is damaged, or of a later version, is the gravest doubt."""
     stage = data[0] if data else 0
-    known = DoubtStage.LEDGERS_IN_LIMBO if stage == 2 else DoubtStage.LEDGERS_UNKNOWN
-    return Doubt(known, data[1:].decode(errors="replace"))
+    known = IntegrityStage.LEDGERS_IN_LIMBO if stage == 2 else IntegrityStage.LEDGERS_UNKNOWN
+    return IntegrityState(known, data[1:].decode(errors="replace"))

@@ -38,7 +38,7 @@ class LongPoll:
             answer()
 
 
-class LongPolls:
+class ParkedPolls:
     """Deadlines of parked polls, at most `count_max` of them."""
 
     def __init__(self, count_max: int) -> None:

@@ -81,8 +81,8 @@ def decode_marks(data: bytes) -> StoredMarks:
 class DirectoryMap:
     """A ledger goes to journal `id mod journals` and to directory `id mod directories`.
 
-    A *lane* is what ledgers with the same journal and the same directory share: there are as many
-    as the least common multiple of both counts, and a ledger's is `id mod lanes`.
+    A *shard* is what ledgers with the same journal and the same directory share: there are as many
+    as the least common multiple of both counts, and a ledger's is `id mod shards`.
     """
 
     journals: int
@@ -93,7 +93,7 @@ class DirectoryMap:
         assert self.directories > 0, self
 
     @property
-    def lanes(self) -> int:
+    def shards(self) -> int:
         return self.journals * self.directories // gcd(self.journals, self.directories)
 
     def journals_of(self, directory: int) -> tuple[int, ...]:

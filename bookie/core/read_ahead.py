@@ -73,29 +73,29 @@ class ReadAhead:
 
 STRETCH_BYTES = 1 << 20
 """Logs are looked at in stretches of so many bytes."""
-_AGAIN = 1 << 63
+_REUSED = 1 << 63
 
 
-class Rereads:
+class ReuseTracker:
     """Remembers how far the last stretches that were read were read, in some 200 bytes each."""
 
     def __init__(self, stretches_max: int = 16_384) -> None:
         assert stretches_max > 0
         self._stretches_max = stretches_max
         self._ends: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """Per log and stretch: the offset it was read to, or _AGAIN."""
+        """Per log and stretch: the offset it was read to, or _REUSED."""
 
-    def is_again(self, log_id: int, offset: int, size: int) -> bool:
+    def is_reused(self, log_id: int, offset: int, size: int) -> bool:
         """Notes a read of `size` bytes; whether it begins before the end of a former one in a
         stretch that it touches. Such a stretch counts as read again until it is forgotten."""
         ends, end = self._ends, offset + size
-        is_any_again = False
+        is_any_reused = False
         for stretch in range(offset // STRETCH_BYTES, (end - 1) // STRETCH_BYTES + 1):
             key = (log_id, stretch)
             read_to = ends.pop(key, 0)
-            is_again = offset < read_to
-            is_any_again = is_any_again or is_again
-            ends[key] = _AGAIN if is_again else end
+            is_reused = offset < read_to
+            is_any_reused = is_any_reused or is_reused
+            ends[key] = _REUSED if is_reused else end
         while len(ends) > self._stretches_max:
             ends.popitem(last=False)
-        return is_any_again
+        return is_any_reused

@@ -114,7 +114,8 @@ class BookieHttp:
                 "running": self._observer.is_ready,
                 "readOnly": self._observer.status is ServerStatus.READ_ONLY,
                 "shuttingDown": False,  # stopping is a crash: there is no such state
-                "availableForHighPriorityWrites": is_served and not self._bookie.disks.gate.is_shut,
+                "availableForHighPriorityWrites": is_served
+                and not self._bookie.disk_monitor.gate.is_shut,
             }
         )
 
@@ -128,7 +129,7 @@ class BookieHttp:
             raise HTTPException(400, "the body must be an object with readOnly, true or false")
         self._bookie.force_read_only(is_read_only)
         # What requests meet from now on; a full disk is read-only whatever is wished.
-        return JSONResponse({"readOnly": self._bookie.disks.gate.is_read_only})
+        return JSONResponse({"readOnly": self._bookie.disk_monitor.gate.is_read_only})
 
     async def _info(self, _: Request) -> Response:
         try:

@@ -152,9 +152,9 @@ class Observer:
             started_s_ago=trio.current_time() - self._started_at,
             syncs_data=config.journal_sync_data,
             collections_put_off=bookie.collections_put_off,
-            disk_state=bookie.disks.state,
-            reserved_bytes=bookie.disks.held_bytes,
-            is_forced_read_only=bookie.disks.is_forced,
+            disk_state=bookie.disk_monitor.state,
+            reserved_bytes=bookie.disk_monitor.held_bytes,
+            is_forced_read_only=bookie.disk_monitor.is_forced,
             server=bookie.server.statistics(),
             journals=tuple(
                 JournalDirectory(space, journal.statistics())
@@ -176,7 +176,7 @@ class Observer:
         except OSError as error:
             _log.warning("space unknown directory=%s cause=%s", path, error)
             total = free = None
-        return Space(path, total, free, self.bookie.disks.state_of(path))
+        return Space(path, total, free, self.bookie.disk_monitor.state_of(path))
 
     async def files(self) -> dict[str, list[str]]:
         """Names of the bookie's files by kind: journal, entrylog, index; where it has several

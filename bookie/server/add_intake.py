@@ -16,7 +16,7 @@ from functools import partial
 from bookie.core.adds import FRAME_BYTES_MIN, Run, frames_ahead, take_adds
 from bookie.core.caches import SharedSegment
 from bookie.server.request_metrics import RequestCounts
-from bookie.storage.bookie_storage import BookieStorage, Lane
+from bookie.storage.bookie_storage import BookieStorage, Shard
 from bookie.storage.journal.journal import CommitGroup
 from bookie.storage.ledger_storage import LedgerStorage
 from ledger.wire import v2
@@ -77,7 +77,7 @@ class _Acks:
         self.as_ranges = False
 
 
-class Inbox:
+class ReceivedSegments:
     """Received bytes, and under which numbers the write caches know the segment they lie in."""
 
     __slots__ = ("_directories", "_pinned_by", "_segment_nos", "buffer")
@@ -88,20 +88,20 @@ class Inbox:
         self._segment_nos = [-1] * len(directories)
         self._pinned_by: list[int] = []
 
-    def pin(self, lane: Lane) -> int:
+    def pin(self, shard: Shard) -> int:
         """The directory's cache keeps places in the segment that is being filled, under this
         number."""
         buffer = self.buffer
         if not buffer.is_pinned:
             self.release()
             buffer.is_pinned = True
-        segment_no = self._segment_nos[lane.directory_no]
+        segment_no = self._segment_nos[shard.directory_no]
         if segment_no < 0:
             # A view for each cache: whoever frees it releases it.
             view = buffer.view[:] if self._pinned_by else buffer.view
-            segment_no = lane.directory.cache.add_segment(view)
-            self._segment_nos[lane.directory_no] = segment_no
-            self._pinned_by.append(lane.directory_no)
+            segment_no = shard.directory.cache.add_segment(view)
+            self._segment_nos[shard.directory_no] = segment_no
+            self._pinned_by.append(shard.directory_no)
         return segment_no
 
     def release(self) -> None:
@@ -129,12 +129,12 @@ class AddIntake:
         make_known: MakeKnown,
     ) -> None:
         """`send` gets acknowledgements. `may_take` says, while `is_careful`, whether ordinary
-        adds of a lane may be taken now. `make_known`: `Requests.make_known`."""
+        adds of a shard may be taken now. `make_known`: `Requests.make_known`."""
         self.is_careful = False
         """Each stretch of adds must be asked for: somewhere room is short."""
         self.takes_new = False
         """There is room for ledgers that are not in memory, whatever comes in one chunk."""
-        self._lanes = storage.lanes
+        self._shards = storage.shards
         self._counts = counts
         self._send = send
         self._may_take = may_take
@@ -143,24 +143,24 @@ class AddIntake:
         self._takes_range_acks = False
         self._acks = [_Acks() for _ in storage.journals]
 
-    def take_many(self, inbox: Inbox) -> int:
-        """The ordinary adds at the front of the buffer, a stretch for each lane (hot). Returns how
+    def take_many(self, received: ReceivedSegments) -> int:
+        """The ordinary adds at the front of the buffer, a stretch for each shard (hot). Returns how
         many ledgers were made known for them, each of which took as long as dozens of adds."""
         made_known = 0
         header = self._header
         if not header:
             return made_known
-        buffer, lanes = inbox.buffer, self._lanes
-        count = len(lanes)
+        buffer, shards = received.buffer, self._shards
+        count = len(shards)
         while buffer.end - buffer.start >= FRAME_BYTES_MIN:
             start = buffer.start
             number = 0 if count == 1 else _LEDGER_ID(buffer.segment, start)[0] % count
             if self.is_careful and not self._may_take(number):
                 break
-            lane = lanes[number]
-            directory = lane.directory
-            segment_no = inbox.pin(lane)
-            acks = self._open_acks(lane)
+            shard = shards[number]
+            directory = shard.directory
+            segment_no = received.pin(shard)
+            acks = self._open_acks(shard)
             runs = acks.runs
             before = len(runs)
             stop = take_adds(
@@ -189,7 +189,7 @@ class AddIntake:
             for i in range(before, len(runs)):
                 _, first, last = runs[i]
                 entries += last - first + 1
-            self._queue(lane, buffer.view[start:stop], entries)
+            self._queue(shard, buffer.view[start:stop], entries)
             if count == 1 and not self._may_be_new(buffer, directory):
                 break
         return made_known
@@ -206,12 +206,12 @@ class AddIntake:
     def _make_known(self, buffer: ReceiveBuffer) -> int:
         """Ledgers of adds at the front that are not in memory, up to the first of them whose add
         may not be taken; how many. 0 if the first add is to another: something else is about it."""
-        lanes = self._lanes
+        shards = self._shards
         new = known = 0
         for ledger_id, entry_id, key in frames_ahead(
             buffer.segment, buffer.start, buffer.end, self._header, buffer.frame_bytes_max
         ):
-            if ledger_id not in lanes[ledger_id % len(lanes)].directory.states:
+            if ledger_id not in shards[ledger_id % len(shards)].directory.states:
                 if not self._make_ledger_known(ledger_id, entry_id, key):
                     break
                 new += 1
@@ -229,24 +229,26 @@ class AddIntake:
         self._takes_range_acks = bool(header & v2.RANGE_ACKS)
         self._header = header & ~v2.RECOVERY_ADD
 
-    def take_one(self, inbox: Inbox, at: int, size: int, ledger_id: int, entry_id: int) -> None:
+    def take_one(
+        self, received: ReceivedSegments, at: int, size: int, ledger_id: int, entry_id: int
+    ) -> None:
         """A checked add that the hot loop left: the first of a ledger, or a recovery add. Its
         whole frame is `size` bytes `at` this place of the segment."""
-        lane = self._lanes[ledger_id % len(self._lanes)]
-        segment_no = inbox.pin(lane)
-        state = lane.directory.states[ledger_id]
-        active = lane.directory.cache.active
+        shard = self._shards[ledger_id % len(self._shards)]
+        segment_no = received.pin(shard)
+        state = shard.directory.states[ledger_id]
+        active = shard.directory.cache.active
         active.setdefault(ledger_id, {})[entry_id] = segment_no << 32 | at
-        frame = inbox.buffer.view[at : at + size]
+        frame = received.buffer.view[at : at + size]
         lac: int = _LAC(frame, 44)[0]
         if lac > state.lac:
             state.advance_lac(lac)
-        self._open_acks(lane).runs.append((state, entry_id, entry_id))
-        self._queue(lane, frame, 1)
+        self._open_acks(shard).runs.append((state, entry_id, entry_id))
+        self._queue(shard, frame, 1)
 
-    def _open_acks(self, lane: Lane) -> _Acks:
-        acks = self._acks[lane.journal_no]
-        group = lane.journal.open_group
+    def _open_acks(self, shard: Shard) -> _Acks:
+        acks = self._acks[shard.journal_no]
+        group = shard.journal.open_group
         if group is not acks.group or acks.as_ranges != self._takes_range_acks:
             acks.group = group
             acks.runs = []
@@ -254,17 +256,17 @@ class AddIntake:
             group.on_accepted.append(partial(self._acknowledge, acks, acks.runs, acks.as_ranges))
         return acks
 
-    def _queue(self, lane: Lane, frames: memoryview, entries: int) -> None:
+    def _queue(self, shard: Shard, frames: memoryview, entries: int) -> None:
         size = len(frames)
         counts = self._counts
         counts.adds += entries
         counts.add_bytes += size
-        lane.directory.cache.nbytes += size
-        group = lane.journal.open_group
+        shard.directory.cache.nbytes += size
+        group = shard.journal.open_group
         group.views.append(frames)
         group.nbytes += size
         group.entries += entries
-        lane.journal.kick()
+        shard.journal.kick()
 
     def _acknowledge(self, acks: _Acks, runs: list[Run], as_ranges: bool) -> None:
         """The journal has `runs`, fsynced unless its settings say otherwise: all their replies in

@@ -1,6 +1,6 @@
 """What a bookie can take now: bounds over all connections, and who waits for what.
 
-Ledgers of one lane share a journal and a ledger directory, and are one group: a group whose write
+Ledgers of one shard share a journal and a ledger directory, and are one group: a group whose write
 cache or journal is full holds only its own adds, and only those wait who ask it for more. Recovery
 adds may use a reserve above the bounds that ordinary ones keep to, so that a full bookie can be
 recovered from.
@@ -21,7 +21,7 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.server.request_metrics import Wait
-from bookie.storage.bookie_storage import BookieStorage, Lane
+from bookie.storage.bookie_storage import BookieStorage, Shard
 from ledger.errors import BookieIoError
 from ledger.wire.connection import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from ledger.wire.messages import (
@@ -37,7 +37,7 @@ from ledger.wire.messages import (
 )
 
 
-class Need(enum.Flag):
+class RequestCost(enum.Flag):
     NOTHING = 0
     ANSWER = enum.auto()
     """One that waits for the journal."""
@@ -49,30 +49,34 @@ class Need(enum.Flag):
     """Fencing: it may have what others may not."""
 
 
-def need_of(storage: BookieStorage, body: RequestBody) -> Need:
+def cost_of(storage: BookieStorage, body: RequestBody) -> RequestCost:
     """Costs a look at the ledger: ask only when room is short."""
     if isinstance(body, WriteLacRequest):
-        return Need.FRAME | Need.STATE | Need.ANSWER
+        return RequestCost.FRAME | RequestCost.STATE | RequestCost.ANSWER
     if isinstance(body, ForceLedgerRequest):
-        return Need.ANSWER
+        return RequestCost.ANSWER
     if not isinstance(body, AddRequest | ReadRequest | BatchReadRequest) or body.ledger_id < 0:
-        return Need.NOTHING
+        return RequestCost.NOTHING
     try:
         state = storage.state(body.ledger_id)
     except BookieIoError:
-        return Need.NOTHING  # which is what it is answered with
+        return RequestCost.NOTHING  # which is what it is answered with
     if isinstance(body, AddRequest):
         is_taken = not storage.gate.refuses(is_urgent=body.is_urgent)
-        return Need.STATE if state is None and is_taken else Need.NOTHING
+        return RequestCost.STATE if state is None and is_taken else RequestCost.NOTHING
     if body.is_fencing:
         if state is None or not state.is_fenced:
-            return Need.ANSWER | Need.STATE | Need.URGENT
-        return Need.NOTHING if state.is_fence_durable else Need.ANSWER | Need.URGENT
+            return RequestCost.ANSWER | RequestCost.STATE | RequestCost.URGENT
+        return (
+            RequestCost.NOTHING
+            if state.is_fence_durable
+            else RequestCost.ANSWER | RequestCost.URGENT
+        )
     if isinstance(body, ReadRequest) and body.previous_lac is not None:
-        return Need.NOTHING  # polls have a bound of their own
+        return RequestCost.NOTHING  # polls have a bound of their own
     if state is None or 0 <= body.entry_id <= state.lac:
-        return Need.NOTHING
-    return Need.ANSWER
+        return RequestCost.NOTHING
+    return RequestCost.ANSWER
 
 
 _ASK_STATES_S: Final = 0.1
@@ -109,8 +113,8 @@ class PressureLimits:
 class Blocked(NamedTuple):
     """What a request waits for before it is looked at again."""
 
-    lane: Lane
-    need: Need
+    shard: Shard
+    need: RequestCost
 
 
 class Pressure:
@@ -129,7 +133,7 @@ class Pressure:
         self._storage = storage
         self._share = limits.queued_bytes_max // len(storage.journals)
         self._cache_bytes = sum(one.cache.bytes_max for one in storage.directories)
-        # Per lane: what must end for it to open, and since when that is so.
+        # Per shard: what must end for it to open, and since when that is so.
         self._closed: dict[int, tuple[tuple[Wait, object], float]] = {}
 
     # --- adds
@@ -145,42 +149,42 @@ class Pressure:
                 return True
         return is_full
 
-    def cause(self, lane: Lane) -> Wait | None:
+    def cause(self, shard: Shard) -> Wait | None:
         """Why the group takes no ordinary adds now; None if it does."""
-        if lane.directory.is_full and not self._storage.gate.is_shut:
+        if shard.directory.is_full and not self._storage.gate.is_shut:
             return Wait.WRITE_CACHE
-        return Wait.JOURNAL if lane.journal.queued_bytes > self._share else None
+        return Wait.JOURNAL if shard.journal.queued_bytes > self._share else None
 
-    def may_use_reserve(self, lane: Lane) -> bool:
+    def may_use_reserve(self, shard: Shard) -> bool:
         """Whether a recovery add may go on although the group is closed."""
-        cache = lane.directory.cache
+        cache = shard.directory.cache
         # Buffers with few frames in them take as much memory as full ones.
         return (
             max(cache.nbytes, cache.released_bytes) < cache.bytes_max * _RESERVE
-            and lane.journal.queued_bytes <= self._share * _RESERVE
+            and shard.journal.queued_bytes <= self._share * _RESERVE
         )
 
-    def closed_since(self, lane_no: int, lane: Lane, cause: Wait) -> float:
+    def closed_since(self, shard_no: int, shard: Shard, cause: Wait) -> float:
         """When a closed group was first found in this state with no step of progress since."""
         is_cache = cause is Wait.WRITE_CACHE
-        key = (cause, lane.directory.task.checkpoints if is_cache else lane.journal.mark)
-        known = self._closed.get(lane_no)
+        key = (cause, shard.directory.task.checkpoints if is_cache else shard.journal.mark)
+        known = self._closed.get(shard_no)
         if known is None or known[0] != key:
-            known = self._closed[lane_no] = key, trio.current_time()
+            known = self._closed[shard_no] = key, trio.current_time()
         return known[1]
 
-    async def wait_open(self, lane: Lane) -> None:
+    async def wait_open(self, shard: Shard) -> None:
         """Returns when the group may take ordinary adds again. Raises StorageFailed or
         JournalFailed if never."""
         await trio.lowlevel.checkpoint()
         while True:
             gate = self._storage.gate
-            if lane.directory.is_full and not gate.is_shut:
-                await lane.directory.wait_room(gate)
-            elif lane.journal.queued_bytes > self._share:
+            if shard.directory.is_full and not gate.is_shut:
+                await shard.directory.wait_capacity(gate)
+            elif shard.journal.queued_bytes > self._share:
                 done = trio.Event()
-                lane.journal.open_group.on_accepted.append(done.set)
-                lane.journal.kick()
+                shard.journal.open_group.on_accepted.append(done.set)
+                shard.journal.kick()
                 await done.wait()
             else:
                 return
@@ -204,32 +208,32 @@ class Pressure:
         """What the request must wait for; None if it may be taken now."""
         if isinstance(body, AuthRequest | StartTlsRequest | GetBookieInfoRequest):
             return None
-        lanes = self._storage.lanes
-        blocked = Blocked(lanes[body.ledger_id % len(lanes)], need_of(self._storage, body))
+        shards = self._storage.shards
+        blocked = Blocked(shards[body.ledger_id % len(shards)], cost_of(self._storage, body))
         return blocked if self.must_wait(blocked) else None
 
     def must_wait(self, blocked: Blocked) -> bool:
         """There is still no room for it."""
-        lane, need = blocked
-        journal = lane.journal
-        if need & Need.STATE and lane.directory.are_states_over:
+        shard, need = blocked
+        journal = shard.journal
+        if need & RequestCost.STATE and shard.directory.are_states_over:
             return True
-        if need & Need.FRAME and journal.queued_bytes > self._share * _RESERVE:
+        if need & RequestCost.FRAME and journal.queued_bytes > self._share * _RESERVE:
             return True
-        most = self._callbacks_max * (2 if need & Need.URGENT else 1)
-        return bool(need & Need.ANSWER) and journal.queued_callbacks > most
+        most = self._callbacks_max * (2 if need & RequestCost.URGENT else 1)
+        return bool(need & RequestCost.ANSWER) and journal.queued_callbacks > most
 
     async def wait_less(self, blocked: Blocked) -> None:
         """Returns when it may be that `must_wait` is no more. Raises as `wait_open`."""
-        lane, need = blocked
-        if need & Need.STATE and lane.directory.are_states_over:
-            await lane.directory.wait_room()
-            if lane.directory.are_states_over:
+        shard, need = blocked
+        if need & RequestCost.STATE and shard.directory.are_states_over:
+            await shard.directory.wait_capacity()
+            if shard.directory.are_states_over:
                 # The checkpoint has not begun, or its disk has no room: nobody tells when there is.
                 await trio.sleep(_ASK_STATES_S)
             return
         done = trio.Event()
-        lane.journal.when_durable(done.set)
+        shard.journal.when_durable(done.set)
         await done.wait()
 
     # --- received bytes

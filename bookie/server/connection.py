@@ -15,16 +15,16 @@ from functools import partial
 
 import trio
 
-from bookie.server.add_intake import AddIntake, Inbox
+from bookie.server.add_intake import AddIntake, ReceivedSegments
 from bookie.server.backpressure import Blocked, Pressure
-from bookie.server.error_replies import refusal
-from bookie.server.internal_errors import MISTAKES, tell_closed
+from bookie.server.error_replies import error_reply
+from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_connection_closed
 from bookie.server.request_metrics import RequestCounts, Wait
 from bookie.server.requests import Requests
-from bookie.server.send_queue import Outbox
-from bookie.server.throttled_adds import HELD_BYTES_MAX, HeldAdds
+from bookie.server.send_queue import SendQueue
+from bookie.server.throttled_adds import THROTTLED_BYTES_MAX, ThrottledAdds
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.storage.yielding import let_threads_in
+from bookie.storage.yielding import yield_to_threads
 from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
@@ -60,19 +60,21 @@ class Connection:
     ) -> None:
         self._transport = transport
         self._storage = storage
-        self._lanes = storage.lanes
+        self._shards = storage.shards
         self._requests = requests
-        self._disk_reads = requests.disk_reads
+        self._read_scheduler = requests.read_scheduler
         self._counts = counts
         self._pressure = pressure
         buffer = ReceiveBuffer(frame_bytes_max, new_segment=storage.segments.take_segment)
-        self._inbox = Inbox(buffer, storage.directories)
+        self._received = ReceivedSegments(buffer, storage.directories)
         self._is_v2 = False
-        self._is_refusal_told = False
-        has_room = partial(self._disk_reads.resume, self)
-        self._outbox = box = Outbox(transport, pressure, on_room=has_room, on_broken=self.close)
+        self._is_refusal_logged = False
+        resume = partial(self._read_scheduler.resume, self)
+        self._send_queue = box = SendQueue(
+            transport, pressure, on_flushed=resume, on_broken=self.close
+        )
         self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.make_known)
-        self._held = HeldAdds(pressure)
+        self._held = ThrottledAdds(pressure)
         self._settling: set[int] = set()
         """Lanes of which adds are held, each with a task that sees to them."""
         self._is_room_made = trio.Event()
@@ -95,7 +97,7 @@ class Connection:
         """Serves until the peer leaves or breaks the protocol."""
         try:
             async with trio.open_nursery() as self._nursery:
-                self._outbox.nursery = self._nursery
+                self._send_queue.nursery = self._nursery
                 try:
                     await self._receive()
                 finally:
@@ -105,23 +107,23 @@ class Connection:
             pass  # the peer is gone: nobody to tell
         except* LedgerError as errors:
             self._counts.protocol_errors += bool(errors.subgroup(ProtocolError))
-            tell_closed(self._transport.peer, errors.exceptions[0])
-        except* MISTAKES as errors:
-            tell_closed(self._transport.peer, errors)
+            log_connection_closed(self._transport.peer, errors.exceptions[0])
+        except* PROGRAMMING_ERRORS as errors:
+            log_connection_closed(self._transport.peer, errors)
 
     async def _receive(self) -> None:
-        transport, buffer = self._transport, self._inbox.buffer
+        transport, buffer = self._transport, self._received.buffer
         while True:
             if self._has_unread:
                 await trio.lowlevel.checkpoint()
             else:
                 await transport.wait_readable()
             await self._wait_turn()
-            let_threads_in()
+            yield_to_threads()
             if self._has_unread:
                 self._has_unread = False
                 self._look_for_room()
-                self._take_chunk(self._inbox)
+                self._take_chunk(self._received)
                 continue
             buffer.segment_bytes_max = self._pressure.segment_bytes_max
             space = buffer.space()
@@ -134,17 +136,17 @@ class Connection:
             if count == 0:
                 return
             buffer.received(count)
-            self._take_chunk(self._inbox)
+            self._take_chunk(self._received)
 
     async def _wait_turn(self) -> None:
         """Returns when what this peer sends next has a place."""
         pressure, waits = self._pressure, self._counts.waits
         while not self._is_closed:  # all of them anew: each may change while another is waited for
-            if self._held.nbytes >= HELD_BYTES_MAX:
+            if self._held.nbytes >= THROTTLED_BYTES_MAX:
                 await self._is_room_made.wait()  # counted when the first of them was held
-            elif self._outbox.is_full_with(0):
+            elif self._send_queue.is_full_with(0):
                 waits[Wait.REPLIES] += 1
-                await self._outbox.wait_flushed()
+                await self._send_queue.wait_flushed()
             elif self._has_many_reads:
                 waits[Wait.READS] += 1
                 await self._is_room_made.wait()
@@ -158,12 +160,12 @@ class Connection:
     @property
     def _has_many_reads(self) -> bool:
         waiting = self._waiting_reads
-        return waiting >= _WAITING_READS_MAX or (waiting > 0 and self._disk_reads.is_crowded)
+        return waiting >= _WAITING_READS_MAX or (waiting > 0 and self._read_scheduler.is_crowded)
 
     @property
     def _is_too_much_asked(self) -> bool:
         """Small requests may ask for large answers, and for many."""
-        return self._has_many_reads or self._outbox.is_full_with(self._replies_bytes)
+        return self._has_many_reads or self._send_queue.is_full_with(self._replies_bytes)
 
     def _made_room(self) -> None:
         event, self._is_room_made = self._is_room_made, trio.Event()
@@ -177,15 +179,15 @@ class Connection:
         self._intake.takes_new = not (self._intake.is_careful or self._is_strained)
         return is_careful
 
-    def _take_chunk(self, inbox: Inbox) -> None:
+    def _take_chunk(self, received: ReceivedSegments) -> None:
         """What is whole in the buffer. No await: nothing else runs meanwhile."""
         self._counts.chunks += 1
-        buffer, intake = inbox.buffer, self._intake
-        is_held, taken = inbox is not self._inbox, 0
+        buffer, intake = received.buffer, self._intake
+        is_held, taken = received is not self._received, 0
         self._is_taking = True
         try:
             while not self._is_closed:  # it may be found out by a reply
-                taken += intake.take_many(inbox)
+                taken += intake.take_many(received)
                 at = buffer.start
                 if not is_held and (taken >= _FRAMES_PER_SLICE or self._is_too_much_asked):
                     self._has_unread = True
@@ -193,7 +195,7 @@ class Connection:
                 frame = buffer.next_frame()
                 if frame is None:
                     break
-                if not self._take_frame(inbox, frame, at):
+                if not self._take_frame(received, frame, at):
                     buffer.start = at
                     self._has_unread = True
                     break
@@ -202,12 +204,12 @@ class Connection:
             self._is_taking = False
             self._send_replies()
             if self._is_closed:
-                self._inbox.release()  # not before: places in it were still being kept
+                self._received.release()  # not before: places in it were still being kept
 
-    def _take_frame(self, inbox: Inbox, frame: memoryview, at: int) -> bool:
+    def _take_frame(self, received: ReceivedSegments, frame: memoryview, at: int) -> bool:
         """False: not now, and nothing behind it either."""
         # What was held is in either version, as it was when it came.
-        is_v3 = is_version_3(frame[0]) and (not self._is_v2 or inbox is not self._inbox)
+        is_v3 = is_version_3(frame[0]) and (not self._is_v2 or received is not self._received)
         codec = v3 if is_v3 else v2
         header = 0
         try:
@@ -216,35 +218,35 @@ class Connection:
                 header = _HEADER(frame)[0]
             request = codec.decode_request(frame)
         except RequestRefused as refused:
-            if not self._is_refusal_told:
-                self._is_refusal_told = True  # once per connection: a flood is not logged
+            if not self._is_refusal_logged:
+                self._is_refusal_logged = True  # once per connection: a flood is not logged
                 _log.warning("request refused peer=%s cause=%s", self._transport.peer, refused)
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        if self._is_strained and inbox is self._inbox:
+        if self._is_strained and received is self._received:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
                 return False
         if isinstance(body, AddRequest):
             if self._intake.is_careful and self._must_hold(body):
-                self._hold(body, inbox.buffer.view[at : at + 4 + len(frame)])
+                self._hold(body, received.buffer.view[at : at + 4 + len(frame)])
                 return True
             if header >> 16 == v2.ADD_HEADER >> 16:
                 self._intake.expect(header)
-                self._take_one_add(inbox, at, 4 + len(frame), request, body)
+                self._take_one_add(received, at, 4 + len(frame), request, body)
                 return True
         self._ask(request)
         return True
 
     def _take_one_add(
-        self, inbox: Inbox, at: int, size: int, request: Request, body: AddRequest
+        self, received: ReceivedSegments, at: int, size: int, request: Request, body: AddRequest
     ) -> None:
         status = self._requests.check_add(body)
         if status is Status.OK:
-            self._intake.take_one(inbox, at, size, body.ledger_id, body.entry_id)
+            self._intake.take_one(received, at, size, body.ledger_id, body.entry_id)
         else:
-            self._reply(request, refusal(body, status))
+            self._reply(request, error_reply(body, status))
 
     # ---- requests
 
@@ -256,7 +258,7 @@ class Connection:
         if self._requests.submit(request, self, partial(self._answer, request)):
             self._waiting_reads += 1
         else:
-            self._reply(request, refusal(request.body, Status.TOO_MANY_REQUESTS))
+            self._reply(request, error_reply(request.body, Status.TOO_MANY_REQUESTS))
 
     async def _answer(self, request: Request) -> None:
         """When it is its turn. Must not raise: others take turns with it."""
@@ -266,7 +268,7 @@ class Connection:
                 return
             if not self._requests.answer_nowait(request, reply, self._is_gone, self):
                 await self._requests.answer(request, reply, self._is_gone, self)
-        except (LedgerError, *MISTAKES) as error:
+        except (LedgerError, *PROGRAMMING_ERRORS) as error:
             self._fail(error)
         finally:
             self._waiting_reads -= 1
@@ -278,76 +280,77 @@ class Connection:
     @property
     def takes_replies(self) -> bool:
         """For `DiskReads`: there is room for the reply to a request that waits."""
-        return self._is_closed or not self._outbox.is_full_with(0)
+        return self._is_closed or not self._send_queue.is_full_with(0)
 
     # ---- adds without room
 
-    def _may_take(self, lane_no: int) -> bool:
-        """Whether ordinary adds of a lane go on; in a read-only bookie each is refused."""
-        if self._storage.gate.is_read_only or self._held.has(lane_no):
+    def _may_take(self, shard_no: int) -> bool:
+        """Whether ordinary adds of a shard go on; in a read-only bookie each is refused."""
+        if self._storage.gate.is_read_only or self._held.has(shard_no):
             return False
-        return self._pressure.cause(self._lanes[lane_no]) is None
+        return self._pressure.cause(self._shards[shard_no]) is None
 
     def _must_hold(self, body: AddRequest) -> bool:
         """There is no room for it, but there may be soon."""
         if self._storage.gate.refuses(is_urgent=body.is_urgent):
             return False
-        lane_no = body.ledger_id % len(self._lanes)
-        is_open = self._pressure.cause(self._lanes[lane_no]) is None
-        if is_open and not self._held.has(lane_no):
+        shard_no = body.ledger_id % len(self._shards)
+        is_open = self._pressure.cause(self._shards[shard_no]) is None
+        if is_open and not self._held.has(shard_no):
             return False
-        return not (body.is_urgent and self._pressure.may_use_reserve(self._lanes[lane_no]))
+        return not (body.is_urgent and self._pressure.may_use_reserve(self._shards[shard_no]))
 
     def _hold(self, body: AddRequest, frame: memoryview) -> None:
-        lane_no = body.ledger_id % len(self._lanes)
-        self._held.add(lane_no, frame, trio.current_time())
-        if lane_no not in self._settling:
-            self._settling.add(lane_no)
+        shard_no = body.ledger_id % len(self._shards)
+        self._held.add(shard_no, frame, trio.current_time())
+        if shard_no not in self._settling:
+            self._settling.add(shard_no)
             assert self._nursery is not None
-            self._counts.waits[self._pressure.cause(self._lanes[lane_no]) or Wait.JOURNAL] += 1
-            self._nursery.start_soon(self._settle_held, lane_no)
+            self._counts.waits[self._pressure.cause(self._shards[shard_no]) or Wait.JOURNAL] += 1
+            self._nursery.start_soon(self._settle_held, shard_no)
 
-    async def _settle_held(self, lane_no: int) -> None:
-        """Takes what is held of a lane when there is room, or refuses it after the longest wait."""
-        held, pressure, lane = self._held, self._pressure, self._lanes[lane_no]
-        while held.has(lane_no) and not self._is_closed:
-            with trio.move_on_at(self._refuse_at(lane_no)) as waited:
-                await pressure.wait_open(lane)
+    async def _settle_held(self, shard_no: int) -> None:
+        """Takes the deferred adds of a shard when there is capacity; refuses them after the
+        longest wait."""
+        held, pressure, shard = self._held, self._pressure, self._shards[shard_no]
+        while held.has(shard_no) and not self._is_closed:
+            with trio.move_on_at(self._refuse_at(shard_no)) as waited:
+                await pressure.wait_open(shard)
             if waited.cancelled_caught:
-                await self._refuse(held.take(lane_no))
-            elif held.has(lane_no):  # the peer may have left meanwhile
-                self._take_held(lane_no)
+                await self._refuse(held.take(shard_no))
+            elif held.has(shard_no):  # the peer may have left meanwhile
+                self._take_held(shard_no)
             self._made_room()
         # No await since it was seen that nothing is held.
-        self._settling.discard(lane_no)
+        self._settling.discard(shard_no)
 
-    def _take_held(self, lane_no: int) -> None:
-        since = self._held.since(lane_no)
-        frames = self._held.take(lane_no)
-        buffer = ReceiveBuffer.holding(frames, self._inbox.buffer.frame_bytes_max)
-        inbox = Inbox(buffer, self._storage.directories)
+    def _take_held(self, shard_no: int) -> None:
+        since = self._held.since(shard_no)
+        frames = self._held.take(shard_no)
+        buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
+        received = ReceivedSegments(buffer, self._storage.directories)
         self._look_for_room()
         try:
-            self._take_chunk(inbox)
+            self._take_chunk(received)
         finally:
-            inbox.release()
-        self._held.again_since(lane_no, since)
+            received.release()
+        self._held.again_since(shard_no, since)
 
-    def _refuse_at(self, lane_no: int) -> float:
-        pressure, lane = self._pressure, self._lanes[lane_no]
-        since = self._held.since(lane_no)
-        cause = pressure.cause(lane)
+    def _refuse_at(self, shard_no: int) -> float:
+        pressure, shard = self._pressure, self._shards[shard_no]
+        since = self._held.since(shard_no)
+        cause = pressure.cause(shard)
         if cause is not None:
-            since = min(since, pressure.closed_since(lane_no, lane, cause))
+            since = min(since, pressure.closed_since(shard_no, shard, cause))
         return since + pressure.limits.add_wait_s_max
 
     async def _refuse(self, frames: bytearray) -> None:
         """Says of each add that is held that there was no room for it. None of them was taken."""
-        buffer = ReceiveBuffer.holding(frames, self._inbox.buffer.frame_bytes_max)
+        buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
         count = 0
         while (frame := buffer.next_frame()) is not None:
             request = (v3 if is_version_3(frame[0]) else v2).decode_request(frame)
-            self._reply(request, refusal(request.body, Status.TOO_MANY_REQUESTS))
+            self._reply(request, error_reply(request.body, Status.TOO_MANY_REQUESTS))
             count += 1
             if count % _FRAMES_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
@@ -355,16 +358,19 @@ class Connection:
     # ---- sending
 
     @property
-    def outbox_bytes(self) -> int:
+    def send_queue_bytes(self) -> int:
         """Replies that wait for the peer to take them."""
-        return self._outbox.nbytes
+        return self._send_queue.nbytes
 
     def _reply(self, request: Request, body: ResponseBody) -> None:
         self._counts.replied(request, body)
         codec = v3 if request.version == 3 else v2
         try:
             data = codec.encode_response(Response(request.version, request.txn_id, body))
-        except (LedgerError, *MISTAKES) as error:  # journals and whoever moves a LAC call this
+        except (
+            LedgerError,
+            *PROGRAMMING_ERRORS,
+        ) as error:  # journals and whoever moves a LAC call this
             self._fail(error)
             return
         self._replies.append(data)
@@ -376,10 +382,10 @@ class Connection:
         if self._replies:
             replies, self._replies = self._replies, []
             self._replies_bytes = 0
-            self._outbox.send(replies[0] if len(replies) == 1 else b"".join(replies))
+            self._send_queue.send(replies[0] if len(replies) == 1 else b"".join(replies))
 
     def _fail(self, cause: Exception) -> None:
-        tell_closed(self._transport.peer, cause)
+        log_connection_closed(self._transport.peer, cause)
         self.close()
 
     def close(self) -> None:
@@ -387,11 +393,11 @@ class Connection:
             return
         self._is_closed = True
         self._transport.close()
-        self._outbox.close()
+        self._send_queue.close()
         self._held.clear()
-        self._disk_reads.drop(self)
+        self._read_scheduler.drop(self)
         self._made_room()
         if not self._is_taking:
-            self._inbox.release()
+            self._received.release()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()

@@ -1,8 +1,8 @@
-"""Answers that are not given while the request is taken: a journal or a disk comes first.
+"""Replies that wait for a journal or a disk before they are sent.
 
-Whoever asks much and reads little must not make the bookie hold the answers: one that comes late
-waits for its peer's turn if the peer has no room for it. Only the request waits, or a view of what
-is in memory.
+A peer that sends many requests and reads few replies must not make the bookie hold those replies:
+while the peer's send queue is full, a deferred reply waits for the peer's turn. Only the request
+waits then, or a view of an entry that is in memory.
 """
 
 from __future__ import annotations
@@ -10,75 +10,79 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bookie.server.error_replies import refusal
-from bookie.server.read_scheduler import DiskReads, Job, Owner, is_urgent
+from bookie.server.error_replies import error_reply
+from bookie.server.read_scheduler import Job, Owner, ReadScheduler, is_urgent
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import Status
 from ledger.wire.messages import BatchReadRequest, ListEntriesRequest, ReadRequest, ResponseBody
 
 Reply = Callable[[ResponseBody], None]
 IsGone = Callable[[], bool]
-"""Whether the peer that asked has left."""
-LateRequest = ReadRequest | BatchReadRequest | ListEntriesRequest
+"""Returns whether the peer that sent the request has disconnected."""
+DeferredRequest = ReadRequest | BatchReadRequest | ListEntriesRequest
 
 
-class Asker(NamedTuple):
-    """Who gets the answer to one request."""
+class ReplyTarget(NamedTuple):
+    """The receiver of the reply to one request."""
 
     reply: Reply
     is_gone: IsGone
     owner: Owner
-    """Whose requests take turns with the others', and whose room counts."""
+    """The connection that takes turns with the others, and whose send queue counts."""
 
 
-class LateAnswers:
-    """Of one bookie. Called by journals and by whoever moves a LAC: must not raise."""
+class DeferredReplies:
+    """The deferred replies of one bookie. Its methods are called by journals and by requests that
+    advance a LAC, so they must not raise."""
 
-    def __init__(self, storage: BookieStorage, disk_reads: DiskReads) -> None:
+    def __init__(self, storage: BookieStorage, read_scheduler: ReadScheduler) -> None:
         self._storage = storage
-        self._disk_reads = disk_reads
+        self._read_scheduler = read_scheduler
 
-    def give(self, body: LateRequest, asker: Asker, answer: ResponseBody) -> None:
-        """Now, or when the peer has room for it."""
-        if asker.is_gone():
+    def send(self, body: DeferredRequest, target: ReplyTarget, answer: ResponseBody) -> None:
+        """Replies now, or when the peer's send queue has capacity."""
+        if target.is_gone():
             return
-        if asker.owner.takes_replies:
-            asker.reply(answer)
+        if target.owner.takes_replies:
+            target.reply(answer)
             return
 
         async def reply() -> None:
-            asker.reply(answer)
+            target.reply(answer)
 
-        self.read(body, asker, reply)
+        self.read(body, target, reply)
 
-    def give_durable(
-        self, body: LateRequest, asker: Asker, answer: ResponseBody, *, is_sure: bool
+    def send_when_durable(
+        self, body: DeferredRequest, target: ReplyTarget, answer: ResponseBody, *, is_durable: bool
     ) -> None:
-        """`give` now if what is in the answer is surely durable, or when all is that is queued
-        now. Nobody else's turn to read a disk waits for that."""
-        if is_sure:
-            self.give(body, asker, answer)
+        """Sends now if the entries in the answer are durable, or else when everything that is
+        queued now is. No other request for a disk waits for that."""
+        if is_durable:
+            self.send(body, target, answer)
         else:
             journal = self._storage.journal_of(body.ledger_id)
-            journal.when_durable(lambda: self.give(body, asker, answer))
+            journal.when_durable(lambda: self.send(body, target, answer))
 
-    def give_after_group(
-        self, body: LateRequest, asker: Asker, answer: ResponseBody, *, is_sure: bool
+    def send_after_open_group(
+        self, body: DeferredRequest, target: ReplyTarget, answer: ResponseBody, *, is_durable: bool
     ) -> None:
-        """As `give_durable`, but what is in the answer may be queued only after this call, by
-        whoever has just put it into a cache and moved the LAC: it goes with the open group."""
-        if is_sure:
-            self.give(body, asker, answer)
+        """Like `send_when_durable`, for an entry that may be queued only after this call: the
+        request that advanced the LAC has put it into a cache just now, and it joins the open
+        group."""
+        if is_durable:
+            self.send(body, target, answer)
         else:
             journal = self._storage.journal_of(body.ledger_id)
-            journal.open_group.on_durable.append(lambda: self.give(body, asker, answer))
+            journal.open_group.on_durable.append(lambda: self.send(body, target, answer))
             journal.kick()
 
-    def read(self, body: LateRequest, asker: Asker, job: Job) -> None:
-        """Runs `job`, which answers, when it is the peer's turn and it has room."""
-        if asker.is_gone():
+    def read(self, body: DeferredRequest, target: ReplyTarget, job: Job) -> None:
+        """Runs `job`, which replies, when it is the peer's turn and its send queue has
+        capacity."""
+
+        if target.is_gone():
             return
         directory_no = body.ledger_id % len(self._storage.directories)
         goes_first = is_urgent(body)
-        if not self._disk_reads.submit(directory_no, asker.owner, job, goes_first=goes_first):
-            asker.reply(refusal(body, Status.TOO_MANY_REQUESTS))
+        if not self._read_scheduler.submit(directory_no, target.owner, job, goes_first=goes_first):
+            target.reply(error_reply(body, Status.TOO_MANY_REQUESTS))

@@ -1,7 +1,4 @@
-"""The answer to a request that is not carried out, whatever was asked.
-
-What a failed read is answered with.
-"""
+"""Replies to requests that failed or are not carried out, for every operation."""
 
 from __future__ import annotations
 
@@ -36,10 +33,19 @@ from ledger.wire.messages import (
     WriteLacResponse,
 )
 
+_log = logging.getLogger(__name__)
 
-def refusal(body: RequestBody, status: Status) -> ResponseBody:
-    """`status` in the form of the operation. Requests to authenticate or for TLS are always
-    carried out, so they have none."""
+_STATUS_OF_ERROR: dict[type[LedgerError], Status] = {
+    NoSuchEntry: Status.NO_SUCH_ENTRY,
+    NoSuchLedger: Status.NO_SUCH_LEDGER,
+    UnknownLedgerState: Status.UNKNOWN_LEDGER_STATE,
+    BookieIoError: Status.IO_ERROR,
+}
+
+
+def error_reply(body: RequestBody, status: Status) -> ResponseBody:
+    """Returns the response of the operation with an error status. Requests to authenticate and to
+    start TLS are always carried out, so they have none."""
     if isinstance(body, AddRequest):
         return AddResponse(status, body.ledger_id, body.entry_id, body.entry_id)
     if isinstance(body, ReadRequest):
@@ -57,23 +63,14 @@ def refusal(body: RequestBody, status: Status) -> ResponseBody:
     return GetBookieInfoResponse(status)
 
 
-_log = logging.getLogger(__name__)
-
-_STATUS_OF_ERROR: dict[type[LedgerError], Status] = {
-    NoSuchEntry: Status.NO_SUCH_ENTRY,
-    NoSuchLedger: Status.NO_SUCH_LEDGER,
-    UnknownLedgerState: Status.UNKNOWN_LEDGER_STATE,
-    BookieIoError: Status.IO_ERROR,
-}
-
-
 def status_of_absent(state: LedgerState) -> Status:
-    """Of an entry that is surely not here."""
+    """Returns the status for an entry that is certainly not stored here."""
     return Status.UNKNOWN_LEDGER_STATE if state.is_limbo else Status.NO_SUCH_ENTRY
 
 
-def status_of(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
-    """Doubt is an I/O error, and is logged."""
+def status_of_error(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
+    """Returns the status for an error of storage. An error that says nothing about whether the
+    entry exists is an I/O error, and is logged."""
     status = _STATUS_OF_ERROR.get(type(error), Status.IO_ERROR)
     if status is Status.IO_ERROR:
         _log.error("read failed ledger=%d entry=%d cause=%s", ledger_id, entry_id, error)

@@ -1,8 +1,8 @@
-"""What a request may stumble over in our own code: it costs that request, never the bookie.
+"""Errors that mean a bug of this bookie: each costs one request or connection, never the bookie.
 
-Nothing that a peer sends may end the process, also not by way of a bug: then any peer could end
-all bookies, one after the other. What was being done is given up where it was; nothing is
-acknowledged by it, so nothing that was promised depends on it.
+Nothing that a peer sends may end the process, not even through a bug: any peer could then end all
+bookies, one after the other. The operation that failed is abandoned where it was. It has
+acknowledged nothing, so no promise depends on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ledger.errors import LedgerError
 
 _log = logging.getLogger(__name__)
 
-MISTAKES = (
+PROGRAMMING_ERRORS = (
     AssertionError,
     AttributeError,
     ArithmeticError,
@@ -24,19 +24,20 @@ MISTAKES = (
     ValueError,
     struct.error,
 )
-"""Not Exception: what ends a process on purpose must go on doing so."""
+"""Not Exception: errors that end the process on purpose must still end it."""
 
 
-def tell_closed(peer: str, cause: BaseException) -> None:
-    """That a connection ends, because of the peer or of the bookie, or because of a mistake."""
+def log_connection_closed(peer: str, cause: BaseException) -> None:
+    """Logs that a connection ends, with its cause: an error of the ledger protocol or of storage,
+    or a bug."""
     if isinstance(cause, LedgerError):
         _log.warning("connection closed peer=%s cause=%s", peer, cause)
     else:
-        log_mistake(f"the connection of {peer} is closed", cause)
+        log_internal_error(f"the connection of {peer} is closed", cause)
 
 
-def log_mistake(what: str, error: BaseException) -> None:
-    """Tests fail for each of these that they did not expect."""
-    # As text: whoever keeps the record must not keep what lay on the stack.
-    told = "".join(traceback.format_exception(error))
-    _log.error("a bug of this bookie, please report it: %s\n%s", what, told)
+def log_internal_error(what: str, error: BaseException) -> None:
+    """Logs a bug with its traceback. A test fails for each of these that it did not expect."""
+    # As text: a log handler that keeps the record must not keep the objects on the stack.
+    text = "".join(traceback.format_exception(error))
+    _log.error("a bug of this bookie, please report it: %s\n%s", what, text)

@@ -1,6 +1,6 @@
-"""Long polls: reads that wait until the LAC passes what their reader knows. Facts 4.5.
+"""Long polls: reads that wait until the LAC passes the LAC that their reader knows.
 
-A parked poll costs no task and no timer of its own. Pure twin: `core/long_polls.py`.
+A parked poll costs no task and no timer of its own. The pure part is `bookie.core.long_polls`.
 """
 
 from __future__ import annotations
@@ -13,38 +13,43 @@ from functools import partial
 import trio
 
 from bookie.core.ledger_state import LedgerState
-from bookie.core.long_polls import LongPoll, LongPolls
-from bookie.server.deferred_replies import Asker, LateAnswers
-from bookie.server.error_replies import status_of, status_of_absent
+from bookie.core.long_polls import LongPoll, ParkedPolls
+from bookie.server.deferred_replies import DeferredReplies, ReplyTarget
+from bookie.server.error_replies import status_of_absent, status_of_error
 from bookie.server.read_scheduler import Job
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import BookieIoError, Status
 from ledger.wire.messages import ReadRequest, ReadResponse, ResponseBody
 
 LONG_POLL_S_MAX = 3600.0
-ReadLater = Callable[[ReadRequest, int, Asker], Awaitable[None]]
-"""Reads one entry wherever it is, and replies."""
+ReadAndReply = Callable[[ReadRequest, int, ReplyTarget], Awaitable[None]]
+"""Reads one entry, from memory or disk, and replies."""
 
 
-class Polls:
-    """Of one bookie. `run` answers those whose time is up."""
+class LongPolls:
+    """The long polls of one bookie. `run` answers those whose timeout has passed."""
 
     def __init__(
-        self, storage: BookieStorage, late: LateAnswers, *, polls_max: int, read_entry: ReadLater
+        self,
+        storage: BookieStorage,
+        deferred: DeferredReplies,
+        *,
+        polls_max: int,
+        read_entry: ReadAndReply,
     ) -> None:
         self._storage = storage
-        self._late = late
+        self._deferred = deferred
         self._read_entry = read_entry
-        self._polls = LongPolls(polls_max)
+        self._polls = ParkedPolls(polls_max)
         self._changed = trio.Event()
 
     @property
     def waiting(self) -> int:
-        """Polls that are parked now. Costs a look at all."""
+        """The number of polls that are parked now. Looks at each of them."""
         return self._polls.waiting
 
     async def run(self) -> None:
-        """The one timer of all long polls; until cancelled."""
+        """Answers polls whose timeout has passed, with one timer for all; runs until cancelled."""
         while True:
             deadline = self._polls.next_deadline()
             with trio.move_on_at(math.inf if deadline is None else deadline):
@@ -52,14 +57,16 @@ class Polls:
             self._changed = trio.Event()
             self._polls.expire(trio.current_time())
 
-    def poll(self, body: ReadRequest, state: LedgerState, known_lac: int, asker: Asker) -> None:
-        """Answers now, or parks the poll."""
+    def poll(
+        self, body: ReadRequest, state: LedgerState, known_lac: int, target: ReplyTarget
+    ) -> None:
+        """Replies now, or parks the poll."""
         if body.is_piggyback and body.entry_id != -1:
-            asker.reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
+            target.reply(ReadResponse(Status.BAD_REQUEST, body.ledger_id, body.entry_id))
             return
-        is_news = state.lac > known_lac
-        if body.timeout_ms is None or is_news or body.timeout_ms <= 0 or self._polls.is_full:
-            self._answer(body, state, known_lac, None, asker)
+        has_advanced = state.lac > known_lac
+        if body.timeout_ms is None or has_advanced or body.timeout_ms <= 0 or self._polls.is_full:
+            self._answer(body, state, known_lac, None, target)
             return
         was_fenced = state.is_fenced
         update_ms: int | None = None
@@ -70,16 +77,16 @@ class Polls:
                 update_ms = self._storage.now_ms()
                 poll.answer()
             elif state.is_deleted or (state.is_fenced and not was_fenced):
-                poll.answer()  # no news, but the reader has something to look up
+                poll.answer()  # the LAC has not moved, but the reader should look at the metadata
             else:
                 state.watch(on_change)
 
         def answer() -> None:
             state.unwatch(on_change)
-            if not asker.is_gone():
-                self._answer(body, state, known_lac, update_ms, asker)
+            if not target.is_gone():
+                self._answer(body, state, known_lac, update_ms, target)
 
-        poll = LongPoll(answer, asker.is_gone)
+        poll = LongPoll(answer, target.is_gone)
         state.watch(on_change)
         timeout_s = min(body.timeout_ms / 1000, LONG_POLL_S_MAX)
         if self._polls.park(poll, trio.current_time() + timeout_s):
@@ -91,44 +98,45 @@ class Polls:
         state: LedgerState,
         known_lac: int,
         update_ms: int | None,
-        asker: Asker,
+        target: ReplyTarget,
     ) -> None:
-        """With piggy-back the next entry comes along if the LAC has passed it; without it is an
-        ordinary read, whose entry may be beyond the LAC, and not durable yet.
+        """Replies to a poll that ends. With piggy-back the reply holds the next entry if the LAC
+        has passed it. Without, the poll is an ordinary read, whose entry may be beyond the LAC and
+        not durable yet.
 
-        `update_ms` is when the LAC moved, if that woke the poll. Called by whoever moves it: must
-        not raise.
+        `update_ms` is when the LAC advanced, if that ended the poll. The request that advances a
+        LAC calls this, so it must not raise.
         """
         ledger_id, entry_id, lac = body.ledger_id, body.entry_id, state.lac
         try:
             if body.is_piggyback and lac <= known_lac:
-                asker.reply(self._no_news(body, state))
+                target.reply(self._unchanged(body, state))
                 return
             if body.is_piggyback:
                 entry_id = known_lac + 1
             elif entry_id == -1:
                 entry_id = self._storage.last_entry_id(ledger_id)
             entry = None
-            if asker.owner.takes_replies:
+            if target.owner.takes_replies:
                 entry = self._storage.read_cached(ledger_id, entry_id)
         except BookieIoError as error:
-            status = status_of(error, ledger_id, entry_id)
-            asker.reply(ReadResponse(status, ledger_id, body.entry_id))
+            status = status_of_error(error, ledger_id, entry_id)
+            target.reply(ReadResponse(status, ledger_id, body.entry_id))
             return
         if entry is None:
             read: Job
             if body.is_piggyback:
-                read = partial(self._read_piggyback, body, state, entry_id, update_ms, asker)
+                read = partial(self._read_piggyback, body, state, entry_id, update_ms, target)
             else:
-                read = partial(self._read_entry, body, body.entry_id, asker)
-            self._late.read(body, asker, read)
+                read = partial(self._read_entry, body, body.entry_id, target)
+            self._deferred.read(body, target, read)
         elif body.is_piggyback:
-            asker.reply(ReadResponse(Status.OK, ledger_id, entry_id, entry, lac, update_ms))
+            target.reply(ReadResponse(Status.OK, ledger_id, entry_id, entry, lac, update_ms))
         else:
             found = ReadResponse(Status.OK, ledger_id, body.entry_id, entry, lac)
-            self._late.give_after_group(body, asker, found, is_sure=entry_id <= lac)
+            self._deferred.send_after_open_group(body, target, found, is_durable=entry_id <= lac)
 
-    def _no_news(self, body: ReadRequest, state: LedgerState) -> ReadResponse:
+    def _unchanged(self, body: ReadRequest, state: LedgerState) -> ReadResponse:
         is_empty = (
             state.lac < 0
             and state.explicit_lac is None
@@ -144,7 +152,7 @@ class Polls:
         state: LedgerState,
         entry_id: int,
         update_ms: int | None,
-        asker: Asker,
+        target: ReplyTarget,
     ) -> None:
         def reply_with_lac(found: ResponseBody) -> None:
             assert isinstance(found, ReadResponse)
@@ -153,6 +161,6 @@ class Polls:
                 found = replace(found, entry_id=entry_id, max_lac=lac, lac_update_ms=update_ms)
             elif found.status is Status.NO_SUCH_ENTRY:  # another bookie of the ensemble has it
                 found = replace(found, status=Status.OK, max_lac=lac, lac_update_ms=update_ms)
-            asker.reply(found)
+            target.reply(found)
 
-        await self._read_entry(body, entry_id, asker._replace(reply=reply_with_lac))
+        await self._read_entry(body, entry_id, target._replace(reply=reply_with_lac))

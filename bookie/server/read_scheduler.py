@@ -1,8 +1,8 @@
-"""Requests that wait for a disk: how many at once, whose turn it is, and who goes first.
+"""Schedules the requests that wait for a disk: concurrency, fairness and priority.
 
-Each ledger directory has slots of its own, so that a slow disk holds up nobody else's reads.
-Connections take turns. What recovery and fencing wait for goes before everything else, and has
-slots that nothing else uses. Pure twin: `core/turns.py`.
+Each ledger directory has slots of its own, so that a slow disk delays no reads of the others.
+Connections take turns. Requests of recovery and fencing run before all others and have slots that
+no other request uses. The pure part is `bookie.core.fair_queue`.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from bookie.config import BookieConfig
-from bookie.core.fair_queue import Turns
+from bookie.core.fair_queue import FairQueue
 from bookie.core.metrics import SECONDS, Histogram
-from bookie.server.internal_errors import MISTAKES, log_mistake
+from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_internal_error
 from ledger.wire.messages import BatchReadRequest, ReadRequest, RequestBody
 
 SLOTS: Final = 8
-"""Reads of one ledger directory that are under way at once."""
+"""Reads of one ledger directory that run at the same time."""
 PRIORITY_SLOTS: Final = 2
-"""Beside them, for requests with priority alone."""
+"""Further slots, for requests with priority only."""
 MANY_DIRECTORIES: Final = 4
-"""From so many directories on each has half the slots: the interpreter is shared by all."""
+"""With at least this number of directories each has half the slots, since all of them share one
+interpreter."""
 _JOBS_PER_SLICE = 32
-"""After so many answers others run: they may all have come from memory."""
+"""After this number of replies other tasks run: all of them may have come from memory."""
 
 Job = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How many requests may wait for disks."""
+    """Limits of the requests that wait for disks."""
 
     waiting_max: int = 10_000
-    """Of the whole bookie; with more, connections that wait for reads are not read."""
+    """In the whole bookie; above it, connections that wait for reads are not read."""
     directory_waiting_max: int = 5_000
-    """Of one ledger directory; further ones are refused."""
+    """For one ledger directory; further ones are refused."""
 
     @classmethod
     def of(cls, config: BookieConfig) -> ReadLimits:
@@ -46,11 +47,11 @@ class ReadLimits:
 
 
 class Owner(Protocol):
-    """Whose requests take turns: a connection."""
+    """A connection, whose requests take turns with those of others."""
 
     @property
     def takes_replies(self) -> bool:
-        """It has room for a reply; else it calls `DiskReads.resume` when it has."""
+        """Whether its send queue has capacity; if not, it calls `ReadScheduler.resume` later."""
         ...
 
 
@@ -60,7 +61,7 @@ class _Entry(NamedTuple):
 
 
 def is_urgent(body: RequestBody) -> bool:
-    """Fencing and recovery go before all else: a ledger waits for them."""
+    """Returns whether the request runs before others: a ledger waits for fencing and recovery."""
     if isinstance(body, ReadRequest):
         return body.is_fencing or body.is_high_priority
     return isinstance(body, BatchReadRequest) and body.is_fencing
@@ -73,18 +74,18 @@ class Unbounded:
 
 
 class _Queue:
-    """One ledger directory, or what needs none."""
+    """The requests for one ledger directory, or those that need none."""
 
-    def __init__(self, reads: DiskReads, slots: int, priority_slots: int) -> None:
+    def __init__(self, reads: ReadScheduler, slots: int, priority_slots: int) -> None:
         self._reads = reads
         self._slots = slots
         self._priority_slots = priority_slots
-        self.ordinary: Turns[Owner, _Entry] = Turns()
-        self.urgent: Turns[Owner, _Entry] = Turns()
+        self.ordinary: FairQueue[Owner, _Entry] = FairQueue()
+        self.urgent: FairQueue[Owner, _Entry] = FairQueue()
         self.running = 0
-        """Tasks that take both kinds."""
+        """Tasks that run requests of both kinds."""
         self.running_urgent = 0
-        """Tasks that take urgent ones only."""
+        """Tasks that run urgent requests only."""
 
     @property
     def count(self) -> int:
@@ -95,7 +96,7 @@ class _Queue:
         return self._slots + self._priority_slots
 
     def start_task(self, nursery: trio.Nursery) -> None:
-        """One more, if there is a slot for it; it ends when nothing waits that can go."""
+        """Starts one more task if there is a slot; it ends when no request that waits can run."""
         if self.running < self._slots:
             self.running += 1
             nursery.start_soon(self._work)
@@ -118,12 +119,12 @@ class _Queue:
     async def _run(self, take: Callable[[], _Entry | None]) -> None:
         done = 0
         while (entry := take()) is not None:
-            self._reads.under_way += 1
+            self._reads.in_flight += 1
             begun_at = trio.current_time()
             try:
                 await entry.job()
-            except MISTAKES as error:
-                log_mistake("a request that waited for a disk is not answered", error)
+            except PROGRAMMING_ERRORS as error:
+                log_internal_error("a request that waited for a disk is not answered", error)
             finally:
                 self._reads.ended(entry.queued_at, begun_at)
             done += 1
@@ -131,89 +132,92 @@ class _Queue:
                 await trio.lowlevel.checkpoint()
 
     @staticmethod
-    def _take(turns: Turns[Owner, _Entry]) -> _Entry | None:
-        return turns.take(_takes_replies)
+    def _take(queue: FairQueue[Owner, _Entry]) -> _Entry | None:
+        return queue.take(_takes_replies)
 
 
 def _takes_replies(owner: Owner) -> bool:
     return owner.takes_replies
 
 
-class DiskReads:
-    """The queues of one bookie; `run` lives as long as it does. Jobs must not raise."""
+class ReadScheduler:
+    """The queues of one bookie; `run` runs as long as the bookie. Jobs must not raise."""
 
     def __init__(self, directories: int, limits: ReadLimits) -> None:
         self._limits = limits
         slots = SLOTS if directories < MANY_DIRECTORIES else SLOTS // 2
         self._queues = [_Queue(self, slots, PRIORITY_SLOTS) for _ in range(directories)]
-        self._elsewhere = _Queue(self, PRIORITY_SLOTS, 0)
-        """For requests that need no certain directory, and for long ones."""
+        self._no_directory = _Queue(self, PRIORITY_SLOTS, 0)
+        """For requests that need no particular directory, and for long ones."""
         self._nursery: trio.Nursery | None = None
-        self.under_way = 0
+        self.in_flight = 0
         self.waited = Histogram(SECONDS)
-        """From asking on."""
+        """From the request on."""
         self.worked = Histogram(SECONDS)
-        """From the turn on."""
+        """From the start of the job on."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs jobs until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
                 await trio.sleep_forever()
         finally:
-            self._nursery = None  # the bookie is ending: late answers have nobody to make them
+            self._nursery = None  # the bookie is ending: no task makes deferred replies any more
 
     def submit(
         self, directory_no: int | None, owner: Owner, job: Job, *, goes_first: bool = False
     ) -> bool:
-        """Runs `job` when it is its turn. False: too much waits for this directory already.
+        """Runs `job` when it is its turn; returns False if too many wait for this directory.
 
         Args:
-            directory_no: whose disk it needs; None for none of them.
-            owner: who takes turns with the others.
-            goes_first: it goes before all that is not.
+            directory_no: the ledger directory whose disk it needs; None for none of them.
+            owner: the connection that takes turns with the others.
+            goes_first: the job runs before those without this flag.
         """
-        queue = self._elsewhere if directory_no is None else self._queues[directory_no]
-        turns = queue.urgent if goes_first else queue.ordinary
-        if turns.count >= self._limits.directory_waiting_max:
+        queue = self._no_directory if directory_no is None else self._queues[directory_no]
+        jobs = queue.urgent if goes_first else queue.ordinary
+        if jobs.count >= self._limits.directory_waiting_max:
             return False
-        turns.add(owner, _Entry(job, trio.current_time()))
+        jobs.add(owner, _Entry(job, trio.current_time()))
         if self._nursery is not None:
             queue.start_task(self._nursery)
         return True
 
     def ended(self, queued_at: float, begun_at: float) -> None:
-        """A job is done."""
-        self.under_way -= 1
+        """Records that a job has ended."""
+        self.in_flight -= 1
         now = trio.current_time()
         self.waited.observe(now - queued_at)
         self.worked.observe(now - begun_at)
 
     def resume(self, owner: Owner) -> None:
-        """An owner takes replies again."""
-        for queue in (*self._queues, self._elsewhere):
+        """Resumes the jobs of an owner that takes replies again."""
+        for queue in (*self._queues, self._no_directory):
             waiting = queue.ordinary.resume(owner) + queue.urgent.resume(owner)
             if self._nursery is not None:
-                # The tasks that would have read for it ended for want of anything that could go.
+                # The tasks that would have read for it ended because no job could run.
                 for _ in range(min(waiting, queue.tasks_max)):
                     queue.start_task(self._nursery)
 
     def drop(self, owner: Owner) -> None:
-        """Nobody wants the answers to its requests any more."""
-        for queue in (*self._queues, self._elsewhere):
+        """Drops the jobs of an owner that has disconnected."""
+        for queue in (*self._queues, self._no_directory):
             queue.ordinary.drop(owner)
             queue.urgent.drop(owner)
 
     @property
     def is_crowded(self) -> bool:
-        """So many wait that whoever has some waiting must send no more."""
+        """Whether so many requests wait that connections with waiting ones are not read."""
         return self.waiting >= self._limits.waiting_max
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a disk, those under way included."""
-        return self._elsewhere.count + sum(queue.count for queue in self._queues) + self.under_way
+        """The number of requests that wait for a disk, running ones included."""
+        return (
+            self._no_directory.count + sum(queue.count for queue in self._queues) + self.in_flight
+        )
 
     def waiting_by_directory(self) -> tuple[int, ...]:
-        """Requests in the queue of each ledger directory, without those under way."""
+        """Returns the number of requests that wait for each ledger directory, without running
+        ones."""
         return tuple(queue.count for queue in self._queues)

@@ -1,6 +1,6 @@
-"""What all connections of a server together have done, in plain numbers.
+"""Counts the requests of all connections of a server, in plain numbers.
 
-Adds are counted once per chunk; another request costs one look at its answer.
+Adds are counted once per chunk; any other request costs one look at its reply.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _OPERATIONS: Final[dict[type[RequestBody], str]] = {
 }
 _LONG_POLL: Final = "long_poll"
 OPERATIONS: Final = (*_OPERATIONS.values(), _FENCE, _LONG_POLL)
-"""What is counted apart. A read that fences is a fence, a batch read that does, too."""
+"""The operations that are counted separately. A read or batch read that fences is a fence."""
 
 
 class Wait(Enum):
-    """Why adds were held, or a connection was not read for a while."""
+    """The reason why adds were throttled or a connection was not read for a while."""
 
     WRITE_CACHE = "write_cache"
     JOURNAL = "journal"
@@ -61,23 +61,24 @@ class Wait(Enum):
 @dataclass(frozen=True, slots=True)
 class RequestStatistics:
     adds: int
-    """Entries taken; acknowledged as soon as they are durable."""
+    """Entries accepted; each is acknowledged as soon as it is durable."""
     add_bytes: int
-    """Of their frames."""
+    """Bytes of their frames."""
     reads: int
-    """Entries given out, by single and batch reads."""
+    """Entries returned by single and batch reads."""
     read_bytes: int
     read_batches: int
     answered: dict[str, int]
-    """Requests that were answered, however, by operation; adds as `adds`."""
+    """Requests that were answered, with any status, by operation; for adds, the number of
+    entries."""
     refused: dict[tuple[str, ...], int]
-    """Answers other than OK, by operation and status."""
+    """Replies with a status other than OK, by operation and status."""
     waits: dict[Wait, int]
-    """How often adds were held, or a connection was not read, by what it waited for."""
+    """How often adds were throttled, or a connection was not read, by what it waited for."""
 
 
 class RequestCounts:
-    """Counted by all connections; `statistics` freezes it."""
+    """The counters that all connections share; `statistics` returns a copy."""
 
     def __init__(self) -> None:
         self.chunks = self.protocol_errors = 0
@@ -89,7 +90,7 @@ class RequestCounts:
         self._refused: Counter[tuple[str, ...]] = Counter()
 
     def replied(self, request: Request, body: ResponseBody) -> None:
-        """An answer of any kind but the acknowledgement of adds that came over v2."""
+        """Counts a reply, unless it is the acknowledgement of adds that came over v2."""
         if isinstance(body, AddResponse):
             if body.status is not Status.OK:
                 self._adds_refused += 1
@@ -124,7 +125,7 @@ class RequestCounts:
 
 
 def operation_of(body: RequestBody) -> str:
-    """Which of `OPERATIONS` it is."""
+    """Returns the name of the operation, one of `OPERATIONS`."""
     if isinstance(body, ReadRequest):
         if body.is_fencing:
             return _FENCE

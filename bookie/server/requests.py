@@ -1,14 +1,12 @@
-"""What each request means to a bookie: checks, storage calls, status of the answer.
+"""The operations of a bookie: checks, calls of the storage, status of the reply.
 
-Semantics of Apache BookKeeper (facts 2.4, 4) except where it is less strict than we are. Reading is
-`bookie.server.reads`. No add is acknowledged before it is durable, and none is taken that the
-ledger's state refuses.
+The semantics are those of Apache BookKeeper, except where it is less strict. Reads are in
+`bookie.server.reads`. An add must never be acknowledged before it is durable, nor accepted if the
+ledger's state refuses it.
 
-When a journal is synced for explicit LACs alone.
-
-Their answers wait until they are durable. Nobody waits for those answers, and most often an add
-comes soon: so a LAC goes with the next group that is synced anyway, and has a group to itself
-only where none came for a while. All LACs of that while share it.
+Replies to explicit LACs wait until the LACs are durable. No client waits for those replies, and in
+most cases an add follows soon. So a LAC joins the next group that is synced anyway; only if no add
+comes for `LINGER_S` is a journal synced for the explicit LACs of that time alone.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from typing import Final
 import trio
 
 from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
-from bookie.server.deferred_replies import Asker, IsGone, Reply
-from bookie.server.error_replies import refusal, status_of
+from bookie.server.deferred_replies import IsGone, Reply, ReplyTarget
+from bookie.server.error_replies import error_reply, status_of_error
 from bookie.server.read_scheduler import Job, Owner, ReadLimits, Unbounded, is_urgent
 from bookie.server.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
 from bookie.storage.bookie_storage import BookieStorage
@@ -51,25 +49,34 @@ from ledger.wire.messages import (
 )
 
 LINGER_S: Final = 0.05
-"""A stream with more than twenty entries in a second never has a sync for its LAC alone."""
+"""A stream with more than twenty entries per second never causes a sync for its LAC alone."""
+_ADD_HEAD = struct.Struct(">iI20s").pack
+_LAC = struct.Struct(">q").unpack_from
+_LAC_OFFSET = 16
+_LAC_PACKET = struct.Struct(">qq")
+_REPLY_BYTES = 1024
+"""Memory of the reply to an add over v3 while it waits, beside a second copy of the entry in the
+request. Without it, small adds would fill twenty times the limit of a journal's queue."""
+AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
+_UNBOUNDED = Unbounded()
 
 
-class LacLinger:
-    """`run` lives as long as the bookie."""
+class ExplicitLacSync:
+    """Syncs journals for explicit LACs that no add follows. `run` runs as long as the bookie."""
 
     def __init__(self) -> None:
         self._groups: dict[Journal, CommitGroup] = {}
-        """The last group of each journal that a LAC was put in."""
+        """The last group of each journal that a LAC joined."""
         self._wanted = trio.Event()
 
-    def soon(self, journal: Journal) -> None:
-        """Its open group holds a LAC. Cheap; may be said often."""
+    def schedule(self, journal: Journal) -> None:
+        """Arranges a sync of the journal, whose open group holds a LAC. Cheap to call often."""
         if not journal.open_group.is_kicked:
             self._groups[journal] = journal.open_group
             self._wanted.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Syncs journals until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -80,19 +87,8 @@ class LacLinger:
                     journal.kick()
 
 
-_ADD_HEAD = struct.Struct(">iI20s").pack
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 16
-_LAC_PACKET = struct.Struct(">qq")
-_ANSWER_BYTES = 1024
-"""What the answer to an add over v3 takes in memory while it waits: objects, and the entry that is
-in the request as well. Small adds would else fill twenty times the bound of a journal's queue."""
-AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
-_ANYBODY = Unbounded()
-
-
 class Requests:
-    """The operations of one bookie; `run` lives as long as it does."""
+    """The operations of one bookie; `run` runs as long as the bookie."""
 
     def __init__(
         self,
@@ -102,47 +98,48 @@ class Requests:
         space: Callable[[], Awaitable[tuple[int, int]]],
         read_limits: ReadLimits | None = None,
     ) -> None:
-        """`space` gives total and free bytes of the disk. `read_limits`: of requests that wait
-        for disks."""
+        """`space` returns total and free bytes of the disks. `read_limits` holds for requests that
+        wait for disks."""
         self._storage = storage
         self._space = space
         self._reads = Reads(storage, long_polls_max=long_polls_max, limits=read_limits)
-        self.disk_reads = self._reads.disk_reads
-        self._lac_linger = LacLinger()
+        self.read_scheduler = self._reads.read_scheduler
+        self._explicit_lac_sync = ExplicitLacSync()
 
     @property
     def long_polls(self) -> int:
-        """How many wait. Costs a look at all."""
+        """The number of long polls that wait. Looks at each of them."""
         return self._reads.long_polls
 
     async def run(self) -> None:
-        """Answers what outlives the chunk it came in; until cancelled."""
+        """Answers requests that outlive the chunk in which they were received; runs until
+        cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reads.run)
-            nursery.start_soon(self._lac_linger.run)
+            nursery.start_soon(self._explicit_lac_sync.run)
 
     def answer_nowait(
-        self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner = _ANYBODY
+        self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner = _UNBOUNDED
     ) -> bool:
-        """Answers, or arranges that `reply` is called later; False if a disk must be asked
-        first: then the caller awaits `answer`.
+        """Answers now or arranges that `reply` is called later; returns False if a disk must be
+        read first: then the caller awaits `answer`.
 
         Args:
-            is_gone: says that nobody wants the answer any more.
-            owner: who must have room for an answer that comes late.
+            is_gone: returns whether the peer has disconnected.
+            owner: the connection whose send queue must have capacity for a deferred reply.
         """
         try:
-            return self._answer_nowait(request.body, Asker(reply, is_gone, owner))
+            return self._answer_nowait(request.body, ReplyTarget(reply, is_gone, owner))
         except BookieIoError as error:
             reply(_failed(request.body, error))
             return True
 
-    def _answer_nowait(self, body: RequestBody, asker: Asker) -> bool:
+    def _answer_nowait(self, body: RequestBody, target: ReplyTarget) -> bool:
         if isinstance(body, ReadRequest):
-            return self._reads.read(body, asker)
+            return self._reads.read(body, target)
         if isinstance(body, BatchReadRequest):
-            return self._reads.begin_batch(body, asker)
-        reply = asker.reply
+            return self._reads.begin_batch(body, target)
+        reply = target.reply
         if isinstance(body, AddRequest):
             self._add(body, reply)
         elif isinstance(body, WriteLacRequest):
@@ -154,53 +151,54 @@ class Requests:
         elif isinstance(body, StartTlsRequest):
             reply(StartTlsResponse(Status.BAD_REQUEST))  # no TLS is configured here
         elif isinstance(body, AuthRequest):
-            # No authentication is asked for: by this name the peer knows that it may go on.
+            # No authentication is required: this name says to the peer that it may continue.
             reply(AuthResponse(Status.OK, AUTH_DISABLED_PLUGIN, b""))
         else:
             return False
         return True
 
     def submit(self, request: Request, owner: Owner, job: Job) -> bool:
-        """Runs `job`, which answers the request by `answer`, when it is its turn. False: too many
-        wait already. `owner`: whose requests take turns with the others'."""
+        """Runs `job`, which answers the request by `answer`, when it is its turn; returns False if
+        too many wait already. `owner` is the connection that takes turns with the others."""
         body = request.body
         directory_no = None
         if isinstance(body, ReadRequest | BatchReadRequest | ReadLacRequest):
             directory_no = body.ledger_id % len(self._storage.directories)
-        return self.disk_reads.submit(directory_no, owner, job, goes_first=is_urgent(body))
+        return self.read_scheduler.submit(directory_no, owner, job, goes_first=is_urgent(body))
 
     async def answer(self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner) -> None:
-        """Answers a request that needs a disk, or may. See `answer_nowait`."""
-        body, asker = request.body, Asker(reply, is_gone, owner)
+        """Answers a request that needs a disk or may need one. See `answer_nowait`."""
+        body, target = request.body, ReplyTarget(reply, is_gone, owner)
         try:
             if isinstance(body, ReadRequest):
-                await self._reads.read_entry(body, body.entry_id, asker)
+                await self._reads.read_entry(body, body.entry_id, target)
             elif isinstance(body, BatchReadRequest):
-                await self._reads.read_batch(body, asker)
+                await self._reads.read_batch(body, target)
             elif isinstance(body, ReadLacRequest):
                 reply(await self._reads.read_lac(body.ledger_id))
             elif isinstance(body, GetBookieInfoRequest):
                 reply(await self._info(body))
             elif isinstance(body, ListEntriesRequest):
-                await self._reads.list_entries(body, asker)
+                await self._reads.list_entries(body, target)
         except BookieIoError as error:
             reply(_failed(body, error))
 
     # ---- adds
 
     def check_add(self, body: AddRequest) -> Status:
-        """Whether this add may be stored; makes the ledger known if it is new."""
+        """Returns OK if this add may be stored, else the reason; creates the ledger if it is
+        new."""
         status = self._check_place(body.ledger_id, body.entry_id, is_urgent=body.is_urgent)
         if status is not Status.OK:
             return status
         try:
             return self._check_key(body.ledger_id, body.master_key, body.is_recovery)
         except BookieIoError as error:
-            return status_of(error, body.ledger_id, body.entry_id)
+            return status_of_error(error, body.ledger_id, body.entry_id)
 
     def make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
-        """Whether this ordinary add may be stored; makes its ledger known. What is wrong is for
-        `check_add` to tell."""
+        """Returns whether this ordinary add may be stored, and creates its ledger if it is new.
+        If not, `check_add` returns the reason."""
         try:
             return (
                 self._check_place(ledger_id, entry_id, is_urgent=False) is Status.OK
@@ -224,9 +222,9 @@ class Requests:
         return state.check_add(key, is_recovery)
 
     def _add(self, body: AddRequest, reply: Reply) -> None:
-        """An add that came over v3: the entry is put into the frame v2 would have used."""
+        """Stores an add that came over v3, in the frame that v2 would have used."""
         entry = body.body
-        # The codec checked lengths and that the entry is the one that is announced.
+        # The codec checked the lengths, and that the entry's ids are those of the request.
         lac: int = _LAC(entry, _LAC_OFFSET)[0]
         status = self.check_add(body)
         if status is not Status.OK:
@@ -241,7 +239,7 @@ class Requests:
         group = journal.open_group
         group.views.append(frame)
         group.nbytes += len(frame)
-        group.overhead_bytes += _ANSWER_BYTES + len(entry)
+        group.overhead_bytes += _REPLY_BYTES + len(entry)
         group.entries += 1
         group.on_accepted.append(
             lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id))
@@ -263,14 +261,15 @@ class Requests:
             bytes(body.body),
             lambda: reply(WriteLacResponse(Status.OK, body.ledger_id)),
         )
-        self._lac_linger.soon(self._storage.journal_of(body.ledger_id))
+        self._explicit_lac_sync.schedule(self._storage.journal_of(body.ledger_id))
 
     def _check_write_lac(self, body: WriteLacRequest) -> Status:
         if body.ledger_id < 0 or not _LAC_PACKET.size <= len(body.body) <= EXPLICIT_LAC_BYTES_MAX:
             return Status.BAD_REQUEST
         if _LAC_PACKET.unpack_from(body.body) != (body.ledger_id, body.lac):
             return Status.BAD_REQUEST
-        # Where Apache refuses: tails of what was written before would not learn of its end.
+        # A read-only bookie accepts it, where one of Apache BookKeeper does not: otherwise readers
+        # of entries that were written before would not learn that those are confirmed.
         if self._storage.gate.refuses(is_urgent=True):
             return Status.READ_ONLY
         state = self._storage.state(body.ledger_id)
@@ -293,9 +292,9 @@ class Requests:
 
 
 def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:
-    """The answer to a request that met damage: an I/O error, whatever was asked."""
+    """Returns the reply to a request that met damage: an I/O error, for every operation."""
     if isinstance(body, ReadRequest | BatchReadRequest | AddRequest):
-        return refusal(body, status_of(error, body.ledger_id, body.entry_id))
+        return error_reply(body, status_of_error(error, body.ledger_id, body.entry_id))
     if isinstance(body, ReadLacRequest | WriteLacRequest | ListEntriesRequest):
-        return refusal(body, status_of(error, body.ledger_id, LAST_ENTRY))
+        return error_reply(body, status_of_error(error, body.ledger_id, LAST_ENTRY))
     raise error

@@ -1,7 +1,7 @@
 """The sending half of a connection: replies that wait until the peer takes them.
 
-What fits into the socket goes out at once, without a task. A peer that takes nothing for too long
-is given up: it would keep its memory for ever.
+Bytes that fit into the socket's buffer are sent at once, without a task. A peer that takes nothing
+for too long is disconnected, because it would keep the memory forever.
 """
 
 from __future__ import annotations
@@ -17,43 +17,45 @@ from ledger.runtime.network import Transport
 
 _log = logging.getLogger(__name__)
 
-OUTBOX_BYTES_MAX = 16 * 1024 * 1024
+SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 """Replies waiting for one peer; above it nothing more is read from that peer."""
 
 
-class Outbox:
-    """Of one connection. `on_room` is called when all was taken, `on_broken` when it ends."""
+class SendQueue:
+    """The send queue of one connection. It calls `on_flushed` when the peer has taken everything,
+    and `on_broken` when the connection ends."""
 
     def __init__(
         self,
         transport: Transport,
         pressure: Pressure,
         *,
-        on_room: Callable[[], None],
+        on_flushed: Callable[[], None],
         on_broken: Callable[[], None],
     ) -> None:
         self.nbytes = 0
         self.nursery: trio.Nursery | None = None
-        """Where what does not go out at once is flushed."""
+        """Runs the task that sends what does not fit into the socket's buffer."""
         self.is_closed = False
         self._transport = transport
         self._pressure = pressure
-        self._on_room = on_room
+        self._on_flushed = on_flushed
         self._on_broken = on_broken
         self._pieces: deque[bytes | memoryview] = deque()
         self._flushed = trio.Event()
 
     def is_full_with(self, more_bytes: int) -> bool:
-        """No more replies should be made for this peer now; `more_bytes` are about to be sent."""
+        """Returns whether no more replies should be made for this peer now; `more_bytes` are about
+        to be sent."""
         nbytes = self.nbytes + more_bytes
-        return nbytes > OUTBOX_BYTES_MAX or (nbytes > 0 and self._pressure.are_replies_over)
+        return nbytes > SEND_QUEUE_BYTES_MAX or (nbytes > 0 and self._pressure.are_replies_over)
 
     def send(self, data: bytes) -> None:
-        """Sends, or keeps what the socket does not take."""
+        """Sends `data`, or queues the part that the socket does not take."""
         if self.is_closed:
             return
         if self._pieces:
-            self._keep(data)
+            self._enqueue(data)
             return
         try:
             sent = self._transport.send(data)
@@ -63,11 +65,11 @@ class Outbox:
             self._on_broken()
             return
         if sent < len(data):
-            self._keep(memoryview(data)[sent:])
+            self._enqueue(memoryview(data)[sent:])
             assert self.nursery is not None
             self.nursery.start_soon(self._flush)
 
-    def _keep(self, data: bytes | memoryview) -> None:
+    def _enqueue(self, data: bytes | memoryview) -> None:
         self._pieces.append(data)
         self._count(len(data))
 
@@ -82,7 +84,7 @@ class Outbox:
             with trio.move_on_after(wait_s) as waited:
                 await self._transport.wait_writable()
             if waited.cancelled_caught:
-                self._give_up(wait_s)
+                self._disconnect(wait_s)
                 return
             try:
                 while pieces:
@@ -97,9 +99,9 @@ class Outbox:
                 continue
         self._flushed.set()
         self._flushed = trio.Event()
-        self._on_room()
+        self._on_flushed()
 
-    def _give_up(self, waited_s: float) -> None:
+    def _disconnect(self, waited_s: float) -> None:
         self._pressure.peers_dropped += 1
         _log.warning(
             "connection closed peer=%s cause=it took none of %d bytes of replies for %g s",
@@ -110,12 +112,12 @@ class Outbox:
         self._on_broken()
 
     async def wait_flushed(self) -> None:
-        """Returns when the peer has taken everything, or is gone."""
+        """Returns when the peer has taken everything or has disconnected."""
         if self._pieces and not self.is_closed:
             await self._flushed.wait()
 
     def close(self) -> None:
-        """Nothing more is sent; what waits is forgotten."""
+        """Drops the replies that wait; nothing more is sent."""
         self.is_closed = True
         self._count(-self.nbytes)
         self._pieces.clear()

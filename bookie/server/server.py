@@ -1,7 +1,7 @@
 """Accepts the connections of a bookie and counts them; `bookie.server.connection` serves each.
 
-Above the limit a connection is refused at once, so that descriptors are left for files. What
-one connection does never ends another, nor the server.
+Above the limit a connection is refused at once, so that descriptors are left for files. An error
+of one connection must never end another one or the server.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class ServerStatistics:
     chunks: int
     protocol_errors: int
     held_add_bytes: int
-    """Adds that were received and wait for room."""
+    """Adds that were received and wait for capacity in a write cache or journal."""
     reply_bytes: int
     """Replies that wait for peers to take them."""
     peers_dropped: int
-    """Connections closed because the peer took no replies."""
+    """Connections that were closed because the peer took no replies."""
     reads_waiting: int
     """Requests that wait for a disk now."""
     reads_waiting_by_directory: tuple[int, ...]
     reads_waited_seconds: Distribution
-    """How long requests took that had to ask a disk."""
+    """Durations of requests that needed a disk, from the request on."""
     reads_worked_seconds: Distribution
-    """How long they took once it was their turn."""
+    """Durations of the same requests, from the start of their job on."""
     long_polls: int
-    """Tailing reads that wait for news now."""
+    """Tailing reads that wait for a newer LAC now."""
     requests: RequestStatistics
 
 
 class Server:
-    """Serves connections of one listener; `run` lives in the bookie's nursery."""
+    """Serves the connections of one listener; `run` is a task of the bookie."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Server:
         frame_bytes_max: int,
         connections_max: int,
     ) -> None:
-        """`limits`: of all connections together."""
+        """`limits` holds for all connections together."""
         self._storage = storage
         self._requests = requests
         self._frame_bytes_max = frame_bytes_max
@@ -88,7 +88,7 @@ class Server:
                 nursery.start_soon(self.serve, transport)
 
     async def serve(self, transport: Transport) -> None:
-        """One connection, until it ends."""
+        """Serves one connection until it ends."""
         connection = Connection(
             transport,
             self._storage,
@@ -104,7 +104,7 @@ class Server:
             connection.close()
 
     def statistics(self) -> ServerStatistics:
-        reads = self._requests.disk_reads
+        reads = self._requests.read_scheduler
         return ServerStatistics(
             connections=self._pressure.connections,
             connections_accepted=self._accepted,

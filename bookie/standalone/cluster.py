@@ -36,7 +36,7 @@ _START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StandaloneLayout:
     """What lies where in a standalone cluster's directory. Ports are chosen once and kept,
     because `host:port` is a bookie's name in the metadata."""
 
@@ -163,7 +163,7 @@ def free_ports(count: int) -> tuple[int, ...]:
     raise ClusterStartFailed(f"fewer than {count} free ports between {PORTS[0]} and {PORTS[-1]}")
 
 
-def _bookie_child(layout: Layout, number: int, say: Callable[[str], None]) -> Child:
+def _bookie_child(layout: StandaloneLayout, number: int, say: Callable[[str], None]) -> Child:
     directory = layout.bookie_directory(number)
     return Child(
         f"bookie {number} ({HOST}:{layout.ports[number - 1]})",
@@ -173,7 +173,7 @@ def _bookie_child(layout: Layout, number: int, say: Callable[[str], None]) -> Ch
     )
 
 
-def _zookeeper_child(layout: Layout, say: Callable[[str], None]) -> Child:
+def _zookeeper_child(layout: StandaloneLayout, say: Callable[[str], None]) -> Child:
     directory = layout.zookeeper_directory
     directory.mkdir(exist_ok=True)
     return Child(
@@ -184,7 +184,9 @@ def _zookeeper_child(layout: Layout, say: Callable[[str], None]) -> Child:
     )
 
 
-def _janitor_child(layout: Layout, interval_s: float, say: Callable[[str], None]) -> Child:
+def _janitor_child(
+    layout: StandaloneLayout, interval_s: float, say: Callable[[str], None]
+) -> Child:
     # By name, as a command of its own: this package never imports streams.
     command = ["stream.cli", "janitor", "--child", "--cluster", layout.metadata]
     return Child(
@@ -193,7 +195,7 @@ def _janitor_child(layout: Layout, interval_s: float, say: Callable[[str], None]
 
 
 async def run_local_cluster(
-    layout: Layout,
+    layout: StandaloneLayout,
     *,
     is_restarted: bool = True,
     janitor_interval_s: float = 0,
@@ -220,7 +222,7 @@ async def run_local_cluster(
 
 @asynccontextmanager
 async def _metadata_served(
-    layout: Layout, is_restarted: bool, say: Callable[[str], None]
+    layout: StandaloneLayout, is_restarted: bool, say: Callable[[str], None]
 ) -> AsyncIterator[None]:
     """A ZooKeeper server around the block, if the cluster has one of its own.
 
@@ -254,7 +256,7 @@ async def _wait_ready(children: list[Child]) -> None:
     late = [child for child in children if not child.is_ready.is_set()]
     raise ClusterStartFailed(
         f"not ready after {_START_TIMEOUT_S:.0f} s: {', '.join(child.name for child in late)}; "
-        f"the first said last: {late[0].last_words()} (see {late[0].log})"
+        f"the first said last: {late[0].last_output()} (see {late[0].log})"
     )
 
 

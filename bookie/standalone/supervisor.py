@@ -70,7 +70,7 @@ class Child:
             ended = f"{self.name} ended with {_ending(code)}"
             if is_vital and not self.is_ready.is_set() and attempts >= _START_ATTEMPTS:
                 raise ClusterStartFailed(
-                    f"{ended} before it was ready: {self.last_words()} (see {self.log})"
+                    f"{ended} before it was ready: {self.last_output()} (see {self.log})"
                 )
             if not is_restarted and self.is_ready.is_set():
                 self._say(f"{ended}; it stays down (--no-restart)")
@@ -93,7 +93,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for the supervisor, who tells them in order
             )
         try:
-            self._tell_pid(process.pid)
+            self._record_pid(process.pid)
             await self._wait_ready(process)
             return await process.wait()
         finally:
@@ -101,7 +101,7 @@ class Child:
                 await _stop(process)
             self._pid_file.unlink(missing_ok=True)
 
-    def _tell_pid(self, pid: int) -> None:
+    def _record_pid(self, pid: int) -> None:
         """Whole or not at all: scripts read the file as soon as it is there."""
         written = self._pid_file.with_suffix(".pid.tmp")
         written.write_text(f"{pid}\n")
@@ -118,7 +118,7 @@ class Child:
                 self.is_ready.set()
                 return
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The last line of the log, for a message."""
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 4096))

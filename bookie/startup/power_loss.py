@@ -23,7 +23,7 @@ from uuid import uuid4
 import trio
 
 from bookie.config import BookieConfig
-from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.core.journal import file_id_of
 from bookie.startup.cookies import EMPTIED, UNSYNCED_FILE
 from bookie.storage.bookie_storage import BookieStorage
@@ -65,8 +65,8 @@ async def noticing_power_loss(
             found = None
         if (reason := doubt_of(found, boot)) is not None:
             for ledger_directory in storage.layout.directories_of(number):
-                doubts = storage.directories[ledger_directory].doubts
-                await doubts.set_doubt(Doubt(DoubtStage.LEDGERS_UNKNOWN, reason))
+                integrity = storage.directories[ledger_directory].integrity
+                await integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, reason))
         # Not before the doubts are durable.
         if is_owing:
             await disk.replace_file(path, boot.encode())

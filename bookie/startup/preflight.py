@@ -21,7 +21,7 @@ _HOST_CURE = (
 )
 
 
-async def take_directories(config: BookieConfig, disk: Disk) -> None:
+async def lock_directories(config: BookieConfig, disk: Disk) -> None:
     """Makes those that are missing, and locks all until the process ends. Raises BookieRuns if a
     process has one of them, InvalidArgument if one cannot be a directory, and OSError."""
     directories = (*config.journal_directories, *config.ledger_directories)

@@ -18,7 +18,7 @@ from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import WriteGate
-from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.core.journal import JournalFailed, Mark, file_name
 from bookie.core.ledger_state import LedgerState
 from bookie.core.marks import DirectoryMap
@@ -27,19 +27,19 @@ from bookie.storage.entry_log.startup_scan import count_journal_frames
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.replay import replay_journal
-from bookie.storage.journal.trimmer import JournalRelease
+from bookie.storage.journal.trimmer import JournalTrimmer
 from bookie.storage.ledger_storage import LedgerStorage
-from bookie.storage.metrics import Collected
+from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageFailed, StorageOptions, StorageStatistics
 from ledger.errors import FinalError
 
 _log = logging.getLogger(__name__)
 
-HasRoom = Callable[[str, int], Awaitable[bool]]
+HasSpace = Callable[[str, int], Awaitable[bool]]
 
 
-class Lane(NamedTuple):
-    """Where ledgers with the same `id mod lanes` go; for the add path."""
+class Shard(NamedTuple):
+    """Where ledgers with the same `id mod shards` go; for the add path."""
 
     journal_no: int
     directory_no: int
@@ -64,11 +64,11 @@ class BookieStorage:
         now_ms: Callable[[], int],
         options: StorageOptions | None = None,
         gate: WriteGate | None = None,
-        has_room: HasRoom | None = None,
+        has_space: HasSpace | None = None,
     ) -> None:
         """`key_value` opens the index store at a path, one in each of `directories`. `journals`
         are not replayed yet. `options`: of all directories together. `gate`: what is taken, for
-        who takes it. `has_room`: see `CheckpointTask.has_room`, with the directory before."""
+        who takes it. `has_space`: see `CheckpointTask.has_space`, with the directory before."""
         options = (options or StorageOptions()).divided(len(directories))
         self.layout = layout = DirectoryMap(len(journals), len(directories))
         self.journals = tuple(journals)
@@ -77,7 +77,7 @@ class BookieStorage:
         self.gate = gate or WriteGate()
         self.segments = segments = SegmentPool()
         """Buffers for connections to receive into."""
-        self._release = release = JournalRelease(layout, self.journals)
+        self._trimmer = trimmer = JournalTrimmer(layout, self.journals)
         opened: list[LedgerStorage] = []
         try:
             for number, path in enumerate(directories):
@@ -88,25 +88,25 @@ class BookieStorage:
                         path,
                         number,
                         pairs,
-                        release,
+                        trimmer,
                         now_ms=now_ms,
                         options=options,
                         spares=segments,
                     )
                 )
-                if has_room is not None:
-                    opened[-1].task.has_room = partial(has_room, path)
+                if has_space is not None:
+                    opened[-1].task.has_space = partial(has_space, path)
         except BaseException:
             for directory in opened:
                 directory.close()
             raise
         self.directories = tuple(opened)
-        self.lanes = tuple(
-            Lane(journal, directory, self.journals[journal], opened[directory])
-            for lane in range(layout.lanes)
-            for journal, directory in [(lane % layout.journals, lane % layout.directories)]
+        self.shards = tuple(
+            Shard(journal, directory, self.journals[journal], opened[directory])
+            for shard in range(layout.shards)
+            for journal, directory in [(shard % layout.journals, shard % layout.directories)]
         )
-        """Ledger `l` is in lane `l mod len(lanes)`."""
+        """Ledger `l` is in shard `l mod len(shards)`."""
         self._failure: FinalError | None = None
 
     # --- by ledger
@@ -176,11 +176,11 @@ class BookieStorage:
         """A directory has so many new or changed ledgers that no request may be taken at all."""
         return any(directory.are_states_over for directory in self.directories)
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Returns when adds may go on. Raises StorageFailed or JournalFailed if never."""
         for directory in self.directories:
             if directory.is_full:
-                await directory.wait_room(self.gate)
+                await directory.wait_capacity(self.gate)
 
     @property
     def queued_bytes(self) -> int:
@@ -215,26 +215,26 @@ class BookieStorage:
             await directory.load()
         await self._settle_logs()
 
-        def has_taken(number: int) -> Awaitable[None] | None:
+        def on_progress(number: int) -> Awaitable[None] | None:
             task = self.directories[number].task
             return task.make(moves_mark=False) if task.is_due else None
 
-        takers = [directory.taker for directory in self.directories]
+        targets = [directory.replay_target for directory in self.directories]
         for number, journal in enumerate(self.journals):
-            marks = dict(self._release.marks_of(number))
-            await replay_journal(journal, number, self.layout, marks, takers, has_taken)
+            marks = dict(self._trimmer.marks_of(number))
+            await replay_journal(journal, number, self.layout, marks, targets, on_progress)
             if journal.end.lost is not None:
-                await self._doubt(number, journal.end.lost, journal.mark)
+                await self._require_integrity_check(number, journal.end.lost, journal.mark)
         for directory in self.directories:
             await directory.checkpoint()
 
     async def _settle_logs(self) -> None:
         """What was left over goes before the replay, where whole journals vouch for it."""
         layout = self.layout
-        strange = [n for n, one in enumerate(self.directories) if one.found.has_strays]
+        strange = [n for n, one in enumerate(self.directories) if one.inventory.has_strays]
         frames: dict[int, int | None] = {}
         for number in sorted({at for one in strange for at in layout.journals_of(one)}):
-            marks, path = self._release.marks_of(number), self.journals[number].directory
+            marks, path = self._trimmer.marks_of(number), self.journals[number].directory
             frames[number] = await count_journal_frames(
                 self._disk, path, number, layout.journals, marks
             )
@@ -242,9 +242,9 @@ class BookieStorage:
             counts = [frames[number] for number in layout.journals_of(one)]
             whole = [count for count in counts if count is not None]
             total = sum(whole) if len(whole) == len(counts) else None
-            await self.directories[one].found.settle_early(total)
+            await self.directories[one].inventory.settle_early(total)
 
-    async def _doubt(self, number: int, end: Mark, found: Mark) -> None:
+    async def _require_integrity_check(self, number: int, end: Mark, found: Mark) -> None:
         """Before anything is made durable that would look as if nothing were missing."""
         reason = (
             f"the end of journal {number} is lost: it was acknowledged up to offset {end.offset} "
@@ -253,8 +253,8 @@ class BookieStorage:
         )
         _log.warning("journal ends too early journal=%d cause=%s", number, reason)
         for directory in self.layout.directories_of(number):
-            doubts = self.directories[directory].doubts
-            await doubts.set_doubt(Doubt(DoubtStage.LEDGERS_UNKNOWN, reason))
+            integrity = self.directories[directory].integrity
+            await integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, reason))
 
     async def run(self) -> None:
         """Journals and checkpoints until cancelled. Raises JournalFailed or StorageFailed."""
@@ -294,10 +294,10 @@ class BookieStorage:
         *,
         compaction: CompactionKind = CompactionKind.MAJOR,
         is_forced: bool = False,
-    ) -> list[Collected]:
+    ) -> list[GarbageCollectionReport]:
         """One round in each directory, all at once: each has a disk of its own, or should have.
         See `GarbageCollector.collect`."""
-        rounds: dict[str, Collected] = {}
+        rounds: dict[str, GarbageCollectionReport] = {}
 
         async def collect(directory: LedgerStorage) -> None:
             rounds[directory.directory] = await directory.garbage.collect(

@@ -13,7 +13,7 @@ import trio
 
 from bookie.core.caches import Half, ReadCache, WriteCache
 from bookie.core.disk_space import checkpoint_bytes
-from bookie.core.duty_cycle import checkpoint_pace
+from bookie.core.duty_cycle import checkpoint_duty_cycle
 from bookie.core.entry_log import flush_steps
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.ledger_state import LedgerState
@@ -21,10 +21,10 @@ from bookie.core.marks import StoredMarks, decode_marks, encode_marks
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.index.index import Index, PlacedRun
-from bookie.storage.journal.trimmer import JournalRelease
+from bookie.storage.journal.trimmer import JournalTrimmer
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.metrics import FlushMeters, timed
-from bookie.storage.yielding import give_way
+from bookie.storage.metrics import FlushMetrics, timed
+from bookie.storage.yielding import yield_to_tasks
 from ledger.errors import BookieIoError
 
 
@@ -41,20 +41,20 @@ class Checkpointer:
         directory: str,
         number: int,
         *,
-        release: JournalRelease,
+        trimmer: JournalTrimmer,
         cache: WriteCache,
         read_cache: ReadCache,
         index: Index,
         logs: EntryLogs,
         states: LedgerStates,
     ) -> None:
-        """`number`: which of the bookie's directories it is. `release`: of the journals."""
+        """`number`: which of the bookie's directories it is. `trimmer`: of the journals."""
         self._disk = disk
         self._directory = directory
         self._mark_path = f"{directory}/lastmark"
-        self._release = release
-        layout = release.layout
-        self._journals = {no: release.journals[no] for no in layout.journals_of(number)}
+        self._trimmer = trimmer
+        layout = trimmer.layout
+        self._journals = {no: trimmer.journals[no] for no in layout.journals_of(number)}
         self._number = number
         self._cache = cache
         self._blocks = read_cache
@@ -65,10 +65,10 @@ class Checkpointer:
         self.entries_flushed = 0
         self._began_at = 0.0
         self._leisure_s = 0.0
-        self.meters = FlushMeters()
+        self.metrics = FlushMetrics()
 
     def _numbered(self, checkpoint_no: int, marks: Mapping[int, Mark]) -> StoredMarks:
-        layout = self._release.layout
+        layout = self._trimmer.layout
         return StoredMarks(checkpoint_no, marks, self._number, layout.directories, layout.journals)
 
     async def load_marks(self) -> None:
@@ -104,7 +104,7 @@ class Checkpointer:
                 "rebuild-index CONFIG`"
             )
         self.stored = found
-        self._release.loaded(self._number, found.marks)
+        self._trimmer.loaded(self._number, found.marks)
 
     @property
     def is_due(self) -> bool:
@@ -143,8 +143,8 @@ class Checkpointer:
         # that is durable before a mark is in the half swapped out, or was flushed before.
         marks = {no: journal.mark for no, journal in self._journals.items()}
         changed = self._states.take_changed()
-        meters = self.meters
-        meters.flushing_bytes = self._cache.nbytes
+        metrics = self.metrics
+        metrics.flushing_bytes = self._cache.nbytes
         self._cache.swap()
         on_swapped.set()
         half = self._cache.flushing
@@ -152,16 +152,16 @@ class Checkpointer:
         has_news = bool(half or changed)
         runs: list[PlacedRun] = []
         if has_news:
-            meters.nbytes.observe(meters.flushing_bytes)
-            with timed(meters.entry_log_seconds):
+            metrics.nbytes.observe(metrics.flushing_bytes)
+            with timed(metrics.entry_log_seconds):
                 runs = await self._write_runs(half)
                 await self._logs.sync()
-            with timed(meters.index_seconds):
+            with timed(metrics.index_seconds):
                 await self._write_index(half, changed, runs)
             self._index.checkpoint_no += 1
         checkpoint_no = self._index.checkpoint_no
         await self._free(half, runs, self._cache.flushed())
-        meters.flushing_bytes = 0
+        metrics.flushing_bytes = 0
         # Also without news: what garbage collection wrote must not come undone by a crash once
         # the journal is gone. It costs nothing if there is nothing.
         await self._index.flush()
@@ -172,12 +172,12 @@ class Checkpointer:
                 assert mark >= self.stored.marks[no], f"mark of journal {no} would go backwards"
             await self._disk.replace_file(self._mark_path, encode_marks(stored))
             self.stored = stored
-            await self._release.stored(self._number, marks)
+            await self._trimmer.stored(self._number, marks)
 
-    async def _give_way(self) -> None:
+    async def _yield(self) -> None:
         filled = max(self._cache.active_filled, self._states.changes_filled)
         lasts_s = trio.current_time() - self._began_at
-        await give_way(checkpoint_pace(filled, lasts_s, self._leisure_s))
+        await yield_to_tasks(checkpoint_duty_cycle(filled, lasts_s, self._leisure_s))
 
     async def _write_runs(self, half: Half) -> list[PlacedRun]:
         placed: list[PlacedRun] = []
@@ -188,7 +188,7 @@ class Checkpointer:
             if len(runs) < self._SMALL_RUNS:
                 await trio.lowlevel.checkpoint()
             else:
-                await self._give_way()
+                await self._yield()
         return placed
 
     async def _write_index(
@@ -200,14 +200,14 @@ class Checkpointer:
             logs[self._logs.current_id] = self._logs.current_ledgers
         for log_id, ledgers in logs.items():
             for _ in self._index.put_log_ledgers(log_id, ledgers):
-                await self._give_way()
+                await self._yield()
         first_seen: set[int] = set()
         for _ in self._index.put_states(self._states_to_store(half, changed, first_seen)):
-            await self._give_way()
+            await self._yield()
         for overwritten in self._index.put_runs(runs, first_seen):
             if overwritten is not None:
                 self._blocks.drop_ledger(overwritten)
-            await self._give_way()
+            await self._yield()
 
     def _states_to_store(
         self, half: Half, changed: dict[int, LedgerState], first_seen: set[int]
@@ -230,18 +230,18 @@ class Checkpointer:
         acknowledgements by tens of milliseconds. With many ledgers there are as many runs."""
         while runs:
             del runs[-self._FREE_ENTRIES :]
-            await self._give_way()
+            await self._yield()
         while segments:
             self._cache.spares.give_back(segments.pop())
-            await self._give_way()
+            await self._yield()
         freed = 0
         while half:
             _, entries = half.popitem()
             while len(entries) > self._FREE_ENTRIES:
                 for _ in range(self._FREE_ENTRIES):
                     entries.popitem()
-                await self._give_way()
+                await self._yield()
             freed += len(entries) + 10
             if freed > self._FREE_ENTRIES:
                 freed = 0
-                await self._give_way()
+                await self._yield()

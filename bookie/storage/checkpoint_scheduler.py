@@ -20,17 +20,17 @@ ASK_DISK_S = 0.5
 """How often a disk without room for a checkpoint is asked: nobody tells when there is some."""
 
 
-class CheckpointTask:
+class CheckpointScheduler:
     """Makes a checkpoint when one is due, and at an interval."""
 
     def __init__(self, checkpointer: Checkpointer, interval_s: float) -> None:
         self._checkpointer = checkpointer
-        self.has_room: Callable[[int], Awaitable[bool]] | None = None
+        self.has_space: Callable[[int], Awaitable[bool]] | None = None
         """Whether the disk has room for so many bytes, which are then kept for this directory
         until it asks for none; None: always. Set it before `run`."""
         self.is_waiting_for_disk = False
         """What is in memory stays there: the disk has no room for it."""
-        self.meters = checkpointer.meters
+        self.metrics = checkpointer.metrics
         self._interval_s = interval_s
         self._write_lock = trio.Lock()
         self._is_checkpointing = False
@@ -60,13 +60,13 @@ class CheckpointTask:
         """As much is in memory as may be there before a checkpoint."""
         return self._checkpointer.is_due
 
-    async def wait_room(self, gate: WriteGate | None = None) -> None:
+    async def wait_capacity(self, gate: WriteGate | None = None) -> None:
         """Returns when adds may go on, or none is taken any more (`gate`). Raises the failure if
         they never may."""
         await trio.lowlevel.checkpoint()
         if not self.is_full:
             return
-        with self.meters.throttled():
+        with self.metrics.throttled():
             while self.is_full:
                 if self.failure is not None:
                     raise self.failure
@@ -115,16 +115,16 @@ class CheckpointTask:
             self._ended = self._begun
             ended, self._one_ended = self._one_ended, trio.Event()
             ended.set()
-            if self.has_room is not None:
-                await self.has_room(0)
+            if self.has_space is not None:
+                await self.has_space(0)
 
     async def _wait_disk(self) -> None:
         """Returns when the disk has room for a checkpoint: nothing is begun that could end in the
         middle. Holds no lock meanwhile, for garbage collection may be what makes the room."""
-        has_room = self.has_room
+        has_space = self.has_space
         try:
-            while has_room is not None and self._checkpointer.has_work and self.failure is None:
-                if await has_room(self._checkpointer.bytes_to_write):
+            while has_space is not None and self._checkpointer.has_work and self.failure is None:
+                if await has_space(self._checkpointer.bytes_to_write):
                     return
                 self.is_waiting_for_disk = True
                 self._swapped.set()  # whoever waits looks whether adds are taken at all
@@ -163,4 +163,4 @@ class CheckpointTask:
                 self._is_checkpointing = False
             self.checkpoints += 1
             self.seconds_last = trio.current_time() - started
-            self.meters.checkpoint_made(self.seconds_last)
+            self.metrics.checkpoint_made(self.seconds_last)

@@ -24,11 +24,11 @@ import trio
 from bookie.core.availability import EntriesHeld
 from bookie.core.caches import Block, ReadCache, WriteCache
 from bookie.core.entry_log import entry_ends
-from bookie.core.read_ahead import ReadAhead, Rereads
+from bookie.core.read_ahead import ReadAhead, ReuseTracker
 from bookie.storage.disk.disk import Buffer
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
-from bookie.storage.metrics import ReadMeters, timed
+from bookie.storage.metrics import ReadMetrics, timed
 from ledger.errors import BookieIoError
 
 _ids_of_entry = struct.Struct(">qq").unpack_from
@@ -80,8 +80,8 @@ class EntryReader:
         self._ahead = read_ahead
         self._under_way: dict[int, list[_UnderWay]] = {}
         """By ledger; no more than reads are under way at once."""
-        self._rereads = Rereads()
-        self.meters = ReadMeters()
+        self._reuse = ReuseTracker()
+        self.metrics = ReadMetrics()
         self.disk_reads = 0
         """Reads that had to wait for the disk."""
 
@@ -89,26 +89,26 @@ class EntryReader:
         """The entry if it is in memory. Raises BookieIoError if a block holds wrong bytes."""
         entry = self._cache.get(ledger_id, entry_id)
         if entry is not None:
-            self.meters.write_cache_hits += 1
+            self.metrics.write_cache_hits += 1
         else:
             block = self._blocks.find(ledger_id, entry_id)
             if block is None:
                 return None
             entry = _checked(block, entry_id)
-        self.meters.entries += 1
+        self.metrics.entries += 1
         return entry
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """The entry as stored, or None. Raises BookieIoError on any doubt."""
         entry = self._cache.get(ledger_id, entry_id)
         if entry is not None:
-            self.meters.write_cache_hits += 1
+            self.metrics.write_cache_hits += 1
         else:
             block = await self._block_with(ledger_id, entry_id)
             if block is None:
                 return None
             entry = _checked(block, entry_id)
-        self.meters.entries += 1
+        self.metrics.entries += 1
         return entry
 
     async def read_batch(
@@ -140,7 +140,7 @@ class EntryReader:
                 if found and size > room:
                     break
                 found.append(entry)
-                self.meters.write_cache_hits += 1
+                self.metrics.write_cache_hits += 1
                 room -= size
                 continue
             try:
@@ -159,7 +159,7 @@ class EntryReader:
                 break
             found += taken
             room -= block.nbytes_of(entry_id, end) + BATCH_ENTRY_OVERHEAD_BYTES * len(taken)
-        self.meters.entries += len(found)
+        self.metrics.entries += len(found)
         return found
 
     def last_entry_id(self, ledger_id: int) -> int:
@@ -233,7 +233,7 @@ class EntryReader:
         skipped = entry_id - run.first
         offset = run.offset + sum(run.lengths[:skipped])
         log_id, size = run.log_id, ends[-1]
-        is_once = not self._rereads.is_again(log_id, offset, size)
+        is_once = not self._reuse.is_reused(log_id, offset, size)
         data: bytes | bytearray | None
         data = self._logs.read_nowait(log_id, offset, size, drops_cache=is_once)
         if data is None:
@@ -242,7 +242,7 @@ class EntryReader:
             others = self._under_way.setdefault(run.ledger_id, [])
             others.append(under_way)
             try:
-                with timed(self.meters.disk_seconds):
+                with timed(self.metrics.disk_seconds):
                     data = await self._logs.read(log_id, offset, size, drops_cache=is_once)
                 block = self._kept(run.ledger_id, entry_id, ends, data, generation)
                 under_way.block = block
@@ -262,7 +262,7 @@ class EntryReader:
         data: bytes | bytearray,
         generation: int,
     ) -> Block:
-        self.meters.block_read(len(ends), len(data))
+        self.metrics.block_read(len(ends), len(data))
         self._ahead.has_read(ledger_id, entry_id, entry_id + len(ends), len(data))
         block = Block(ledger_id, entry_id, ends, data)
         _checked(block, entry_id)

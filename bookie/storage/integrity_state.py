@@ -6,52 +6,56 @@ from collections.abc import Iterable
 from itertools import islice
 
 from bookie.core.availability import Range, missing_ranges
-from bookie.core.integrity_state import Doubt, decode_doubt, encode_doubt
+from bookie.core.integrity_state import (
+    IntegrityState,
+    decode_integrity_state,
+    encode_integrity_state,
+)
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.metrics import LimboStatistics
-from bookie.storage.yielding import give_way
+from bookie.storage.yielding import yield_to_tasks
 
 _KEY = b"X"
 _STEP = 200
 _RANGES_PER_STEP = 5000
 
 
-def read_doubt(pairs: KeyValue) -> Doubt | None:
+def read_integrity_state(pairs: KeyValue) -> IntegrityState | None:
     """None if there is none. Raises BookieIoError."""
     value = pairs.get(_KEY)
-    return None if value is None else decode_doubt(value)
+    return None if value is None else decode_integrity_state(value)
 
 
-def write_doubt(pairs: KeyValue, doubt: Doubt | None) -> None:
+def write_integrity_state(pairs: KeyValue, state: IntegrityState | None) -> None:
     """None removes it. Durable after a flush. Raises BookieIoError."""
-    if doubt is None:
+    if state is None:
         pairs.write([], [_KEY])
     else:
-        pairs.write([(_KEY, encode_doubt(doubt))])
+        pairs.write([(_KEY, encode_integrity_state(state))])
 
 
-class DirectoryDoubts:
+class DirectoryIntegrity:
     """Of one ledger directory of a bookie that runs."""
 
     def __init__(self, pairs: KeyValue, changes: IndexChanges) -> None:
         self._pairs = pairs
         self._index = Index(pairs)
         self._changes = changes
-        self.statistics = LimboStatistics(0 if read_doubt(pairs) is None else None)
+        self.statistics = LimboStatistics(0 if read_integrity_state(pairs) is None else None)
 
     @property
-    def doubt(self) -> Doubt | None:
+    def state(self) -> IntegrityState | None:
         """Raises BookieIoError."""
-        return read_doubt(self._pairs)
+        return read_integrity_state(self._pairs)
 
-    async def set_doubt(self, doubt: Doubt | None) -> None:
+    async def set_state(self, state: IntegrityState | None) -> None:
         """Durably. Raises StorageFailed."""
         async with self._changes.making("writing what the index does not know"):
-            write_doubt(self._pairs, doubt)
+            write_integrity_state(self._pairs, state)
             await self._index.flush()
-        if doubt is None:
+        if state is None:
             self.statistics.ledgers = 0
 
     async def ledgers_in_limbo(self, after: int, count_max: int) -> list[int]:
@@ -63,7 +67,7 @@ class DirectoryDoubts:
                 if state is not None and state.is_limbo:
                     found.append(ledger_id)
             after = ids[-1]
-            await give_way()
+            await yield_to_tasks()
         return found
 
     async def count_in_limbo(self) -> int:

@@ -27,7 +27,7 @@ class LedgerStates:
     """
 
     _EVICT_STEPS = 32
-    _MORE_AFTER_VAIN = 8
+    _MORE_AFTER_NONE_EVICTED = 8
     """Where none of the states looked at could be let go, so many more are held before as many are
     looked at again: four steps for each, while a checkpoint is awaited."""
 
@@ -119,12 +119,12 @@ class LedgerStates:
         state.delete()
         self._dirty.pop(state.ledger_id, None)
 
-    def buried(self, ledger_id: int) -> None:
+    def drop_deleted(self, ledger_id: int) -> None:
         """A deleted ledger's tombstone is in the index: memory need not keep its state, which
         hardly anybody asks for again."""
         state = self.held.get(ledger_id)
         if state is not None and state.is_deleted and not state.is_watched:
-            self._let_go(self.held.pop(ledger_id))
+            self._release(self.held.pop(ledger_id))
 
     def forget(self, ledger_id: int) -> None:
         """A tombstone was dropped: from now on the ledger was never seen."""
@@ -166,12 +166,12 @@ class LedgerStates:
             ):
                 held[ledger_id] = state
             else:
-                self._let_go(state)
-        is_vain = len(held) == before
-        more = min(self._MORE_AFTER_VAIN, states_max // 4)
-        self._looked_at = before + more if is_vain else states_max
+                self._release(state)
+        is_fruitless = len(held) == before
+        more = min(self._MORE_AFTER_NONE_EVICTED, states_max // 4)
+        self._looked_at = before + more if is_fruitless else states_max
 
-    def _let_go(self, state: LedgerState) -> None:
+    def _release(self, state: LedgerState) -> None:
         """`state` is no longer in `held`. Only now a weak reference is made: it is gone at once
         with the state if nobody keeps that, and the garbage collector never sees it."""
         self._alive[state.ledger_id] = state

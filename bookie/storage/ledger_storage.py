@@ -21,19 +21,19 @@ from bookie.core.journal import Mark
 from bookie.core.journal_frames import encode_explicit_lac, encode_fence
 from bookie.core.ledger_state import LedgerState
 from bookie.storage.checkpoint import Checkpointer
-from bookie.storage.checkpoint_scheduler import CheckpointTask
+from bookie.storage.checkpoint_scheduler import CheckpointScheduler
 from bookie.storage.disk.disk import Buffer, Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
-from bookie.storage.entry_log.startup_scan import FoundLogs
+from bookie.storage.entry_log.startup_scan import EntryLogInventory
 from bookie.storage.entry_reader import EntryReader, list_entries
 from bookie.storage.garbage.collector import GarbageCollector
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import DirectoryDoubts
+from bookie.storage.integrity_state import DirectoryIntegrity
 from bookie.storage.journal.journal import Journal
-from bookie.storage.journal.replay import Taker
-from bookie.storage.journal.trimmer import JournalRelease
+from bookie.storage.journal.replay import ReplayTarget
+from bookie.storage.journal.trimmer import JournalTrimmer
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.metrics import DirectoryStatistics
 from bookie.storage.options import StorageOptions, StorageStatistics
@@ -42,9 +42,9 @@ from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 
 class LedgerStorage:
-    """`load`, replay into `taker`, `checkpoint`, then `task.run`; each once, and no other call
-    before. After a failed checkpoint it raises, and nothing more is taken: the process must exit.
-    """
+    """Call `load`, replay into `replay_target`, `checkpoint`, then `task.run`: each once, and
+    nothing else before. After a failed checkpoint it raises and takes nothing more: the process
+    must exit."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class LedgerStorage:
         directory: str,
         number: int,
         pairs: KeyValue,
-        release: JournalRelease,
+        trimmer: JournalTrimmer,
         *,
         now_ms: Callable[[], int],
         options: StorageOptions,
         spares: SegmentPool,
     ) -> None:
         """`number`: which of the bookie's ledger directories it is, from 0. `pairs` is the index
-        store that belongs to it. `release`: of the bookie's journals. `spares`: for its cache."""
+        store that belongs to it. `trimmer`: of the bookie's journals. `spares`: for its cache."""
         self.directory = directory
-        self._journals = release.journals
+        self._journals = trimmer.journals
         self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares)
         self._read_cache = blocks = ReadCache(options.read_cache_bytes)
         self._index = index = Index(pairs)
@@ -78,17 +78,19 @@ class LedgerStorage:
             disk,
             directory,
             number,
-            release=release,
+            trimmer=trimmer,
             cache=cache,
             read_cache=blocks,
             index=index,
             logs=logs,
             states=states,
         )
-        self.task = task = CheckpointTask(self._checkpointer, options.checkpoint_interval_s)
-        release.join(number, task.ask)
-        self.taker = Taker(cache, states)
-        self.doubts = DirectoryDoubts(pairs, changes := IndexChanges(task.writing, task.poison))
+        self.task = task = CheckpointScheduler(self._checkpointer, options.checkpoint_interval_s)
+        trimmer.join(number, task.ask)
+        self.replay_target = ReplayTarget(cache, states)
+        self.integrity = DirectoryIntegrity(
+            pairs, changes := IndexChanges(task.writing, task.poison)
+        )
         self.scrubber = Scrubber(disk, index, pairs, logs, changes, options.scrub_bytes_per_s)
         self.garbage = GarbageCollector(
             disk,
@@ -104,7 +106,7 @@ class LedgerStorage:
             options=options.garbage,
             log_bytes_max=options.entry_log_bytes_max,
         )
-        self.found = FoundLogs(logs, index, pairs, changes)
+        self.inventory = EntryLogInventory(logs, index, pairs, changes)
 
     # --- ledgers
 
@@ -223,9 +225,9 @@ class LedgerStorage:
     def are_states_over(self) -> bool:
         return self._states.are_changes_over
 
-    async def wait_room(self, gate: WriteGate | None = None) -> None:
+    async def wait_capacity(self, gate: WriteGate | None = None) -> None:
         """Returns when adds may go on, or `gate` takes none. Raises `task.failure` if never."""
-        await self.task.wait_room(gate)
+        await self.task.wait_capacity(gate)
 
     # --- life
 
@@ -234,14 +236,14 @@ class LedgerStorage:
         is refused up to its first checkpoint, here or in the replay, has changed nothing that
         anything but these files has."""
         await self._checkpointer.load_marks()
-        await self.found.find()
+        await self.inventory.find()
 
     async def checkpoint(self) -> None:
         """Makes all that is in memory now durable in entry log and index. Not cancellable:
         half a checkpoint would be a failed one. Raises StorageFailed."""
         with trio.CancelScope(shield=True):
             await self.task.make()
-            await self.found.settle()  # the journals were replayed
+            await self.inventory.settle()  # the journals were replayed
 
     def close(self) -> None:
         """Closes files and index. Nothing is written: stopping is crashing."""
@@ -258,9 +260,9 @@ class LedgerStorage:
             read_cache_bytes=self._read_cache.nbytes,
             disk_reads=self._reader.disk_reads,
             states=len(self.states),
-            frames_replayed=self.taker.frames,
+            frames_replayed=self.replay_target.frames,
             entry_logs=len(self._index.log_ids()),
-            entry_logs_missing=self.found.missing,
+            entry_logs_missing=self.inventory.missing,
             entry_logs_stray=self._logs.strays_aside,
         )
 
@@ -270,12 +272,12 @@ class LedgerStorage:
             directory=self.directory,
             write_cache_limit_bytes=2 * self.cache.bytes_max,
             storage=self.statistics(),
-            reads=self._reader.meters.statistics(),
-            flushes=self.task.meters.statistics(),
-            garbage=self.garbage.meters.statistics(),
+            reads=self._reader.metrics.statistics(),
+            flushes=self.task.metrics.statistics(),
+            garbage=self.garbage.metrics.statistics(),
             compaction=self.garbage.compaction_statistics(),
             scrub=self.scrubber.statistics,
-            limbo=self.doubts.statistics,
+            limbo=self.integrity.statistics,
         )
 
     @property
@@ -286,7 +288,7 @@ class LedgerStorage:
     @property
     def index_changes(self) -> int:
         """Another number whenever the index may hold other ledgers than before."""
-        return self.task.checkpoints + self.garbage.meters.rounds
+        return self.task.checkpoints + self.garbage.metrics.rounds
 
     def ledger_ids(self, after: int, count_max: int) -> list[int]:
         """Up to `count_max` ledgers of the index, in order, beginning after ledger `after`."""

@@ -19,11 +19,11 @@ from bookie.core.metrics import SECONDS, SIZES, Distribution, Histogram
 from bookie.storage.index.key_value import IndexUnreadable
 from bookie.storage.options import StorageStatistics
 
-_TOLD_APART = ("set_aside", "index_problem")
+_NOT_IN_SUMMARY = ("set_aside", "index_problem")
 
 
 @dataclass(slots=True)
-class Collected:
+class GarbageCollectionReport:
     """What one round did. Bytes are sizes of files."""
 
     ledgers_asked: int = 0
@@ -74,7 +74,7 @@ class Collected:
         return " ".join(
             f"{field.name}={value.name if isinstance(value, CompactionKind) else value}"
             for field in fields(self)
-            if (value := getattr(self, field.name)) and field.name not in _TOLD_APART
+            if (value := getattr(self, field.name)) and field.name not in _NOT_IN_SUMMARY
         )
 
     @property
@@ -116,7 +116,7 @@ class CompactionStatistics:
     logs_by_live_ratio: tuple[int, ...] = (0,) * RATIO_STEPS
     """At the last survey: sealed logs that are needed to less than 10 %, 20 %, ..., 100 %."""
 
-    def add(self, round_: Collected) -> None:
+    def add(self, round_: GarbageCollectionReport) -> None:
         """Counts one round."""
         self.bytes_reclaimed_by_deletion += round_.bytes_reclaimed_by_deletion
         self.minor_compactions += round_.compaction is CompactionKind.MINOR
@@ -157,7 +157,7 @@ class ReadStatistics:
     """Of reads that had to wait for the disk."""
 
 
-class ReadMeters:
+class ReadMetrics:
     """Counted by the reader of entries."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class FlushStatistics:
     """Connections that wait for room now."""
 
 
-class FlushMeters:
+class FlushMetrics:
     """Counted by checkpoints."""
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ class GarbageStatistics:
     logs_removed: int
 
 
-class GarbageMeters:
+class GarbageMetrics:
     """Counted by garbage collection, once per round."""
 
     def __init__(self) -> None:

@@ -16,13 +16,13 @@ from bookie.core.compaction import TokenBucket
 from bookie.core.integrity import is_entry_of
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
-from bookie.storage.entry_log.scan import WINDOW_BYTES, LogScan, Record
+from bookie.storage.entry_log.scan import WINDOW_BYTES, LogRecord, LogScanner
 from bookie.storage.garbage.compaction_index import CompactionIndex
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import IndexUnreadable, KeyValue
 from bookie.storage.metrics import ScrubStatistics
-from bookie.storage.yielding import give_way
+from bookie.storage.yielding import yield_to_tasks
 from ledger.errors import BookieIoError
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Scrubber:
                 await self._look_at(log_id)
             except IndexUnreadable as error:  # it says nothing of the log, nor of the others
                 unread[log_id] = error
-                await give_way()
+                await yield_to_tasks()
         for log_id, cause in islice(unread.items(), 1):
             _log.error(
                 "entry logs not looked at: the index cannot be read logs=%d first=%s cause=%s",
@@ -108,7 +108,7 @@ class Scrubber:
         except OSError as error:
             return f"it cannot be opened: {error}"
         try:
-            scan = LogScan(file, log_id, on_read=self._wait_turn)
+            scan = LogScanner(file, log_id, on_read=self._wait_turn)
             record = await scan.next()
             seen, since = 0, scan.position
             while True:
@@ -131,7 +131,7 @@ class Scrubber:
         finally:
             file.close()
 
-    async def _problem_of(self, scan: LogScan, record: Record) -> str:
+    async def _problem_of(self, scan: LogScanner, record: LogRecord) -> str:
         if not self._places.parts_of(record.run):
             return ""
         try:
@@ -141,7 +141,7 @@ class Scrubber:
         # Looked up again: what was moved or deleted meanwhile is nobody's loss.
         return problem if problem and self._places.parts_of(record.run) else ""
 
-    async def _needed_behind(self, log_id: int, scan: LogScan) -> str:
+    async def _needed_behind(self, log_id: int, scan: LogScanner) -> str:
         """Whether the index needs anything after the last whole record."""
         for looked_up, ledger_id in enumerate(self._index.log_ledger_ids(log_id), 1):
             at = 0
@@ -149,14 +149,14 @@ class Scrubber:
                 if any(run.log_id == log_id and run.offset >= scan.position for run in runs):
                     return f"no whole record {scan.end_reason}, but entries lie behind it"
                 at = runs[-1].last + 1
-                await give_way()
+                await yield_to_tasks()
             if looked_up % _LOOKUPS_PER_STEP == 0:
                 await self._pace_lookups()
         return ""
 
     async def _pace_lookups(self, already: int = 0) -> None:
         """After a step of them. `already`: bytes it read, which were paced."""
-        await give_way()
+        await yield_to_tasks()
         await self._pace(_LOOKUPS_PER_STEP * _RECORD_BYTES_MIN - already)
 
     async def _wait_turn(self, nbytes: int) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from bookie.core.duty_cycle import BRISK, Pace
+from bookie.core.duty_cycle import FOREGROUND, DutyCycle
 
 _waited_for: Final = trio.lowlevel.RunVar("threads_waited_for", 0)
 _changed_at: Final = trio.lowlevel.RunVar("threads_changed_at", 0.0)
@@ -42,7 +42,7 @@ waiting_for_thread: Final = _WaitingForThread()
 """Within, a task waits for what a thread does, and is in a hurry."""
 
 
-def let_threads_in() -> None:
+def yield_to_threads() -> None:
     """To be called in each turn of whatever may keep the loop busy. Now and then, while somebody
     waits for a thread, the interpreter is free for long enough that one can take it."""
     if not _waited_for.get():
@@ -56,7 +56,7 @@ def let_threads_in() -> None:
 _rested_at: Final = trio.lowlevel.RunVar("rested_at", 0.0)
 
 
-async def give_way(pace: Pace = BRISK) -> None:
+async def yield_to_tasks(pace: DutyCycle = FOREGROUND) -> None:
     """Between two steps, each well under a millisecond: other tasks run, and now and then the loop
     waits for real, so that other threads run, too.
 

@@ -177,7 +177,7 @@ class MountedDisk:
     async def open(
         self, path: str, *, is_new: bool = False, has_own_thread: bool = False
     ) -> SimFile:
-        await self.operate("open", path, self.options.read_max_s)
+        await self.operate("open", path)
         inode = self.disk.inodes.get(path)
         if is_new:
             if inode is not None:
@@ -190,7 +190,7 @@ class MountedDisk:
         return SimFile(self, path, inode)
 
     async def read_file(self, path: str) -> bytes:
-        await self.operate("read", path, self.options.read_max_s)
+        await self.operate("read", path)
         inode = self.disk.inodes.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -207,20 +207,20 @@ class MountedDisk:
         await self.sync_directory(parent_of(path))
 
     async def list_directory(self, path: str) -> list[str]:
-        await self.operate("list", path, self.options.read_max_s)
+        await self.operate("list", path)
         directory = path.rstrip("/")
         names = [name for name in self.disk.inodes if parent_of(name) == directory]
         below = [name for name in self.disk.directories if name and parent_of(name) == directory]
         return sorted({name.rpartition("/")[2] for name in [*names, *below]} - {""})
 
     async def make_directory(self, path: str) -> None:
-        await self.operate("sync", path, self.options.sync_max_s)
+        await self.operate("sync", path)
         parts = path.rstrip("/").split("/")
         for depth in range(1, len(parts) + 1):
             self.disk.directories["/".join(parts[:depth])] = None
 
     async def rename(self, old: str, new: str) -> None:
-        await self.operate("rename", old, self.options.write_max_s)
+        await self.operate("rename", old)
         inode = self.disk.inodes.get(old)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
@@ -229,7 +229,7 @@ class MountedDisk:
         self.disk.change_names({old: None, new: inode})
 
     async def remove(self, path: str) -> None:
-        await self.operate("remove", path, self.options.write_max_s)
+        await self.operate("remove", path)
         if path not in self.disk.inodes:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         self.disk.change_names({path: None})
@@ -237,12 +237,12 @@ class MountedDisk:
     async def sync_directory(self, path: str) -> None:
         directory = path.rstrip("/")
         count = len(self.disk.pending_names.get(directory, []))
-        self.disk.syncs += 1
-        await self.operate("sync", path, self.options.sync_max_s)
+        self.count_sync()
+        await self.operate("sync", path)
         self.disk.settle_directory(directory, count)
 
     async def space(self, path: str) -> tuple[int, int]:
-        await self.operate("list", path, self.options.read_max_s)
+        await self.operate("list", path)
         volume, capacity = self.disk.volumes.of(path), self.disk.volumes.at(path).capacity_bytes
         return capacity, max(0, capacity - self.disk.used_bytes_of(volume))
 
@@ -252,7 +252,7 @@ class MountedDisk:
 
     async def lock(self, path: str) -> None:
         # One door per device is live at a time, so only this door can hold a lock.
-        await self.operate("open", path, self.options.read_max_s)
+        await self.operate("open", path)
         if path in self._locks:
             raise BlockingIOError(errno.EAGAIN, "locked", path)
         self._locks[path] = None
@@ -278,7 +278,15 @@ class MountedDisk:
         if used + growth > self.disk.volumes.at(path).capacity_bytes:
             raise OSError(errno.ENOSPC, f"disk {self.disk.name}{volume} is full")
 
-    async def operate(self, kind: str, path: str, time_max_s: float) -> None:
+    def is_cached(self, path: str) -> bool:
+        """Returns whether a read of `path` finds its bytes in memory, by chance."""
+        return self.disk.chance.random() < self.disk.volumes.at(path).cached_read_probability
+
+    def count_sync(self) -> None:
+        """Notes one sync of a file or a directory."""
+        self.disk.syncs += 1
+
+    async def operate(self, kind: str, path: str) -> None:
         """Takes the time of one operation, and fails it if chance or death says so.
 
         Not cancellable, as a call on a thread is not; the effect comes after it returned.
@@ -286,7 +294,7 @@ class MountedDisk:
         self.check()
         options, chance = self.disk.volumes.at(path), self.disk.chance
         with trio.CancelScope(shield=True):
-            await trio.sleep(chance.uniform(0, time_max_s) * options.slow_factor)
+            await trio.sleep(chance.uniform(0, self._time_max_s(kind)) * options.slow_factor)
         self.check()
         if self.disk.on_operation is not None:
             self.disk.on_operation(kind, path)
@@ -300,6 +308,12 @@ class MountedDisk:
             self.disk.simulation.trace("disk error", self.disk.name, kind, path)
             raise OSError(errno.EIO, f"simulated {kind} error", path)
         self.disk.simulation.trace("disk", self.disk.name, kind, path)
+
+    def _time_max_s(self, kind: str) -> float:
+        if kind == "sync":
+            return self.options.sync_max_s
+        is_read = kind in ("open", "read", "list")
+        return self.options.read_max_s if is_read else self.options.write_max_s
 
     def _check_directory(self, path: str) -> None:
         if parent_of(path) not in self.disk.directories:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Protocol
 
 SECTOR_BYTES = 512
 
@@ -17,6 +18,35 @@ Range = tuple[int, int]
 def parent_of(path: str) -> str:
     """The directory of `path`, without a slash at its end."""
     return path.rstrip("/").rpartition("/")[0]
+
+
+class Mount(Protocol):
+    """What open files and key-value stores of one incarnation ask of its disk."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """The process is dead: nothing may change any more."""
+        ...
+
+    def check(self) -> None:
+        """Raises OSError if the process is dead."""
+        ...
+
+    def check_space(self, path: str, growth: int) -> None:
+        """Raises OSError if the disk of `path` has less than `growth` bytes free."""
+        ...
+
+    def is_cached(self, path: str) -> bool:
+        """Returns whether a read of `path` finds its bytes in memory, by chance."""
+        ...
+
+    def count_sync(self) -> None:
+        """Notes one sync of a file or a directory."""
+        ...
+
+    async def operate(self, kind: str, path: str) -> None:
+        """Takes the time of one operation; raises OSError if chance or death fails it."""
+        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 
 import trio
 
 from bookie.testing.scheduler import Simulation
+from bookie.testing.transport import NetworkOptions as NetworkOptions
 from bookie.testing.transport import SimTransport, joined_pair
 from ledger.errors import BookieUnavailable
 
@@ -22,25 +22,6 @@ _FIRST_EPHEMERAL_PORT = 40_000
 _CONNECT_RETRY_S = 1.0
 _CONNECT_GIVE_UP_S = 127.0
 """As Linux does it: a first packet without an answer is repeated for about two minutes."""
-
-
-@dataclass(slots=True)
-class NetworkOptions:
-    """How the network behaves; may be changed while it runs.
-
-    Latency is drawn per message, uniformly from its range, and now and then (with
-    `spike_probability`) up to `spike_s` longer. A write is cut into segments with
-    `split_probability`; `buffer_bytes` bounds what one direction holds in flight and unread.
-    """
-
-    latency_min_s: float = 0.0002
-    latency_max_s: float = 0.002
-    spike_probability: float = 0.01
-    spike_s: float = 0.05
-    bytes_per_second: float = 1e9
-    split_probability: float = 0.1
-    early_wake_probability: float = 0.02
-    buffer_bytes: int = 256 * 1024
 
 
 class SimListener:
@@ -186,7 +167,7 @@ class SimNetwork:
         for address in [address for address in self.listeners if address[0] == node]:
             self.listeners[address].close()
 
-    # What transports ask.
+    # The questions of `Link`, for transports.
 
     def is_blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked or target in self._silent
@@ -206,7 +187,7 @@ class SimNetwork:
             delay_s = max(delay_s, clogged_s - self.simulation.now_s)
         return delay_s
 
-    def tell_reset(self, source: str, transport: SimTransport) -> None:
+    def notify_reset(self, source: str, transport: SimTransport) -> None:
         """Tells `transport` that its other end, at `source`, is gone; repeated until heard."""
 
         def arrive() -> None:
@@ -247,7 +228,7 @@ class SimNetwork:
             if listener is not None and not door.is_frozen:
                 self._connections += 1
                 name = f"c{self._connections}"
-                here, there = joined_pair(self, name, door, self._nodes[host], port)
+                here, there = joined_pair(self, name, source, host, port)
                 self._transports += [here, there]
                 listener.arrive(there)
             try:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import trio
 
 from ledger.connection.authentication import AuthProvider, authenticate
-from ledger.connection.pending_calls import Calls, OnAnswer
-from ledger.connection.responses import AckSink, Answers
+from ledger.connection.pending_calls import OnAnswer, PendingCalls
+from ledger.connection.responses import AckSink, ResponseReader
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -24,6 +24,7 @@ from ledger.errors import (
     Unauthorized,
 )
 from ledger.runtime.network import Network, Transport
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import Buffer, RequestBody, ResponseBody
 
@@ -72,10 +73,10 @@ class BookieConnection:
         self._transport: Transport | None = None
         self._outbox: deque[Buffer] = deque()
         self._outbox_bytes = 0
-        self._sender: trio.lowlevel.Task | None = None
+        self._sender = ParkingSlot()
         self._auth = auth
-        self._calls = Calls(version)
-        self._answers = Answers(bookie, self._calls)
+        self._calls = PendingCalls(version)
+        self._answers = ResponseReader(bookie, self._calls)
         self.sinks: dict[int, AckSink] = self._answers.sinks
         self._settled = trio.Event()
         self._scope = trio.CancelScope()
@@ -129,16 +130,13 @@ class BookieConnection:
                 )
             )
             return
-        if self._sender is not None:
-            task, self._sender = self._sender, None
-            trio.lowlevel.reschedule(task)
+        self._sender.unpark()
 
     async def _run_sender(self, transport: Transport) -> None:
         outbox = self._outbox
         while True:
             if not outbox:
-                self._sender = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._stop_sender)
+                await self._sender.park()
                 continue
             await transport.wait_writable()
             while outbox:
@@ -156,10 +154,6 @@ class BookieConnection:
                     outbox[0] = memoryview(data)[sent:]
                     break
                 outbox.popleft()
-
-    def _stop_sender(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._sender = None
-        return trio.lowlevel.Abort.SUCCEEDED
 
     def _join_outbox(self) -> None:
         """Small pieces at the front become one; large ones are never copied again."""

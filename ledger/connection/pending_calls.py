@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import trio
 from outcome import Error, Value
 
 from ledger.errors import LedgerError, LocalProtocolError, RemoteProtocolError
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire import v2, v3, v3_forms
 from ledger.wire.messages import (
     AddRequest,
@@ -41,22 +41,21 @@ _ANSWER_TYPES: dict[type[RequestBody], type[ResponseBody]] = {
 }
 
 
-class Call:
-    """One request. `task` waits for the answer; None if nobody does (any more).
-
+class PendingCall:
+    """One request. The task that wants its answer waits in `waiter`; where no task waits,
     `on_answer` is called with the answer, or with None if there will be none.
     """
 
-    __slots__ = ("answer_type", "key", "on_answer", "task")
+    __slots__ = ("answer_type", "key", "on_answer", "waiter")
 
     def __init__(self, key: object, answer_type: type[ResponseBody]) -> None:
         self.key = key
         self.answer_type = answer_type
-        self.task: trio.lowlevel.Task | None = None
+        self.waiter: ParkingSlot | None = None
         self.on_answer: OnAnswer | None = None
 
 
-class Calls:
+class PendingCalls:
     """Those of one connection of wire `version`."""
 
     def __init__(self, version: int) -> None:
@@ -64,15 +63,15 @@ class Calls:
         """Requests without an answer yet, also those nobody waits for."""
         self._version = version
         self._codec = v3 if version == 3 else v2
-        self._calls: dict[object, deque[Call]] = {}
+        self._calls: dict[object, deque[PendingCall]] = {}
         self._txn_id = 0
 
-    def begin(self, body: RequestBody) -> tuple[Call, bytes]:
+    def begin(self, body: RequestBody) -> tuple[PendingCall, bytes]:
         """A new call and the frame to send."""
         self._txn_id += 1
         request = Request(self._version, self._txn_id, body)
         data = self._codec.encode_request(request)
-        call = Call(self._key_of(request), _ANSWER_TYPES[type(body)])
+        call = PendingCall(self._key_of(request), _ANSWER_TYPES[type(body)])
         self._calls.setdefault(call.key, deque()).append(call)
         self.waiting += 1
         return call, data
@@ -81,16 +80,11 @@ class Calls:
         """Whether the answer to this add belongs to a call (and not to a writer)."""
         return self.waiting > 0 and (AddRequest, ledger_id, entry_id) in self._calls
 
-    async def wait(self, call: Call) -> ResponseBody:
+    async def wait(self, call: PendingCall) -> ResponseBody:
         """The answer; raises what `fail_all` was given. May be cancelled."""
-        call.task = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            # A late answer must still be matched to its call, in order: only the task goes.
-            call.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        answer: ResponseBody = await trio.lowlevel.wait_task_rescheduled(forget)
+        # After a cancellation the call stays: its late answer must be matched to it, in order.
+        call.waiter = ParkingSlot()
+        answer: ResponseBody = await call.waiter.park()
         return answer
 
     def deliver(self, frame: memoryview) -> ResponseBody | None:
@@ -124,9 +118,8 @@ class Calls:
         if not calls:
             del self._calls[key]
         self.waiting -= 1
-        if call.task is not None:
-            trio.lowlevel.reschedule(call.task, Value(body))
-            call.task = None
+        if call.waiter is not None:
+            call.waiter.unpark(Value(body))
         elif call.on_answer is not None:
             call.on_answer(body)
         return None
@@ -137,9 +130,8 @@ class Calls:
         self.waiting = 0
         for waiting in calls.values():
             for call in waiting:
-                if call.task is not None:
-                    trio.lowlevel.reschedule(call.task, Error(error()))
-                    call.task = None
+                if call.waiter is not None:
+                    call.waiter.unpark(Error(error()))
                 elif call.on_answer is not None:
                     call.on_answer(None)
 

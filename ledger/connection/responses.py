@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Protocol
 
-from ledger.connection.pending_calls import Calls
+from ledger.connection.pending_calls import PendingCalls
 from ledger.errors import (
     LedgerError,
     RemoteProtocolError,
@@ -57,10 +57,10 @@ class AckSink(Protocol):
         ...
 
 
-class Answers:
+class ResponseReader:
     """Those of one connection. `sinks` are the writers by ledger id."""
 
-    def __init__(self, bookie: str, calls: Calls) -> None:
+    def __init__(self, bookie: str, calls: PendingCalls) -> None:
         self.sinks: dict[int, AckSink] = {}
         self._bookie = bookie
         self._calls = calls
@@ -80,14 +80,14 @@ class Answers:
                 last = entry_id
                 continue
             if first >= 0:
-                self._acked(touched, ledger_id, first, last)
+                self._dispatch_run(touched, ledger_id, first, last)
                 ledger_id = first = -1  # the next ack begins a run
             if body.status is Status.OK:
                 ledger_id, first, last = body.ledger_id, entry_id, entry_id
             else:
                 self._refused(touched, body.status, body.ledger_id, entry_id)
         if first >= 0:
-            self._acked(touched, ledger_id, first, last)
+            self._dispatch_run(touched, ledger_id, first, last)
         for sink in touched.values():
             sink.settle()
 
@@ -105,7 +105,7 @@ class Answers:
                     break
                 rc, ledger_id, first, last = _RC_AND_RANGE(segment, start + 8)
                 buffer.start = start + _RANGE_ACK_BYTES
-                self._told(touched, rc, ledger_id, first, last)
+                self._dispatch_ack(touched, rc, ledger_id, first, last)
                 continue
             if header == _ACK_HEADER and length == 24:
                 if end - start < _ACK_BYTES:
@@ -116,7 +116,7 @@ class Answers:
                 rc, ledger_id, entry_id = _RC_AND_ENTRY(segment, start + 8)
                 if not self._calls.is_add(ledger_id, entry_id):
                     buffer.start = start + _ACK_BYTES
-                    self._told(touched, rc, ledger_id, entry_id, entry_id)
+                    self._dispatch_ack(touched, rc, ledger_id, entry_id, entry_id)
                     continue
             frame = buffer.next_frame()
             if frame is None:
@@ -142,25 +142,27 @@ class Answers:
                 last = entry
                 continue
             if first >= 0:
-                self._acked(touched, ledger_id, first, last)
+                self._dispatch_run(touched, ledger_id, first, last)
                 ledger_id = first = -1  # the next ack begins a run
             if rc:
-                self._told(touched, rc, ledger, entry, entry)
+                self._dispatch_ack(touched, rc, ledger, entry, entry)
             else:
                 ledger_id, first, last = ledger, entry, entry
         if first >= 0:
-            self._acked(touched, ledger_id, first, last)
+            self._dispatch_run(touched, ledger_id, first, last)
         return start
 
-    def _told(
+    def _dispatch_ack(
         self, touched: dict[int, AckSink], rc: int, ledger_id: int, first: int, last: int
     ) -> None:
         if rc == 0:
-            self._acked(touched, ledger_id, first, last)
+            self._dispatch_run(touched, ledger_id, first, last)
         else:
             self._refused(touched, v2.status_of_code(rc), ledger_id, first)
 
-    def _acked(self, touched: dict[int, AckSink], ledger_id: int, first: int, last: int) -> None:
+    def _dispatch_run(
+        self, touched: dict[int, AckSink], ledger_id: int, first: int, last: int
+    ) -> None:
         sink = self.sinks.get(ledger_id)
         if sink is not None:  # else of a writer closed or failed: nobody waits any more
             touched[ledger_id] = sink

@@ -21,7 +21,7 @@ class _Chance:
     taken_at: float | None = None
 
 
-class SecondChances:
+class BookieBackoff:
     """Of one writer. Holds no more than there are bookies in the cluster."""
 
     __slots__ = ("_known", "_steady_s")

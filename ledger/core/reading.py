@@ -34,7 +34,7 @@ FAILURES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ReadReplica:
     bookie: str
 
 
@@ -46,7 +46,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Got(Generic[Value]):
+class ReplicaAnswered(Generic[Value]):
     bookie: str
     value: Value
 
@@ -60,7 +60,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class HedgeDelayElapsed:
     pass
 
 
@@ -122,7 +122,7 @@ class ReplicaRead(Generic[Value]):
         self._hedge_s = hedge_s
         self._asked = 0
         self._errors: dict[str, LedgerError] = {}
-        self._got: Got[Value] | None = None
+        self._got: ReplicaAnswered[Value] | None = None
         self.hedges = 0
         """Replicas asked although none had failed yet."""
 
@@ -131,7 +131,7 @@ class ReplicaRead(Generic[Value]):
         return self._got is not None or len(self._errors) == len(self._order)
 
     @property
-    def result(self) -> Got[Value]:
+    def result(self) -> ReplicaAnswered[Value]:
         """The first good answer. Raises NoSuchEntry (or NoSuchLedger) only if all said so;
         otherwise one of the real errors, rather one after which a retry makes sense."""
         if self._got is None:
@@ -151,30 +151,32 @@ class ReplicaRead(Generic[Value]):
         """What each bookie that failed said."""
         return self._errors
 
-    def start(self) -> list[Ask | Wait]:
+    def start(self) -> list[ReadReplica | Wait]:
         return self._ask_next() + self._wait()
 
-    def handle(self, event: Got[Value] | Failed | Passed) -> list[Ask | Wait]:
+    def handle(
+        self, event: ReplicaAnswered[Value] | Failed | HedgeDelayElapsed
+    ) -> list[ReadReplica | Wait]:
         match event:
-            case Got():
+            case ReplicaAnswered():
                 self._got = event
                 return []
             case Failed(bookie, error):
                 self._errors[bookie] = error
                 # A hedge may be under way already; then its answer is awaited first.
                 return [] if self._asked > len(self._errors) else self._ask_next()
-            case Passed():
+            case HedgeDelayElapsed():
                 if self._asked < len(self._order):
                     self.hedges += 1
                 return self._ask_next() + self._wait()
 
-    def _ask_next(self) -> list[Ask | Wait]:
+    def _ask_next(self) -> list[ReadReplica | Wait]:
         if self._asked == len(self._order):
             return []
         self._asked += 1
-        return [Ask(self._order[self._asked - 1])]
+        return [ReadReplica(self._order[self._asked - 1])]
 
-    def _wait(self) -> list[Ask | Wait]:
+    def _wait(self) -> list[ReadReplica | Wait]:
         """One clock runs at a time, and only while there is somebody left to ask."""
         is_worth_it = self._asked < len(self._order) and self.hedges < self._hedges_max
         return [Wait(self._hedge_s)] if is_worth_it else []
@@ -225,12 +227,12 @@ class LacRead:
             f"{self._metadata.ack_quorum} may be silent; {self.story()}"
         )
 
-    def start(self) -> list[Ask]:
-        return [Ask(bookie) for bookie in self._bookies]
+    def start(self) -> list[ReadReplica]:
+        return [ReadReplica(bookie) for bookie in self._bookies]
 
-    def handle(self, event: Got[int] | Failed) -> list[Ask]:
+    def handle(self, event: ReplicaAnswered[int] | Failed) -> list[ReadReplica]:
         match event:
-            case Got(bookie, lac):
+            case ReplicaAnswered(bookie, lac):
                 self._lac = max(self._lac, lac)
                 self._answered.append(self._bookies.index(bookie))
             case Failed(bookie, NoSuchEntry() | NoSuchLedger()):

@@ -21,15 +21,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
+    BookieChosen,
     Buffer,
-    Chosen,
-    Conflicted,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import (
     INVALID_ENTRY_ID,
@@ -149,17 +149,17 @@ class RecoveryCore:
         if event.action.attempt != self._attempt:
             return []
         match event:
-            case Answered(ReadLast(), _, _) | Silent(ReadLast(), _):
+            case Answered(ReadLast(), _, _) | NoAnswer(ReadLast(), _):
                 actions = self._last_read(event)
-            case Answered(ReadEntry(), _, _) | Silent(ReadEntry(), _):
+            case Answered(ReadEntry(), _, _) | NoAnswer(ReadEntry(), _):
                 actions = self._entry_read(event)
-            case Answered(AddEntry(), _, _) | Silent(AddEntry(), _):
+            case Answered(AddEntry(), _, _) | NoAnswer(AddEntry(), _):
                 actions = self._entry_added(event)
-            case Chosen():
+            case BookieChosen():
                 actions = self._adds.chosen(event) + self._go_on()
-            case Stored():
+            case LedgerStored():
                 actions = self._finish(event.action.closed)
-            case Conflicted():
+            case LedgerConflicted():
                 actions = self._conflicted(event.metadata)
         return self._tell(actions)
 
@@ -175,7 +175,7 @@ class RecoveryCore:
 
     # Fencing
 
-    def _last_read(self, event: Answered | Silent) -> list[Action]:
+    def _last_read(self, event: Answered | NoAnswer) -> list[Action]:
         bookie = event.action.bookie
         reason = self._hear_last(event)
         if reason is None:
@@ -192,9 +192,9 @@ class RecoveryCore:
             return []
         return self._finish(self._not_covered())
 
-    def _hear_last(self, event: Answered | Silent) -> str | None:
+    def _hear_last(self, event: Answered | NoAnswer) -> str | None:
         """Takes the LAC out of the answer; None, or why it counts as silence."""
-        if isinstance(event, Silent):
+        if isinstance(event, NoAnswer):
             self._is_unauthorized |= event.is_unauthorized
             return event.reason
         if event.status in _NEGATIVES:
@@ -255,13 +255,13 @@ class RecoveryCore:
         indices = write_set(entry_id, stored.ensemble_size, stored.write_quorum)
         return [fragment.bookies[i] for i in indices]
 
-    def _entry_read(self, event: Answered | Silent) -> list[Action]:
+    def _entry_read(self, event: Answered | NoAnswer) -> list[Action]:
         action = event.action
         assert isinstance(action, ReadEntry)
         read = self._reads.get(action.entry_id)
         if read is None or read.found is not None:
             return []
-        if isinstance(event, Silent):
+        if isinstance(event, NoAnswer):
             self._silent[action.bookie] = read.silent[action.bookie] = event.reason
         elif event.status in _NEGATIVES:
             read.negative.append(action.bookie)
@@ -332,10 +332,10 @@ class RecoveryCore:
 
     # Adding again
 
-    def _entry_added(self, event: Answered | Silent) -> list[Action]:
+    def _entry_added(self, event: Answered | NoAnswer) -> list[Action]:
         assert isinstance(event.action, AddEntry)
         actions: list[Action] = []
-        if isinstance(event, Silent):
+        if isinstance(event, NoAnswer):
             actions = self._adds.failed(event.action, event.reason)
         elif event.status is not Status.OK:
             actions = self._adds.failed(event.action, event.status.name)

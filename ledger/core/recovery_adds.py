@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
-from ledger.core.recovery_events import Action, AddEntry, Buffer, Chosen, ReplaceBookie
+from ledger.core.recovery_events import Action, AddEntry, BookieChosen, Buffer, ReplaceBookie
 from ledger.errors import LedgerError, RecoveryIncomplete
 
 
@@ -82,7 +82,7 @@ class RecoveryAdds:
                 return [self._replacing]
         return []
 
-    def chosen(self, event: Chosen) -> list[Action]:
+    def chosen(self, event: BookieChosen) -> list[Action]:
         """Put the chosen bookie in the place of the failed one, and send it what it lacks."""
         assert event.action == self._replacing, f"{event.action} is not {self._replacing}"
         self._replacing = None

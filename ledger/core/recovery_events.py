@@ -73,7 +73,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class NoAnswer:
     """No answer: a timeout, a broken connection. It may have happened all the same."""
 
     action: ReadLast | ReadEntry | AddEntry
@@ -83,7 +83,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class BookieChosen:
     """`bookie` is None if there is none left to choose."""
 
     action: ReplaceBookie
@@ -91,16 +91,16 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class LedgerStored:
     action: StoreClosed
 
 
 @dataclass(frozen=True, slots=True)
-class Conflicted:
+class LedgerConflicted:
     """Somebody else changed the metadata first, to `metadata`."""
 
     action: StoreClosed
     metadata: LedgerMetadata
 
 
-Event = Answered | Silent | Chosen | Stored | Conflicted
+Event = Answered | NoAnswer | BookieChosen | LedgerStored | LedgerConflicted

@@ -19,7 +19,7 @@ import trio
 from ledger.connection.pool import BookiePool
 from ledger.core.entry import Digest, Entry
 from ledger.core.metadata import LedgerMetadata
-from ledger.core.reading import Ask, Failed, Got, LacRead, lac_of
+from ledger.core.reading import Failed, LacRead, ReadReplica, ReplicaAnswered, lac_of
 from ledger.errors import (
     InvalidArgument,
     LedgerClosed,
@@ -306,7 +306,7 @@ class LedgerReader:
             self._heard_lac(found)
         return self._lac
 
-    async def _ask_lac(self, action: Ask) -> Got[int] | Failed:
+    async def _ask_lac(self, action: ReadReplica) -> ReplicaAnswered[int] | Failed:
         bookie = action.bookie
         try:
             response = await self._pool.call(
@@ -319,7 +319,7 @@ class LedgerReader:
             lac = lac_of(self._digest, self.ledger_id, response.lac_body, response.last_entry_body)
         except LedgerError as error:
             return Failed(bookie, error)
-        return Got(bookie, lac)
+        return ReplicaAnswered(bookie, lac)
 
     # Following
 

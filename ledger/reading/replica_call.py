@@ -16,8 +16,16 @@ from typing import Generic, TypeVar
 import trio
 
 from ledger.connection.pool import BookiePool, Outcome
-from ledger.core.reading import Ask, Failed, Got, Passed, ReplicaRead, Wait
+from ledger.core.reading import (
+    Failed,
+    HedgeDelayElapsed,
+    ReadReplica,
+    ReplicaAnswered,
+    ReplicaRead,
+    Wait,
+)
 from ledger.errors import LedgerError
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire.messages import RequestBody, ResponseBody
 
 Value = TypeVar("Value")
@@ -48,7 +56,7 @@ class ReplicaCall(Generic[Value]):
         self._request = request
         self._take = take
         self._timeout_s = timeout_s
-        self._task: trio.lowlevel.Task | None = None
+        self._waiter = ParkingSlot()
         self._gives_up_at: dict[str, float] = {}
         """Of those that have not answered."""
         self._give_ups: dict[str, Callable[[], LedgerError]] = {}
@@ -73,7 +81,7 @@ class ReplicaCall(Generic[Value]):
             gives_up_at = min(self._gives_up_at.values(), default=0.0)
             if not self._outcomes:
                 with trio.move_on_at(min(hedge_at, gives_up_at)):
-                    await self._park()
+                    await self._waiter.park()
             actions = self._events()
             if actions or read.finished or self._outcomes:
                 continue
@@ -82,55 +90,41 @@ class ReplicaCall(Generic[Value]):
                 actions = self._give_up(now)
             elif now >= hedge_at:
                 hedge_at = math.inf
-                actions = read.handle(Passed())
+                actions = read.handle(HedgeDelayElapsed())
 
     def interrupt(self) -> None:
         """`run` returns None soon, unless it has an answer."""
         self.is_interrupted = True
-        self._wake()
+        self._waiter.unpark()
 
     def _ask(self, bookie: str) -> None:
         def answered(outcome: Outcome) -> None:
             if self._gives_up_at.pop(bookie, None) is not None:
                 self._outcomes.append((bookie, outcome))
-                self._wake()
+                self._waiter.unpark()
 
         self._gives_up_at[bookie] = trio.current_time() + self._timeout_s
         self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
 
-    def _events(self) -> list[Ask | Wait]:
+    def _events(self) -> list[ReadReplica | Wait]:
         """Tells the core what came in, and returns what it wants done."""
-        actions: list[Ask | Wait] = []
+        actions: list[ReadReplica | Wait] = []
         while self._outcomes and not self._read.finished:
             bookie, outcome = self._outcomes.popleft()
-            event: Got[Value] | Failed
+            event: ReplicaAnswered[Value] | Failed
             if isinstance(outcome, LedgerError):
                 event = Failed(bookie, outcome)
             else:
                 try:
-                    event = Got(bookie, self._take(bookie, outcome))
+                    event = ReplicaAnswered(bookie, self._take(bookie, outcome))
                 except LedgerError as error:
                     event = Failed(bookie, error)
             actions += self._read.handle(event)
         return actions
 
-    def _give_up(self, now: float) -> list[Ask | Wait]:
-        actions: list[Ask | Wait] = []
+    def _give_up(self, now: float) -> list[ReadReplica | Wait]:
+        actions: list[ReadReplica | Wait] = []
         for bookie in [b for b, at in self._gives_up_at.items() if at <= now]:
             del self._gives_up_at[bookie]
             actions += self._read.handle(Failed(bookie, self._give_ups[bookie]()))
         return actions
-
-    async def _park(self) -> None:
-        self._task = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(forget)
-
-    def _wake(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)

@@ -17,10 +17,10 @@ from ledger.connection.pool import BookiePool
 from ledger.core.entry import Digest, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.reading import (
-    Ask,
     Failed,
-    Got,
-    Passed,
+    HedgeDelayElapsed,
+    ReadReplica,
+    ReplicaAnswered,
     ReplicaOrder,
     ReplicaRead,
     Wait,
@@ -208,12 +208,14 @@ class ReplicaFetch:
     async def _ask_in_tasks(
         self, read: ReplicaRead[list[Entry]], first: int, end: int
     ) -> list[Entry]:
-        async def perform(action: Ask | Wait) -> Got[list[Entry]] | Failed | Passed:
+        async def perform(
+            action: ReadReplica | Wait,
+        ) -> ReplicaAnswered[list[Entry]] | Failed | HedgeDelayElapsed:
             if isinstance(action, Wait):
                 await trio.sleep(action.seconds)
-                return Passed()
+                return HedgeDelayElapsed()
             try:
-                return Got(action.bookie, await self._ask(action.bookie, first, end))
+                return ReplicaAnswered(action.bookie, await self._ask(action.bookie, first, end))
             except LedgerError as error:
                 return Failed(action.bookie, error)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import tomllib
 import typing
 from collections.abc import Collection, Mapping
@@ -101,8 +102,12 @@ def settings_table(settings_type: type[object]) -> str:
 
 
 def _fields(settings_type: type[object]) -> tuple[dataclasses.Field[Any], ...]:
+    """Returns the fields that the class itself declares, then those of its sections, which are
+    its bases."""
     assert dataclasses.is_dataclass(settings_type), f"{settings_type} is no dataclass"
-    return dataclasses.fields(settings_type)
+    found = {field.name: field for field in dataclasses.fields(settings_type)}
+    declared = (name for one in settings_type.__mro__ for name in inspect.get_annotations(one))
+    return tuple(found.pop(name) for name in declared if name in found)
 
 
 def _of_environment(

@@ -20,10 +20,10 @@ from ledger.errors import LedgerError, MetadataConflict, NoSuchEntry, NoSuchLedg
 from ledger.runtime.background import open_background
 from stream.consuming.cursor import Cursor
 from stream.core.entry.records import RecordBatch
-from stream.core.metadata.cursors import CursorMetadata
+from stream.core.metadata.cursors import CursorMetadata, CursorMoved
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import BEGINNING, Position, Start
-from stream.errors import CursorMoved, NoSuchCursor
+from stream.errors import NoSuchCursor
 from stream.reading.reader import StreamReader
 from stream.reading.seek import find
 from stream.store.cursors import CursorStore, new_cursor

@@ -24,10 +24,10 @@ from ledger.errors import (
 )
 from ledger.runtime.background import open_background
 from stream.core.entry.records import Record, RecordBatch
-from stream.core.metadata.cursors import CursorMetadata
+from stream.core.metadata.cursors import CursorMetadata, CursorMoved
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, Position, Start
-from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from stream.errors import NoSuchCursor, NoSuchStream
 from stream.reading.lag import CursorLag, measure_lag
 from stream.reading.seek import find
 from stream.store.cursors import CursorStore, new_cursor

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ledger.errors import InvalidArgument
+from ledger.errors import FinalError, InvalidArgument
 from stream.core.names import check_name
 
 NUMBER_MAX = (1 << 63) - 1
@@ -145,3 +145,20 @@ def parse_start(text: str) -> Start:
     if ":" in word:
         return Position.parse(word)
     raise InvalidArgument(f"start {text[:80]!r}: use {START_FORMS}")
+
+
+class Truncated(FinalError):
+    """The wanted position was truncated away; `first_available` is where the stream begins."""
+
+    def __init__(self, stream: str, wanted: object, first_available: Position) -> None:
+        super().__init__(
+            f"stream {stream!r}: position {wanted} was truncated; the first available position "
+            f"is {first_available}. Read from there (some records are gone), or keep data longer "
+            f"(retention_ms, retention_bytes)"
+        )
+        self.stream = stream
+        self.wanted = wanted
+        self.first_available = first_available
+
+    def __reduce__(self) -> tuple[type[Truncated], tuple[str, object, Position]]:
+        return type(self), (self.stream, self.wanted, self.first_available)

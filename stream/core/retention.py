@@ -17,6 +17,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ledger.errors import FinalError
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
@@ -193,6 +194,17 @@ class RetentionPlan:
         """When the passing of time alone changes something again; None: never."""
         due = [plan.due_ms for plan in self.segments if plan.due_ms is not None]
         return min((when for when in due if when > self.now_ms), default=None)
+
+
+class DataWouldBeDropped(FinalError):
+    """A change of policy would drop data now, and the caller did not allow that.
+
+    `plans` are those of the streams that would lose something.
+    """
+
+    def __init__(self, message: str, plans: Sequence[RetentionPlan] = ()) -> None:
+        super().__init__(message)
+        self.plans = tuple(plans)
 
 
 def explain(

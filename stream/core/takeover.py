@@ -61,7 +61,7 @@ class StreamRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StreamStored:
     version: int
 
 
@@ -93,7 +93,15 @@ class LedgerMade:
 
 
 Action = ReadStream | StoreStream | EndLedger | MakeLedger
-Event = StreamRead | Stored | StoreConflicted | StoreUnknown | LedgerEnded | LedgerGone | LedgerMade
+Event = (
+    StreamRead
+    | StreamStored
+    | StoreConflicted
+    | StoreUnknown
+    | LedgerEnded
+    | LedgerGone
+    | LedgerMade
+)
 
 _EVENTS_REMEMBERED = 64
 
@@ -189,7 +197,7 @@ class Succession:
         match self._step, event:
             case _Step.READING_TO_TAKE, StreamRead(stream, version):
                 return self._take(stream, version)
-            case _Step.STORING_EPOCH, Stored(version):
+            case _Step.STORING_EPOCH, StreamStored(version):
                 self.version = version
                 self.stream = self._target
                 assert self.stream is not None, self.story()
@@ -209,7 +217,7 @@ class Succession:
             case _Step.MAKING, LedgerMade(ledger_id):
                 self.made = ledger_id
                 return self._store()
-            case _Step.STORING, Stored(version):
+            case _Step.STORING, StreamStored(version):
                 self.version = version
                 self.stream = self._target
                 return self._go(_Step.DONE)

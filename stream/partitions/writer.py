@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -21,13 +21,12 @@ from stream.core.position import Position
 from stream.core.routing import SLICE_RECORDS, Group, Routes, grouped
 from stream.errors import PartitionsFailed
 from stream.partitions.writers import PartitionWriters
-from stream.store.partitions import PartitionStore, read_partitioned
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore
 from stream.writing.batch import Ticket
 from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
+from stream.writing.policy_watch import PolicyWatch
 from stream.writing.writer import StreamWriter
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
 
 _WATCH_RETRY_S = 1.0
 
@@ -337,12 +336,12 @@ class PartitionedWriter:
 
     # Growth
 
-    async def follow_growth(self, namespace: Namespace) -> None:
+    async def follow_growth(self, scope: NamespaceScope) -> None:
         """Routes to new partitions when there are some. The task of the writer's block."""
-        store = PartitionStore(namespace.client.store)
+        store = PartitionStore(scope.client.store)
         while True:
             try:
-                async with aclosing(store.watch(namespace.name, self.stream)) as versions:
+                async with aclosing(store.watch(scope.name, self.stream)) as versions:
                     async for version in versions:
                         if version is None:
                             return  # deleted: the writers of its partitions are told
@@ -372,7 +371,8 @@ class PartitionedWriter:
 
 @asynccontextmanager
 async def open_partitioned_writer(
-    namespace: Namespace,
+    scope: NamespaceScope,
+    watch: PolicyWatch,
     stream: str,
     options: WriterOptions,
     own: Sequence[int] | None = None,
@@ -382,12 +382,12 @@ async def open_partitioned_writer(
     Closed at the end of the block; after an exception in it segments are left open for the next
     writer to recover. Raises NoSuchStream, NotPartitioned, PartitionsFailed (of `own`).
     """
-    present = await read_partitioned(namespace, stream)
+    present = await PartitionStore(scope.client.store).read_living(scope.name, stream)
     routes = Routes(present.partitions, own)
     async with open_background() as nursery:
-        writers = PartitionWriters(namespace, present, options, nursery, own)
+        writers = PartitionWriters(scope, watch, present, options, nursery, own)
         writer = PartitionedWriter(stream, routes, writers)
-        nursery.start_soon(writer.follow_growth, namespace)
+        nursery.start_soon(writer.follow_growth, scope)
         if own is not None:
             await writers.open_all()
         yield writer

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -17,11 +16,11 @@ from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from stream.core.metadata.partitioned import PartitionedStream
 from stream.core.names import partition_name
 from stream.errors import PartitionsFailed
+from stream.scope import NamespaceScope
+from stream.takeover import StreamLedgers
 from stream.writing.open_segment import WriterOptions
-from stream.writing.writer import StreamWriter
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
+from stream.writing.policy_watch import PolicyWatch
+from stream.writing.writer import StreamWriter, open_writer
 
 OPENED_AT_ONCE_MAX = 16
 PENDING_BYTES_MIN = 256 << 10
@@ -47,14 +46,16 @@ class PartitionWriters:
 
     def __init__(
         self,
-        namespace: Namespace,
+        scope: NamespaceScope,
+        watch: PolicyWatch,
         stream: PartitionedStream,
         options: WriterOptions,
         nursery: trio.Nursery,
         own: Sequence[int] | None,
     ) -> None:
         self.open: dict[int, StreamWriter] = {}
-        self._namespace = namespace
+        self._scope = scope
+        self._watch = watch
         self._stream = stream.name
         self._count = stream.partitions
         self._options = options
@@ -156,10 +157,12 @@ class PartitionWriters:
         name = partition_name(self._stream, number)
         share = max(self._options.pending_bytes_max // self._count, PENDING_BYTES_MIN)
         options = replace(self._options, pending_bytes_max=share)
+        scope = self._scope
+        ledgers = StreamLedgers(scope.client, scope.store, scope.name, name)
         is_opening = True
         try:
             await self._limiter.acquire_on_behalf_of(opening)
-            async with self._namespace.writer(name, options=options) as writer:
+            async with open_writer(ledgers, options, self._watch) as writer:
                 self._limiter.release_on_behalf_of(opening)
                 is_opening = False
                 self.open[number] = writer

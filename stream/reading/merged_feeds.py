@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -27,11 +26,10 @@ from stream.reading.merge_options import MergeOptions
 from stream.reading.merge_options import OrderBy as OrderBy
 from stream.reading.reader import StreamReader
 from stream.reading.seek import end_of, is_at_end
-from stream.store.partitions import partition_names_of
+from stream.reading.shared_tail import SharedTails
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore
 from stream.store.streams import namespace_path
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +77,14 @@ class MergedFeeds:
     """Reads the streams that are meant, in tasks of one nursery, for one consumer task."""
 
     def __init__(
-        self, namespace: Namespace, streams: str | Sequence[str], options: MergeOptions
+        self,
+        scope: NamespaceScope,
+        tails: SharedTails,
+        streams: str | Sequence[str],
+        options: MergeOptions,
     ) -> None:
-        self._namespace = namespace
+        self._scope = scope
+        self._tails = tails
         self._patterns = StreamPatterns(streams)
         self._options = options
         self.merge: Merge[Held] = Merge(
@@ -153,7 +156,7 @@ class MergedFeeds:
         Raises NoSuchStream for one that is named and not there, InvalidArgument.
         """
         options = self._options
-        found = await find_streams(self._namespace, self._patterns)
+        found = await find_streams(self._scope, self._patterns)
         may_grow = bool(self._patterns.patterns) or found != list(self._patterns.names)
         if len(found) > 1 and isinstance(options.start, Position | FromSequence):
             raise InvalidArgument(
@@ -187,7 +190,7 @@ class MergedFeeds:
         """New streams join, as do new partitions. It outlives a store that is out of reach."""
         while True:
             try:
-                children = self._namespace.client.store.watch_children(_folder(self._namespace))
+                children = self._scope.client.store.watch_children(_folder(self._scope))
                 async with aclosing(children) as listings:
                     async for listed in listings:
                         self._note_listed(nursery, listed)
@@ -236,12 +239,12 @@ class MergedFeeds:
 
     async def _read_once(self, feed: _Feed) -> None:
         """To the end, if we do not follow; else for ever."""
-        namespace, options = self._namespace, self._options
+        scope, options = self._scope, self._options
         start = feed.start if feed.position is None else feed.position
-        read_ahead_bytes = namespace.client.options.read_ahead_bytes
+        read_ahead_bytes = scope.client.options.read_ahead_bytes
         async with StreamReader(
-            namespace.client, namespace.store, namespace.name, feed.stream, start,
-            options.on_truncated, namespace.tails,
+            scope.client, scope.store, scope.name, feed.stream, start,
+            options.on_truncated, self._tails,
             min(read_ahead_bytes, options.buffer_bytes // len(self._feeds)),
         ) as reader:  # fmt: skip
             feed.reader, feed.position = reader, reader.position
@@ -274,7 +277,7 @@ class MergedFeeds:
     async def _wait_made_again(self, feed: _Feed) -> bool:
         """Until there is a stream of this name again; False if nobody lists it any more, or it is
         another kind of stream."""
-        store, namespace = self._namespace.store, self._namespace.name
+        store, namespace = self._scope.store, self._scope.name
         try:
             with trio.CancelScope() as feed.gone:
                 if feed.stream not in self._listed:
@@ -327,11 +330,11 @@ class MergedFeeds:
                         nursery.start_soon(self._ask_whether_idle, feed, limiter)
 
     async def _ask_whether_idle(self, feed: _Feed, limiter: trio.CapacityLimiter) -> None:
-        namespace, batches = self._namespace, feed.batches
+        scope, batches = self._scope, feed.batches
         async with limiter:
             try:
-                stream, _ = await namespace.store.read_stream(namespace.name, feed.stream)
-                end = await end_of(namespace.client, stream)
+                stream, _ = await scope.store.read_stream(scope.name, feed.stream)
+                end = await end_of(scope.client, stream)
             except LedgerError:
                 # Doubt holds the others up; its own task tells what is wrong, if it lasts.
                 stream, end = None, None
@@ -346,28 +349,29 @@ class MergedFeeds:
             self._changed.unpark_all()
 
 
-async def find_streams(namespace: Namespace, patterns: StreamPatterns) -> list[str]:
+async def find_streams(scope: NamespaceScope, patterns: StreamPatterns) -> list[str]:
     """The streams and partitions that are meant, as they are now.
 
     Raises NoSuchStream for one that is named and not there, NoSuchNamespace.
     """
     found: list[str] = []
+    partitions = PartitionStore(scope.client.store)
     for name in patterns.names:
-        found += await partition_names_of(namespace, name)
+        found += await partitions.partition_names(scope.name, name)
     if patterns.patterns:
-        await namespace.policy()  # a namespace that is not there is an error
-        listed = await namespace.client.store.children(_folder(namespace))
+        await scope.policy()  # a namespace that is not there is an error
+        listed = await scope.client.store.children(_folder(scope))
         found += patterns.select(listed)
         for name in patterns.ambiguous(listed):
             try:
-                found += await partition_names_of(namespace, name)
+                found += await partitions.partition_names(scope.name, name)
             except NoSuchStream:
                 pass  # gone, as its partitions are
     return list(dict.fromkeys(found))
 
 
-def _folder(namespace: Namespace) -> str:
-    return f"{namespace_path(namespace.name)}/streams"
+def _folder(scope: NamespaceScope) -> str:
+    return f"{namespace_path(scope.name)}/streams"
 
 
 def _times_of(batch: RecordBatch, order_by: OrderBy) -> Sequence[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -19,9 +19,8 @@ from stream.core.merge import NO_WATERMARK, Span
 from stream.core.position import Position
 from stream.reading.merge_options import MergeOptions
 from stream.reading.merged_feeds import Held, MergedFeeds
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
+from stream.reading.shared_tail import SharedTails
+from stream.scope import NamespaceScope
 
 
 class MergedRecord(NamedTuple):
@@ -51,9 +50,13 @@ class MergedReader:
     """
 
     def __init__(
-        self, namespace: Namespace, streams: str | Sequence[str], options: MergeOptions
+        self,
+        scope: NamespaceScope,
+        tails: SharedTails,
+        streams: str | Sequence[str],
+        options: MergeOptions,
     ) -> None:
-        self._feeds = MergedFeeds(namespace, streams, options)
+        self._feeds = MergedFeeds(scope, tails, streams, options)
         self._span: Span[Held] | None = None
         self._at = 0
         """In the slots of the span: what is before was handed out."""

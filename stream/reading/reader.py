@@ -26,8 +26,8 @@ from stream.core.position import (
     FromTime,
     Position,
     Start,
+    Truncated,
 )
-from stream.errors import Truncated
 from stream.reading.seek import end_of, find, first_event_slot
 from stream.reading.shared_tail import ReaderFeed, SharedTails
 from stream.store.streams import StreamStore

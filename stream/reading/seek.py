@@ -17,7 +17,7 @@ from ledger.errors import InvalidArgument
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.format import FLAG_EVENT_TIMES, EntryHeader, read_header
 from stream.core.entry.records import RecordBatch, decode
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
 from stream.core.position import (
     EARLIEST,
     LATEST,
@@ -28,8 +28,8 @@ from stream.core.position import (
     FromTime,
     Position,
     Start,
+    Truncated,
 )
-from stream.errors import Truncated
 from stream.store.cursors import CursorStore
 
 
@@ -80,6 +80,24 @@ async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Po
         header = await entries.header(entry)
     within = header.count if entry < position.entry else min(position.slot, header.count)
     return segment.sequence_of(header) + within
+
+
+async def stream_info(client: LedgerClient, stream: StreamMetadata) -> StreamInfo:
+    """Returns where the stream begins and ends now, asked of metadata and bookies."""
+    first = stream.first_available
+    end, next_sequence = await measure(client, stream)
+    return StreamInfo(
+        name=stream.name,
+        epoch=stream.epoch,
+        created_ms=stream.created_ms,
+        segments=len(stream.live()),
+        sealed_bytes=sum(segment.nbytes for segment in stream.live()),
+        has_open_segment=stream.open_segment is not None,
+        first_position=first,
+        end_position=end,
+        first_sequence=min(await sequence_at(client, stream, first), next_sequence),
+        next_sequence=next_sequence,
+    )
 
 
 async def find(

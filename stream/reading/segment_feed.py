@@ -22,8 +22,8 @@ from ledger.reading.reader import LedgerReader
 from ledger.reading.tail import Tail
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.metadata.streams import Segment, StreamMetadata
-from stream.core.position import Position
-from stream.errors import NoSuchStream, Truncated
+from stream.core.position import Position, Truncated
+from stream.errors import NoSuchStream
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,15 @@ from typing import TypedDict, Unpack
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.retention import RetentionPlan, SegmentPlan, Verdict, explain_deleted
+from stream.core.retention import (
+    DataWouldBeDropped,
+    RetentionPlan,
+    SegmentPlan,
+    Verdict,
+    explain_deleted,
+)
 from stream.core.units import duration_text, size_text
-from stream.errors import DataWouldBeDropped, IsPartitioned, NoSuchStream, NotInTrash
+from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention
 from stream.retention.trash import Trash

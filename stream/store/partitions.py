@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -47,9 +47,6 @@ from stream.store.streams import (
     stream_path,
 )
 
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
-
 
 class PartitionStore:
     """Stateless, as `StreamStore` is."""
@@ -68,6 +65,29 @@ class PartitionStore:
         except NoSuchNode:
             raise no_stream(namespace, name) from None
         return decode_partitioned(name, node.data), node.version
+
+    async def read_living(self, namespace: str, name: str) -> PartitionedStream:
+        """Returns a partitioned stream. Raises NoSuchStream, NotPartitioned, MetadataCorrupt."""
+        present, _ = await self.read(namespace, check_name(name))
+        if present is None:
+            raise NotPartitioned(
+                f"stream {name!r} is not partitioned, and cannot be: make another one with "
+                f"partitions (ledgerstream stream create {namespace}/NAME --partitions N)"
+            )
+        if present.is_deleted:
+            raise no_stream(namespace, name)
+        return present
+
+    async def partition_names(self, namespace: str, name: str) -> list[str]:
+        """Returns the streams that hold the records: the partitions, by number, or the stream.
+
+        Raises NoSuchStream, MetadataCorrupt.
+        """
+        try:
+            return (await self.read_living(namespace, name)).partition_names
+        except NotPartitioned:
+            await self._streams.read_living_stream(namespace, name)
+            return [name]
 
     async def create(self, namespace: str, stream: PartitionedStream) -> None:
         """Makes the node and its partitions, or takes the place of a deleted stream whose ledgers
@@ -177,32 +197,6 @@ T = TypeVar("T")
 
 AT_ONCE_MAX = 16
 """Partitions that one call works on at the same time."""
-
-
-async def read_partitioned(namespace: Namespace, stream: str) -> PartitionedStream:
-    """The partitioned stream. Raises NoSuchStream, NotPartitioned."""
-    store = PartitionStore(namespace.client.store)
-    present, _ = await store.read(namespace.name, check_name(stream))
-    if present is None:
-        raise NotPartitioned(
-            f"stream {stream!r} is not partitioned, and cannot be: make another one with "
-            f"partitions (ledgerstream stream create {namespace.name}/NAME --partitions N)"
-        )
-    if present.is_deleted:
-        raise no_stream(namespace.name, stream)
-    return present
-
-
-async def partition_names_of(namespace: Namespace, stream: str) -> list[str]:
-    """The streams that hold the records: its partitions by number, or the stream itself.
-
-    Raises NoSuchStream.
-    """
-    try:
-        return (await read_partitioned(namespace, stream)).partition_names
-    except NotPartitioned:
-        await namespace.stream_metadata(stream)
-        return [stream]
 
 
 async def for_each_partition(

@@ -24,7 +24,7 @@ from bookie.config import BookieConfig
 from bookie.core.compaction import CompactionOptions
 from bookie.core.disk_space import DiskLimits
 from bookie.core.journal import CommitPolicy
-from bookie.disk_monitor import Disks
+from bookie.disk_monitor import DiskMonitor
 from bookie.monitoring.http import open_http
 from bookie.monitoring.snapshot import Observer
 from bookie.server.server import Server
@@ -167,7 +167,7 @@ class Engine:
 
     @property
     def disk_limits(self) -> DiskLimits:
-        return self.bookie.disks._devices[0].system.limits
+        return self.bookie.disk_monitor._devices[0].system.limits
 
     @property
     def server(self) -> Server:
@@ -224,15 +224,15 @@ _PLACES: dict[str, Found] = {
     "disk_usage_threshold": lambda e: e.disk_limits.full_ratio,
     "disk_usage_low_water_mark": lambda e: e.disk_limits.low_water_ratio,
     "disk_check_interval_ms": lambda e: _one_of(e.looks_s, "disk_check_interval_ms"),
-    "disk_reserved_bytes": lambda e: e.bookie.disks._devices[0].reserve.nbytes,
-    "force_read_only": lambda e: e.bookie.disks.gate.is_read_only,
+    "disk_reserved_bytes": lambda e: e.bookie.disk_monitor._devices[0].reserve.nbytes,
+    "force_read_only": lambda e: e.bookie.disk_monitor.gate.is_read_only,
     "read_cache_bytes": lambda e: e.directory._read_cache.bytes_max * 2,
     "read_ahead_bytes": lambda e: e.directory._reader._ahead._bytes_max,
     "read_ahead_entries_max": lambda e: e.directory._reader._ahead.entries_max,
     "index_cache_bytes": lambda e: e.index_opener.keywords["options"].block_cache_bytes * 2,
-    "reads_waiting_max": lambda e: e.server._requests.disk_reads._limits.waiting_max,
+    "reads_waiting_max": lambda e: e.server._requests.read_scheduler._limits.waiting_max,
     "reads_waiting_per_directory_max": lambda e: (
-        e.server._requests.disk_reads._limits.directory_waiting_max
+        e.server._requests.read_scheduler._limits.directory_waiting_max
     ),
     "replies_bytes_max": lambda e: e.server._pressure.limits.replies_bytes_max,
     "reply_wait_ms_max": lambda e: e.server._pressure.limits.reply_wait_s_max * 1000,
@@ -250,7 +250,7 @@ def _one_of(seconds: set[float], name: str) -> object:
 
 def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     """Has the doors of the process told to `engine`; they do what they did."""
-    move_on_after, next_look_s = trio.move_on_after, Disks._next_look_s
+    move_on_after, next_look_s = trio.move_on_after, DiskMonitor._next_look_s
 
     @asynccontextmanager
     async def store(uri: str, *, session_timeout_ms: int) -> AsyncIterator[MetadataStore]:
@@ -276,7 +276,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         engine.waits_s.add(seconds)
         return move_on_after(seconds)
 
-    def looking(self: Disks, interval_s: float) -> float:
+    def looking(self: DiskMonitor, interval_s: float) -> float:
         engine.looks_s.add(interval_s)
         engine.has_looked.set()
         return next_look_s(self, interval_s)
@@ -299,7 +299,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process, "TcpNetwork", Network)
     patch.setattr(process, "give_memory_back_regularly", ready)
     patch.setattr(trio, "move_on_after", waiting)
-    patch.setattr(Disks, "_next_look_s", looking)
+    patch.setattr(DiskMonitor, "_next_look_s", looking)
     patch.setattr(RealDisk, "space", space)
     patch.setattr(gc, "freeze", lambda: None)
 

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import trio
 
-from bookie.server.deferred_replies import Asker
+from bookie.server.deferred_replies import ReplyTarget
 from bookie.server.reads import Reads
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.client import LedgerClient
@@ -18,8 +18,8 @@ from ledger.errors import LedgerError, RetryableError, Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import ReadRequest, ReadResponse
 from stream.canary import Canary, CanaryOptions, CanaryRound
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
 from stream.verify import StreamReport
@@ -206,13 +206,13 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
     read = Reads.read
     forgetful: list[Reads] = []
 
-    def read_forgetfully(self: Reads, body: ReadRequest, asker: Asker) -> bool:
+    def read_forgetfully(self: Reads, body: ReadRequest, target: ReplyTarget) -> bool:
         if self in forgetful and body.entry_id == 3:
-            asker.reply(ReadResponse(Status.NO_SUCH_ENTRY, body.ledger_id, body.entry_id))
+            target.reply(ReadResponse(Status.NO_SUCH_ENTRY, body.ledger_id, body.entry_id))
             return True
         if body.entry_id == 20 and not forgetful:
             forgetful.append(self)
-        return read(self, body, asker)
+        return read(self, body, target)
 
     async def story(cluster: SimCluster) -> None:
         rounds: list[CanaryRound] = []

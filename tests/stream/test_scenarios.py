@@ -18,7 +18,7 @@ from stream import (
     create_namespace,
 )
 from tests.effort import scaled
-from tests.stream.impatience import IMPATIENT
+from tests.stream.short_timeouts import IMPATIENT
 from tests.stream.whole_streams import read_values
 
 

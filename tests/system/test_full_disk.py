@@ -1,7 +1,7 @@
 """A bookie process on a real, small file system that is filled to the last byte.
 
-Needs the right to mount one, which an ordinary user has not; tests/sim/test_full_disks.py tells
-the same story, and more of them, without.
+Needs the right to mount one, which an ordinary user does not have;
+tests/sim/bookies/test_full_disks.py tests the same, and more, without it.
 """
 
 from __future__ import annotations

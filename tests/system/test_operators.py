@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from bookie.standalone.cluster import Layout
+from bookie.standalone.cluster import StandaloneLayout
 from tests.system.cluster import StandaloneCluster, wait_for
 from tests.system.conftest import StartCluster
 
@@ -77,11 +77,11 @@ def test_a_bookie_without_http_hides_no_other(start_cluster: StartCluster) -> No
 
 
 def test_a_directory_from_before_there_was_http_is_served_without(tmp_path: Path) -> None:
-    Layout.open(tmp_path, 2)
+    StandaloneLayout.open(tmp_path, 2)
     kept = tmp_path / "standalone.toml"
     before = kept.read_text()
     kept.write_text("".join(x for x in before.splitlines(True) if not x.startswith("http_ports")))
-    layout = Layout.open(tmp_path, None)
+    layout = StandaloneLayout.open(tmp_path, None)
     assert layout.http_ports == ()
     assert "http_port = 0\n" in layout.bookie_config(1).read_text()
 

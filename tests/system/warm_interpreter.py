@@ -26,9 +26,10 @@ from contextlib import suppress
 
 _MODULE = "stream.cli"
 _PRELOADED = (
-    "bookie.cli_disk",
-    "bookie.http_client",
-    "bookie.local",
+    "bookie.cli.check",
+    "bookie.cli.http_client",
+    "bookie.cli.inspect",
+    "bookie.standalone.cluster",
     "cyclopts.help",
     "ledger.client",
     "ledger.metastore.sqlite",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.checkout import PRODUCT, name_of, python_files, tree_of
+from tests.tidy.checkout import PRODUCT, ROOT, name_of, python_files, tree_of
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
@@ -21,6 +21,17 @@ LONG_FILES = {
 }
 """Files of more than FILE_LINES_MAX lines, up to FILE_LINES_WALL, each with its reason."""
 FILE_LINES_WALL = 700
+SMALL_LINES = 60
+SMALL_MODULES = {
+    "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
+    "ledger/core/bookie_backoff.py": "a decision of the core, apart from the shell that asks it",
+    "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",
+    "ledger/wire/v2_status.py": "Apache's numbers alone, to be compared with Apache's table",
+    "stream/aio/advancing.py": "the one part of cursors that is not generated",
+    "stream/core/backoff.py": "a decision of the core, apart from the shell that asks it",
+    "stream/writing/conditional.py": "keeps the writer, where everything meets, below its wall",
+}
+"""Modules of less than SMALL_LINES lines that only one other imports, each with its reason."""
 MEETING_PLACES = {
     "ledger/writing/writer.py": 300,
     "bookie/storage/ledger_storage.py": 300,
@@ -56,6 +67,61 @@ def test_files_and_functions_are_short(path: Path) -> None:
 def test_modules_say_what_they_answer_for(path: Path) -> None:
     tree = tree_of(path)
     assert not tree.body or ast.get_docstring(tree), "a module opens with its docstring"
+
+
+def importers() -> dict[Path, set[Path]]:
+    """Returns for each module of the product the modules of the product that import it."""
+    product = python_files(*PRODUCT)
+    modules = {dotted(path): path for path in product}
+    found: dict[Path, set[Path]] = {path: set() for path in product}
+    for path in product:
+        for name in imported(tree_of(path)):
+            if name in modules and modules[name] != path:
+                found[modules[name]].add(path)
+    return found
+
+
+def dotted(path: Path) -> str:
+    """Returns the name by which a file is imported."""
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yields what a module imports: modules, and names in them, which may be modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+def test_a_small_module_with_one_importer_has_a_reason() -> None:
+    small = {
+        name_of(path)
+        for path, by in importers().items()
+        if len(by) == 1
+        and path.name != "__init__.py"
+        and GENERATED not in path.read_text(encoding="utf-8")[:500]
+        and len(path.read_text(encoding="utf-8").splitlines()) < SMALL_LINES
+    }
+    without = small - SMALL_MODULES.keys()
+    assert not without, f"merge into its importer, or give a reason in SMALL_MODULES: {without}"
+    assert not SMALL_MODULES.keys() - small, "these reasons are no longer needed"
+
+
+def test_long_files_are_still_long() -> None:
+    short = [
+        name
+        for name in LONG_FILES
+        if len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= FILE_LINES_MAX
+    ]
+    assert not short, "these reasons are no longer needed"
+
+
+def test_importers_are_found() -> None:
+    source = "import a.b\nfrom c import d\nif TYPE_CHECKING:\n    from c.e import F\n"
+    assert set(imported(ast.parse(source))) == {"a.b", "c", "c.d", "c.e", "c.e.F"}
 
 
 def test_names_say_what_a_file_is_about() -> None:

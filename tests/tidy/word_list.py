@@ -51,7 +51,8 @@ PROSE = {
     r"by heart": "in memory",
     r"at (?:its|their) word": "as reported",
     r"wakes? up who": "wake the waiters",
-    r"who(?:m)? (?:waits?|asks?|reads?|writes?|appends?|opens?|wants?|needs?|holds?|calls?|closes?|takes?|gets?)": "a reader that, the caller",
+    r"who(?:m)? (?:waits?|asks?|reads?|writes?|appends?|opens?|wants?|needs?)": "a reader that",
+    r"who(?:m)? (?:calls?|closes?|takes?|gets?)": "the caller, a client that",
     r"those who": "readers that, callers that",
     r"one who": "a client that",
     r"(?:much|many|far) too much": "too much",
@@ -78,7 +79,10 @@ FILE_NAMES = NAMES | {
 }  # fmt: skip
 """Parts of file names beside those."""
 
-_PROSE = {re.compile(rf"(?<![\w-])(?:{one})(?![\w-])", re.IGNORECASE): better for one, better in PROSE.items()}  # fmt: skip
+_PROSE = {
+    re.compile(rf"(?<![\w-])(?:{one})(?![\w-])", re.IGNORECASE): better
+    for one, better in PROSE.items()
+}
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 

@@ -13,7 +13,7 @@ from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.journal import BEGINNING, Mark
 from bookie.core.marks import DirectoryMap, StoredMarks, decode_marks
 from bookie.storage.check.directory import DirectoryCheck
-from bookie.storage.check.findings import REBUILD, check_doubt, check_strays, unread_index
+from bookie.storage.check.findings import REBUILD, check_integrity_state, check_strays, unread_index
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.index import Index
 from bookie.storage.index.key_value import KeyValue
@@ -118,7 +118,7 @@ async def _marks_of(
 
 def _check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:
     try:
-        check_doubt(directory, pairs, in_limbo, report)
+        check_integrity_state(directory, pairs, in_limbo, report)
     except BookieIoError:
         pass  # told when the index was read
 

@@ -26,7 +26,7 @@ from bookie.core.integrity import (
 from bookie.storage.check.findings import NOT_NEEDED, REBUILD, REPLICATE, unread_index
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.entry_log.entry_logs import EntryLogs
-from bookie.storage.entry_log.scan import LogScan, Record
+from bookie.storage.entry_log.scan import LogRecord, LogScanner
 from bookie.storage.garbage.compaction_index import CompactionIndex
 from bookie.storage.index.index import Index, PlacedRun, decode_run, ledger_of_run_key
 from bookie.storage.index.key_value import KeyValue
@@ -64,7 +64,7 @@ class DirectoryCheck:
         self._body_bytes: Counter[int] = Counter()
         """By log: bytes of the entries that the index points to."""
         self._ledger_id = self._last = -1
-        self._told: dict[tuple[int, int, int, str], None] = {}
+        self._reported: dict[tuple[int, int, int, str], None] = {}
 
     async def run(self) -> None:
         """Raises OSError only if the directory cannot be listed."""
@@ -214,7 +214,7 @@ class DirectoryCheck:
         known = {}
         if self._index is not None:
             known = self._index.log_ledgers(log_id)
-        scan = LogScan(file, log_id, on_read=self._count_read)
+        scan = LogScanner(file, log_id, on_read=self._count_read)
         found = 0
         while (record := await scan.next()) is not None:
             parts = [record.run]
@@ -246,7 +246,9 @@ class DirectoryCheck:
                 severity=Severity.DOUBT,
             )
 
-    async def _check_record(self, scan: LogScan, record: Record, parts: list[PlacedRun]) -> None:
+    async def _check_record(
+        self, scan: LogScanner, record: LogRecord, parts: list[PlacedRun]
+    ) -> None:
         try:
             body = await scan.body(record)
             problem = ""
@@ -260,9 +262,9 @@ class DirectoryCheck:
         if not problem:
             self._report.entry_log_bytes += len(record.head) + len(body)
         living = [range(part.first, part.last + 1) for part in parts]
-        self._tell_entries(run, checked, living, is_suspect=bool(problem))
+        self._report_entries(run, checked, living, is_suspect=bool(problem))
 
-    async def _check_rest(self, log_id: int, scan: LogScan) -> None:
+    async def _check_rest(self, log_id: int, scan: LogScanner) -> None:
         """What the index points to, but is in no whole record, is looked at where it should be.
         A pass through the whole index, for damaged logs only."""
         self._found(
@@ -278,7 +280,7 @@ class DirectoryCheck:
             if is_behind:
                 self._count_digests(checked)
             living = [range(run.first, run.last + 1)]
-            self._tell_entries(run, checked, living, is_suspect=is_behind)
+            self._report_entries(run, checked, living, is_suspect=is_behind)
             if len(lengths) < len(run.lengths):
                 self._run_found(
                     run.part(run.first + len(lengths), run.last),
@@ -322,7 +324,7 @@ class DirectoryCheck:
         if not checked.digests_right:
             self._report.digests_unknown += len(checked.unverified)
 
-    def _tell_entries(
+    def _report_entries(
         self, run: PlacedRun, checked: BodyCheck, living: list[range], *, is_suspect: bool
     ) -> None:
         """`is_suspect`: the checksum of their record is wrong or lost, so what no digest vouches
@@ -351,10 +353,10 @@ class DirectoryCheck:
         cure: str = REPLICATE,
     ) -> None:
         key = (run.ledger_id, run.first, run.last, what)
-        if key in self._told:
+        if key in self._reported:
             return
-        if len(self._told) < FINDINGS_MAX:
-            self._told[key] = None
+        if len(self._reported) < FINDINGS_MAX:
+            self._reported[key] = None
         self._report.add(
             Finding(
                 severity=severity,

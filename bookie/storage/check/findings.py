@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bookie.core.integrity import CheckReport, Finding, Severity
-from bookie.core.integrity_state import DoubtStage
+from bookie.core.integrity_state import IntegrityStage
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import stray_id_of
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import read_doubt
+from bookie.storage.integrity_state import read_integrity_state
 from ledger.errors import BookieIoError
 
 REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
@@ -20,8 +20,10 @@ NOT_NEEDED = (
     "into it: when no ledger is in limbo any more, it may be removed"
 )
 _STAGES = {
-    DoubtStage.LEDGERS_UNKNOWN: "entries may have been forgotten, of ledgers not known here, too",
-    DoubtStage.LEDGERS_IN_LIMBO: "entries may have been forgotten, of ledgers in limbo",
+    IntegrityStage.LEDGERS_UNKNOWN: (
+        "entries may have been forgotten, of ledgers not known here, too"
+    ),
+    IntegrityStage.LEDGERS_IN_LIMBO: "entries may have been forgotten, of ledgers in limbo",
 }
 _DOUBT_CURE = (
     "start the bookie: it denies nothing that it may have forgotten, and fetches it from the other "
@@ -39,15 +41,17 @@ def unread_index(error: BookieIoError) -> tuple[str, str]:
     return what, cure or REBUILD
 
 
-def check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:
+def check_integrity_state(
+    directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport
+) -> None:
     """The index's own record; `in_limbo`: so many ledgers are. Raises BookieIoError."""
-    doubt = read_doubt(pairs)
-    if doubt is not None:
+    state = read_integrity_state(pairs)
+    if state is not None:
         report.add(
             Finding(
                 severity=Severity.DOUBT,
                 path=f"{directory}/index",
-                what=f"{_STAGES[doubt.stage]}: {doubt.reason}",
+                what=f"{_STAGES[state.stage]}: {state.reason}",
                 cure=_DOUBT_CURE,
             )
         )

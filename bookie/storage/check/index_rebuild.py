@@ -23,16 +23,16 @@ import trio
 
 from bookie.core.entry_log import entry_ends
 from bookie.core.integrity import FINDINGS_MAX, check_entries, ranges_of
-from bookie.core.integrity_state import Doubt, DoubtStage
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.core.ledger_state import LedgerState
 from bookie.core.marks import decode_marks
 from bookie.storage.check.bookie import MARK_FILE
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.entry_log.entry_logs import EntryLogs
-from bookie.storage.entry_log.scan import LogScan, Record
+from bookie.storage.entry_log.scan import LogRecord, LogScanner
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import write_doubt
+from bookie.storage.integrity_state import write_integrity_state
 from ledger.errors import BookieIoError
 
 BLOCK_BYTES: Final = 4096
@@ -40,7 +40,7 @@ BLOCK_BYTES: Final = 4096
 cannot be read may cost seconds of the disk's own tries."""
 
 
-class PatientFile:
+class SalvageReader:
     """Reads of one file; who opened it closes it."""
 
     def __init__(self, file: File) -> None:
@@ -174,7 +174,7 @@ class IndexRebuild:
                 await self._take_log(index, log_id)
             self._done.ledgers = sum(1 for _ in pairs.items(b"L", b"M"))
             # Last: the number says that the index is whole.
-            write_doubt(pairs, Doubt(DoubtStage.LEDGERS_UNKNOWN, REASON))
+            write_integrity_state(pairs, IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, REASON))
             index.checkpoint_no = checkpoint_no
             await index.flush()
         finally:
@@ -251,7 +251,7 @@ class IndexRebuild:
             self._leave_out(f"{path}: it cannot be opened: {error}")
         else:
             try:
-                await self._scan_log(index, log_id, PatientFile(file), ledgers, lacs)
+                await self._scan_log(index, log_id, SalvageReader(file), ledgers, lacs)
             finally:
                 file.close()
         for _ in index.put_log_ledgers(log_id, ledgers):
@@ -265,13 +265,13 @@ class IndexRebuild:
         self,
         index: Index,
         log_id: int,
-        file: PatientFile,
+        file: SalvageReader,
         ledgers: dict[int, int],
         lacs: dict[int, int],
     ) -> None:
         """Adds bytes and the highest LAC of each ledger in the log."""
         path = self._logs.path(log_id)
-        scan = LogScan(file, log_id, on_read=self._count_read)
+        scan = LogScanner(file, log_id, on_read=self._count_read)
         while (record := await scan.next()) is not None:
             for run, lac in await self._whole_runs(scan, file, record, path):
                 for _ in index.put_runs([run]):
@@ -303,7 +303,7 @@ class IndexRebuild:
                 await trio.lowlevel.checkpoint()
 
     async def _whole_runs(
-        self, scan: LogScan, file: PatientFile, record: Record, path: str
+        self, scan: LogScanner, file: SalvageReader, record: LogRecord, path: str
     ) -> list[tuple[PlacedRun, int]]:
         """What of a record is proven, and the LAC in each: all of it, or where its checksum is
         wrong the entries whose own digest is right."""

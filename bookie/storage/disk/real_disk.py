@@ -25,7 +25,7 @@ from bookie.storage.disk.reads import (
     read_direct,
     read_through_cache,
 )
-from bookie.storage.disk.threads import FOR_EVER, CallThreads, DiskThreads, Threads
+from bookie.storage.disk.threads import FOREVER, BlockingCallPool, DiskThreads, Threads
 from bookie.storage.disk.writes import DirectWrites, open_direct_write
 from bookie.storage.yielding import waiting_for_thread
 
@@ -116,7 +116,7 @@ class RealFile:
         self._reads = threads.reads
         self._write_limiter = threads.writes
         name = f"journal {os.path.basename(path)}"
-        self._thread = CallThreads(name, 1, idle_s=FOR_EVER) if has_own_thread else None
+        self._thread = BlockingCallPool(name, 1, idle_s=FOREVER) if has_own_thread else None
         self._calls = 0  # under way
         self._is_closed = False
         self._reads_nowait = bool(_RWF_NOWAIT)
@@ -133,7 +133,7 @@ class RealFile:
     async def _write(self, do: Callable[[], T]) -> T:
         return await self._call(do, self._thread)
 
-    async def _call(self, do: Callable[[], T], threads: CallThreads | None) -> T:
+    async def _call(self, do: Callable[[], T], threads: BlockingCallPool | None) -> T:
         if self._is_closed:
             raise OSError(errno.EBADF, "the file is closed", self._path)
         self._calls += 1

@@ -23,7 +23,7 @@ T = TypeVar("T")
 RESERVE_FILE = "RESERVE"
 
 
-def is_no_room(error: OSError) -> bool:
+def is_no_space(error: OSError) -> bool:
     """The disk is full, or what this user may have of it."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
@@ -70,7 +70,7 @@ class Reserve:
                 finally:
                     file.close()
             except OSError as error:
-                if not is_no_room(error):
+                if not is_no_space(error):
                     raise
                 await self._remove()
                 return False
@@ -107,14 +107,14 @@ class ReservedDisk:
         self._reserves = reserves
         self._on_no_room = on_no_room
 
-    async def with_room(self, path: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def with_space(self, path: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """`attempt`, and once more if it finds no room. Raises what it raises."""
         directory = self._directory_of(path)
         given_up = 0 if directory is None else self._reserves[directory].times_given_up
         try:
             return await attempt()
         except OSError as error:
-            if directory is None or not is_no_room(error):
+            if directory is None or not is_no_space(error):
                 raise
             self._on_no_room(directory)
             reserve = self._reserves[directory]
@@ -127,7 +127,7 @@ class ReservedDisk:
         found = [one for one in self._reserves if path == one or path.startswith(f"{one}/")]
         return max(found, key=len, default=None)
 
-    async def has_room(self, directory: str, nbytes: int) -> bool:
+    async def has_space(self, directory: str, nbytes: int) -> bool:
         """Whether so much is free there beside what was promised, after the reserve was given up
         if need be. True also if the file system does not say: the write itself must find out."""
         reserve = self._reserves.get(directory)
@@ -146,17 +146,17 @@ class ReservedDisk:
             return True
         return free >= nbytes + promised
 
-    async def promise_room(self, directory: str, nbytes: int) -> bool:
-        """`has_room`, and if so it is kept for this directory until it asks for 0 bytes: several
+    async def promise_space(self, directory: str, nbytes: int) -> bool:
+        """`has_space`, and if so it is kept for this directory until it asks for 0 bytes: several
         on one file system must not all be told of the same room."""
         reserve = self._reserves.get(directory)
         if reserve is None:
-            return await self.has_room(directory, nbytes)
+            return await self.has_space(directory, nbytes)
         reserve.promised.pop(directory, None)
         if nbytes == 0:
             return True
         async with reserve.promising:
-            is_there = await self.has_room(directory, nbytes)
+            is_there = await self.has_space(directory, nbytes)
             if is_there:
                 reserve.promised[directory] = nbytes
         return is_there
@@ -181,7 +181,7 @@ class ReservedDisk:
     # --- the door
 
     async def open(self, path: str, *, is_new: bool = False, has_own_thread: bool = False) -> File:
-        file = await self.with_room(
+        file = await self.with_space(
             path,
             lambda: self._disk.open(path, is_new=is_new, has_own_thread=has_own_thread),
         )
@@ -214,7 +214,7 @@ class ReservedDisk:
         await self._disk.make_directory(path)
 
     async def rename(self, old: str, new: str) -> None:
-        await self.with_room(old, lambda: self._disk.rename(old, new))
+        await self.with_space(old, lambda: self._disk.rename(old, new))
 
     async def remove(self, path: str) -> None:
         await self._disk.remove(path)
@@ -259,7 +259,7 @@ class _ReservedFile:
         then: Callable[[], None] | None = None,
     ) -> None:
         file = self._file
-        await self._disk.with_room(
+        await self._disk.with_space(
             self._path, lambda: file.write_at(offset, views, drops_cache=drops_cache, then=then)
         )
 
@@ -287,7 +287,7 @@ class _ReservedFile:
             await self._disk.check_promises(self._path, size - self._file.size)
             await self._file.allocate(size)
 
-        await self._disk.with_room(self._path, allocate)
+        await self._disk.with_space(self._path, allocate)
 
     async def truncate(self, size: int) -> None:
         await self._file.truncate(size)

@@ -25,7 +25,7 @@ Call = Callable[[], None]
 
 IDLE_S: Final = 10.0
 """A thread that had nothing to do for so long ends."""
-FOR_EVER: Final = -1.0
+FOREVER: Final = -1.0
 
 
 class _Worker:
@@ -39,12 +39,12 @@ class _Worker:
         self.wakes.acquire()
 
 
-class CallThreads:
+class BlockingCallPool:
     """Up to `threads_max` daemon threads, begun when they are needed. Calls begin in the order in
     which they came. Who was idle for the shortest time goes next, so that the others may end."""
 
     def __init__(self, name: str, threads_max: int, *, idle_s: float = IDLE_S) -> None:
-        """`idle_s`: a thread that had nothing to do for so long ends, or FOR_EVER."""
+        """`idle_s`: a thread that had nothing to do for so long ends, or FOREVER."""
         assert threads_max > 0
         self._name = name
         self._threads_max = threads_max
@@ -138,7 +138,7 @@ reads waits for a thread behind compaction, scrubbing and the like."""
 class Threads(NamedTuple):
     """Of one directory."""
 
-    reads: CallThreads
+    reads: BlockingCallPool
     writes: trio.CapacityLimiter
 
 
@@ -153,7 +153,7 @@ class DiskThreads:
         threads = self._by_directory.get(directory)
         if threads is None:
             threads = self._by_directory[directory] = Threads(
-                CallThreads(f"reads {directory}", READ_THREADS_MAX),
+                BlockingCallPool(f"reads {directory}", READ_THREADS_MAX),
                 trio.CapacityLimiter(WRITE_THREADS_MAX),
             )
         return threads

@@ -25,7 +25,7 @@ WINDOW_BYTES = 128 * 1024
 small against a long body that nobody needs, the rest of which is then skipped."""
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """One run record: `head` is its bytes up to the first entry's."""
 
     run: PlacedRun
@@ -33,7 +33,7 @@ class Record(NamedTuple):
     head: bytes
 
 
-class LogScan:
+class LogScanner:
     """One pass over one log.
 
     Args:
@@ -55,7 +55,7 @@ class LogScan:
         self.end_reason = ""
         """Why there is no further record."""
 
-    async def next(self) -> Record | None:
+    async def next(self) -> LogRecord | None:
         """The next record, or None at the end or at one that is torn or damaged. Raises OSError."""
         fixed = await self._bytes(self.position, RUN_HEADER_BYTES)
         try:
@@ -70,9 +70,9 @@ class LogScan:
         at += len(packed)
         run = PlacedRun(header.ledger_id, header.first, self._log_id, at, lengths)
         self.position = at + header.body_bytes
-        return Record(run, header, fixed + packed)
+        return LogRecord(run, header, fixed + packed)
 
-    async def body(self, record: Record) -> bytes:
+    async def body(self, record: LogRecord) -> bytes:
         """The entries of a record. Raises BookieIoError if they are damaged, and OSError."""
         body = await self._bytes(record.run.offset, record.header.body_bytes)
         try:

@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from bookie.core.integrity import CheckReport, Severity
-from bookie.core.integrity_state import DoubtStage
+from bookie.core.integrity_state import IntegrityStage
 from bookie.core.journal import Mark
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import read_doubt
+from bookie.storage.integrity_state import read_integrity_state
 from bookie.storage.journal.check import JournalCheck
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ async def count_journal_frames(
     return None if report.found[Severity.DAMAGE] else report.journal_frames
 
 
-class FoundLogs:
+class EntryLogInventory:
     """`find`; before the replay `settle_early`, if there are strays; after it `settle`."""
 
     def __init__(
@@ -99,14 +99,14 @@ class FoundLogs:
             journal_frames: so many are in the journals of this directory, all of which are whole;
                 None: one of them is not.
         """
-        doubt = read_doubt(self._pairs)
+        doubt = read_integrity_state(self._pairs)
         is_safe = (
             journal_frames is not None
             # Of a first checkpoint that was cut short the journals have everything. If they have
             # nothing, it was not a first one: index and journals are empty, and should not be.
             and (journal_frames > 0 or self._index.checkpoint_no > 0)
             and not self._unexplained
-            and (doubt is None or doubt.stage is not DoubtStage.LEDGERS_UNKNOWN)
+            and (doubt is None or doubt.stage is not IntegrityStage.LEDGERS_UNKNOWN)
         )
         while is_safe and self._strays:
             await self._logs.remove(self._strays.pop())

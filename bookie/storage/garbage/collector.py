@@ -31,8 +31,8 @@ from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import IndexUnreadable, KeyValue
 from bookie.storage.ledger_states import LedgerStates
-from bookie.storage.metrics import Collected, CompactionStatistics, GarbageMeters
-from bookie.storage.yielding import give_way
+from bookie.storage.metrics import CompactionStatistics, GarbageCollectionReport, GarbageMetrics
+from bookie.storage.yielding import yield_to_tasks
 from ledger.errors import BookieIoError
 
 _KEY = struct.Struct(">cq")
@@ -79,7 +79,7 @@ class Tombstones:
                     and self._sweep.forgets(_TIME.unpack_from(value)[0], self._now_ms())
                 ]
             )
-            await give_way()
+            await yield_to_tasks()
             looked_at += len(step)
             if len(step) == _PER_STEP:
                 self._next_key = step[-1][0] + b"\0"
@@ -149,7 +149,7 @@ class GarbageCollector:
         self._tombstones = Tombstones(
             index, pairs, states=states, changes=changes, now_ms=now_ms, options=options
         )
-        self.meters = GarbageMeters()
+        self.metrics = GarbageMetrics()
         self._asked_last = -1
         self._batches = 0
         """Of deletions since the index was flushed."""
@@ -164,7 +164,7 @@ class GarbageCollector:
         *,
         compaction: CompactionKind = CompactionKind.MAJOR,
         is_forced: bool = False,
-    ) -> Collected:
+    ) -> GarbageCollectionReport:
         """One round. Waits for one that is under way.
 
         Args:
@@ -179,14 +179,14 @@ class GarbageCollector:
         Raises StorageFailed if index or entry logs could not be changed: the process must exit.
         """
         async with self._one_round:
-            round_ = Collected()
+            round_ = GarbageCollectionReport()
             started = trio.current_time()
             try:
                 with round_.noting_unreadable():
                     await self._collect(round_, is_deleted, compaction, is_forced)
             finally:
                 self._statistics.add(round_)
-                self.meters.round_done(
+                self.metrics.round_done(
                     trio.current_time() - started,
                     asked=round_.ledgers_asked,
                     deleted=round_.ledgers_deleted,
@@ -215,7 +215,7 @@ class GarbageCollector:
 
     async def _collect(
         self,
-        round_: Collected,
+        round_: GarbageCollectionReport,
         is_deleted: Callable[[int], Awaitable[bool]],
         compaction: CompactionKind,
         is_forced: bool,
@@ -243,7 +243,9 @@ class GarbageCollector:
                 self._clock.done(kind, now)
         await self._tombstones.forget_old()
 
-    async def _ask(self, round_: Collected, is_deleted: Callable[[int], Awaitable[bool]]) -> bool:
+    async def _ask(
+        self, round_: GarbageCollectionReport, is_deleted: Callable[[int], Awaitable[bool]]
+    ) -> bool:
         """Asks about the next ledgers; whether the last of all was among them."""
         asked_max, step_max = self._options.ledgers_per_round_max, LEDGERS_PER_STEP
         asked = failures = 0
@@ -279,7 +281,7 @@ class GarbageCollector:
             if len(ledger_ids) < count_max:
                 self._asked_last = -1
                 return True
-            await give_way()
+            await yield_to_tasks()
         return False
 
     async def _wait_turn(self) -> None:
@@ -314,12 +316,12 @@ class GarbageCollector:
                 is_more = False
                 for number, _ in enumerate(steps, 1):
                     self._batches += 1
-                    await give_way()
+                    await yield_to_tasks()
                     if number == BATCHES_PER_HOLD:
                         is_more = True
                         break
         self._blocks.drop_ledger(ledger_id)
-        self._states.buried(ledger_id)
+        self._states.drop_deleted(ledger_id)
 
     async def _flush_deletions(self, batches_min: int) -> None:
         if self._batches >= batches_min:
@@ -327,7 +329,7 @@ class GarbageCollector:
                 await self._index.flush()
             self._batches = 0
 
-    async def _remove_dead_logs(self, round_: Collected) -> Sequence[int]:
+    async def _remove_dead_logs(self, round_: GarbageCollectionReport) -> Sequence[int]:
         """Removes logs whose ledgers are all deleted; returns the other sealed ones."""
         async with self._changes.making("sealing the current entry log"):
             age_s = trio.current_time() - self._logs.current_since
@@ -345,23 +347,23 @@ class GarbageCollector:
         gone = dict.fromkeys(dead)
         return [log_id for log_id in sealed if log_id not in gone]
 
-    async def _holds_deleted(self, round_: Collected) -> bool:
+    async def _holds_deleted(self, round_: GarbageCollectionReport) -> bool:
         every = iter(self._logs.current_ledgers)
         with round_.noting_unreadable():
             while step := list(islice(every, LEDGERS_PER_STEP)):
                 if should_seal(dict.fromkeys(step, 0), 0, self._index.has_state, 0):
                     return True
-                await give_way()
+                await yield_to_tasks()
         return False
 
-    async def _is_dead(self, log_id: int, round_: Collected) -> bool:
-        await give_way()  # there may be thousands of logs, all of them alive
+    async def _is_dead(self, log_id: int, round_: GarbageCollectionReport) -> bool:
+        await yield_to_tasks()  # there may be thousands of logs, all of them alive
         try:
             every = self._index.log_ledger_ids(log_id)
             while step := list(islice(every, LEDGERS_PER_STEP)):
                 if not is_droppable(step, self._index.has_state):
                     return False
-                await give_way()
+                await yield_to_tasks()
         except IndexUnreadable as error:  # no fault of the log, but it must stay
             round_.unreadable(error)
             return False

@@ -36,7 +36,7 @@ class CompactionLog:
         self._put(encode_file_header(self.log_id))
         await self._disk.sync_directory(self._directory)
 
-    def has_room(self, size: int) -> bool:
+    def has_space(self, size: int) -> bool:
         """For a run of `size` bytes with its head. An empty log has room for any."""
         end = self.bytes_written + self._pending_bytes
         is_small = end + size <= self._log_bytes_max and len(self.ledgers) < LEDGERS_MAX

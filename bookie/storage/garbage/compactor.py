@@ -28,15 +28,15 @@ from bookie.core.compaction import (
 from bookie.core.entry_log import Run, make_run
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
-from bookie.storage.entry_log.scan import LogScan, Record
+from bookie.storage.entry_log.scan import LogRecord, LogScanner
 from bookie.storage.garbage.compaction_index import CompactionIndex, Move
 from bookie.storage.garbage.compaction_log import CompactionLog
-from bookie.storage.garbage.log_usage import LEDGERS_PER_STEP, is_removable, survey_logs
+from bookie.storage.garbage.log_usage import LEDGERS_PER_STEP, is_removable, measure_log_usage
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import IndexUnreadable
-from bookie.storage.metrics import Collected, CompactionStatistics
-from bookie.storage.yielding import give_way
+from bookie.storage.metrics import CompactionStatistics, GarbageCollectionReport
+from bookie.storage.yielding import yield_to_tasks
 from ledger.errors import BookieIoError
 
 STEP_BYTES = 4 * MIB
@@ -49,7 +49,7 @@ RUNS_PER_HOLD = 200
 FILES_PER_HOLD = 10
 BURST_S = 0.25
 """How much of a rate may be taken at once, in seconds of it."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Damaged(Exception):
@@ -93,7 +93,7 @@ class Compactor:
         self._moves_bytes = 0
         self._buckets: tuple[TokenBucket, TokenBucket] | None = None
         self._ends_at = 0.0
-        self._round = Collected()
+        self._round = GarbageCollectionReport()
         self._kind = CompactionKind.NONE
         self._is_forced = False
         self._end_reason = ""
@@ -103,7 +103,7 @@ class Compactor:
         kind: CompactionKind,
         sealed: Sequence[int],
         set_aside: Iterable[int],
-        round_: Collected,
+        round_: GarbageCollectionReport,
         *,
         is_forced: bool,
     ) -> None:
@@ -138,7 +138,7 @@ class Compactor:
         if kind is self._kind and not self._is_forced:
             self._end_reason = reason
 
-    async def set_aside(self, log_id: int, reason: str, round_: Collected) -> None:
+    async def set_aside(self, log_id: int, reason: str, round_: GarbageCollectionReport) -> None:
         """Marks a damaged log, and tells of it in `round_` if that is new."""
         if log_id in self._index.logs_set_aside():
             return
@@ -161,7 +161,7 @@ class Compactor:
         try:
             for use in chosen:
                 self._check_time()
-                if not await self._has_room(use.bytes_live):
+                if not await self._has_space(use.bytes_live):
                     self._round.logs_without_room += 1
                     continue
                 await self._rewrite_or_set_aside(use.log_id)
@@ -172,7 +172,7 @@ class Compactor:
         await self._finish_target()
 
     async def _survey(self, sealed: Sequence[int]) -> list[LogUse]:
-        survey = await survey_logs(
+        survey = await measure_log_usage(
             sealed, self._index, self._places, self._logs, on_step=self._check_time
         )
         for log_id, reason in survey.unopened.items():
@@ -183,7 +183,7 @@ class Compactor:
         statistics.logs_by_live_ratio = ratio_histogram(survey.uses)
         return survey.uses
 
-    async def _has_room(self, bytes_live: int) -> bool:
+    async def _has_space(self, bytes_live: int) -> bool:
         _, free = await self._disk.space(self._directory)
         return free >= bytes_live + self._options.free_bytes_min
 
@@ -206,7 +206,7 @@ class Compactor:
         except OSError as error:
             raise _Damaged(f"it cannot be opened: {error}") from error
         try:
-            scan = LogScan(file, log_id, on_read=self._pace)
+            scan = LogScanner(file, log_id, on_read=self._pace)
             await self._copy_all(scan)
         finally:
             file.close()
@@ -217,7 +217,7 @@ class Compactor:
             )
         await self._drop([log_id])
 
-    async def _copy_all(self, scan: LogScan) -> None:
+    async def _copy_all(self, scan: LogScanner) -> None:
         while True:
             try:
                 record = await scan.next()
@@ -232,11 +232,11 @@ class Compactor:
             for part in parts:
                 await self._copy(part, _run_of(part, record, body))
             self._check_time()
-            await give_way()
+            await yield_to_tasks()
 
     async def _copy(self, part: PlacedRun, run: Run) -> None:
         size = len(run.head) + run.body_bytes
-        if self._target is None or not self._target.has_room(size):
+        if self._target is None or not self._target.has_space(size):
             await self._move()
             await self._finish_target()
             await self._begin_target()
@@ -271,11 +271,11 @@ class Compactor:
                 for moved_bytes in self._places.move(moves[begin : begin + RUNS_PER_HOLD]):
                     self._round.bytes_moved += moved_bytes
                     self._target_moved += moved_bytes
-                    await give_way()
+                    await yield_to_tasks()
 
     async def _note_ledgers(self, target: CompactionLog) -> None:
         for _ in self._index.put_log_ledgers(target.log_id, target.ledgers):
-            await give_way()
+            await yield_to_tasks()
 
     async def _is_needed(self, log_id: int) -> bool:
         """Whether the index still points into a log all of which should have been moved."""
@@ -287,7 +287,7 @@ class Compactor:
                 for is_needed in self._places.points_into(log_id, ledger_id):
                     if is_needed:
                         return True
-                    await give_way()
+                    await yield_to_tasks()
         return False
 
     # --- logs that come and go
@@ -325,7 +325,7 @@ class Compactor:
             yield
         except OSError as error:
             self._moves, self._moves_bytes = [], 0  # their copies are not durable
-            if error.errno in _NO_ROOM:
+            if error.errno in _NO_SPACE:
                 raise _Ended(f"no room on the disk: {error}") from error
             raise self._changes.failed("writing a compaction log", error) from error
 
@@ -384,7 +384,7 @@ async def remove_logs(
     return reclaimed
 
 
-def _run_of(part: PlacedRun, record: Record, body: bytes) -> Run:
+def _run_of(part: PlacedRun, record: LogRecord, body: bytes) -> Run:
     """The part of a record that is needed, as a record of its own."""
     if part == record.run:
         return Run(part.ledger_id, part.first, part.lengths, record.head, (body,), len(body))

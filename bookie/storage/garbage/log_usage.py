@@ -10,28 +10,28 @@ from bookie.core.compaction import LogUse
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.garbage.compaction_index import CompactionIndex, LiveBytes
 from bookie.storage.index.index import Index
-from bookie.storage.yielding import give_way
+from bookie.storage.yielding import yield_to_tasks
 from ledger.errors import BookieIoError
 
 LEDGERS_PER_STEP = 500
 
 
 @dataclass(slots=True)
-class Survey:
+class LogUsage:
     """Logs of which it can be said, and those that are needed but cannot be opened."""
 
     uses: list[LogUse] = field(default_factory=list)
     unopened: dict[int, str] = field(default_factory=dict)
 
 
-async def survey_logs(
+async def measure_log_usage(
     sealed: Sequence[int],
     index: Index,
     places: CompactionIndex,
     logs: EntryLogs,
     *,
     on_step: Callable[[], None],
-) -> Survey:
+) -> LogUsage:
     """Goes through the index once, in short steps. A ledger whose records there are damaged may
     need any log it has entries in: such logs are left out.
 
@@ -41,8 +41,8 @@ async def survey_logs(
     live = LiveBytes()
     for _ in places.count_live_bytes(live):
         on_step()
-        await give_way()
-    survey = Survey()
+        await yield_to_tasks()
+    survey = LogUsage()
     for log_id in sealed:
         if live.damaged_ledgers and await _may_hold(log_id, live.damaged_ledgers, index):
             continue
@@ -75,7 +75,7 @@ async def _may_hold(log_id: int, ledgers: dict[int, None], index: Index) -> bool
         while step := list(islice(every, LEDGERS_PER_STEP)):
             if any(ledger_id in ledgers for ledger_id in step):
                 return True
-            await give_way()
+            await yield_to_tasks()
     except BookieIoError:
         return True
     return False

@@ -146,15 +146,15 @@ class RocksKeyValue:
             opened = path if self._view is None else self._view.path
             self._db = Rdict(opened, rocks, column_families=families, access_type=access)
         except Exception as error:
-            said = self._said(error)
+            text = self._text_of(error)
             if self._view is not None:
                 self._view.close()
             if any(sign in str(error) for sign in _IN_USE):
                 raise BookieIoError(
-                    f"index {path} is in use by another process: {said}. Cure: stop the other "
+                    f"index {path} is in use by another process: {text}. Cure: stop the other "
                     "bookie, or give this one directories of its own"
                 ) from error
-            raise BookieIoError(f"index {path} cannot be opened: {said}. {INDEX_CURE}") from error
+            raise BookieIoError(f"index {path} cannot be opened: {text}. {INDEX_CURE}") from error
         self._impatient = ReadOptions()
         self._impatient.set_max_skippable_internal_keys(_MARKS_SKIPPED_MAX)
         self._no_wal = WriteOptions()
@@ -166,15 +166,15 @@ class RocksKeyValue:
         try:
             yield
         except Exception as error:  # rocksdict raises plain Exceptions
-            raise BookieIoError(self._told(what, error)) from error
+            raise BookieIoError(self._explain(what, error)) from error
 
     def _unreadable(self, what: str, error: Exception) -> IndexUnreadable:
-        return IndexUnreadable(self._told(what, error))
+        return IndexUnreadable(self._explain(what, error))
 
-    def _told(self, what: str, error: Exception) -> str:
-        return f"index {self._path}: {what} failed: {self._said(error)}. {INDEX_CURE}"
+    def _explain(self, what: str, error: Exception) -> str:
+        return f"index {self._path}: {what} failed: {self._text_of(error)}. {INDEX_CURE}"
 
-    def _said(self, error: Exception) -> str:
+    def _text_of(self, error: Exception) -> str:
         return str(error) if self._view is None else self._view.named(str(error))
 
     def get(self, key: bytes) -> bytes | None:

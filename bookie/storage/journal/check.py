@@ -19,7 +19,7 @@ from bookie.core.journal_frames import FrameCorrupt, decode_frame, iterate_frame
 from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.journal.end_marker import END_FILE
-from bookie.storage.yielding import give_way
+from bookie.storage.yielding import yield_to_tasks
 
 _CURE = (
     "bring the file back as it was; or set all directories of this bookie aside, start it empty "
@@ -183,7 +183,7 @@ class JournalCheck:
                     self._end = Mark(file_id, group.end)
                     self._seen(self._end)
                     await self._check_group(name, group)
-                    await give_way()
+                    await yield_to_tasks()
             if is_last:
                 await self._look_at_end(file, name, scanner)
         except JournalCorrupt as error:
@@ -205,7 +205,7 @@ class JournalCheck:
         try:
             for number, frame in enumerate(iterate_frames(group.payload), 1):
                 if number % _FRAMES_PER_STEP == 0:
-                    await give_way()
+                    await yield_to_tasks()
                 self._report.journal_frames += 1
                 own = decode_frame(frame)
                 ledger_id = int.from_bytes(frame[28:36], "big") if own is None else own.ledger_id

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 END_FILE = "END"
 
 
-async def read_end(disk: Disk, directory: str) -> Mark | None:
+async def read_end_marker(disk: Disk, directory: str) -> Mark | None:
     """None if nothing is known. Raises OSError."""
     try:
         return decode_end(await disk.read_file(f"{directory}/{END_FILE}"))
@@ -27,7 +27,7 @@ async def read_end(disk: Disk, directory: str) -> Mark | None:
         return None
 
 
-class JournalEnd:
+class EndMarker:
     """Of a journal that runs. A journal works without it, so what fails here fails nothing."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -41,7 +41,7 @@ class JournalEnd:
 
     async def compare(self, found: Mark) -> None:
         """With the end of what is there. Raises OSError."""
-        told = await read_end(self._disk, self._directory)
+        told = await read_end_marker(self._disk, self._directory)
         self.lost = told if told is not None and told > found else None
 
     async def begin(self, end: Mark) -> None:
@@ -54,15 +54,15 @@ class JournalEnd:
         except OSError as error:
             self._failed(error)
             return
-        self._tell(self._file, end)
+        self._record(self._file, end)
 
-    def telling(self, end: Mark) -> partial[None] | None:
+    def recording(self, end: Mark) -> partial[None] | None:
         """To be called, in any thread, when all up to `end` is as durable as was promised."""
         if self._file is None or self._has_failed:
             return None
-        return partial(self._tell, self._file, end)
+        return partial(self._record, self._file, end)
 
-    def _tell(self, file: File, end: Mark) -> None:
+    def _record(self, file: File, end: Mark) -> None:
         try:
             file.write_now(0, encode_end(end))
         except OSError as error:

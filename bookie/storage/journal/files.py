@@ -26,7 +26,7 @@ from bookie.core.journal import (
     file_name,
 )
 from bookie.storage.disk.disk import Disk, File
-from bookie.storage.disk.reserved_space import is_no_room
+from bookie.storage.disk.reserved_space import is_no_space
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class JournalFiles:
                 await self._disk.rename(self.path(name), path)
                 break
             except OSError as error:
-                if not is_no_room(error):
+                if not is_no_space(error):
                     raise
                 if waits_since is None:
                     waits_since = trio.current_time()
@@ -172,7 +172,7 @@ class JournalFiles:
         finally:
             file.close()
 
-    async def release_before(self, mark: Mark) -> None:
+    async def trim_before(self, mark: Mark) -> None:
         """Lets go of files that end before `mark`; never of the one being written."""
         released: list[str] = []
         while self.ids and self.ids[0] < mark.file_id and self.ids[0] != self._current_id:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -31,13 +31,13 @@ from bookie.core.journal import (
     group_bytes,
     group_views,
 )
-from bookie.core.journal_scan import SEQUENCE_UNKNOWN, FileScanner
+from bookie.core.journal_scan import SEQUENCE_UNKNOWN
 from bookie.storage.disk.disk import Disk, File
-from bookie.storage.journal.end_marker import JournalEnd
+from bookie.storage.journal.end_marker import EndMarker
 from bookie.storage.journal.files import JournalFiles
-from bookie.storage.journal.metrics import JournalMeters, JournalStatistics
+from bookie.storage.journal.metrics import JournalMetrics, JournalStatistics
 from bookie.storage.journal.page_cache_flush import PageCacheFlush
-from bookie.storage.journal.reader import ReadAhead, UnprovenTail
+from bookie.storage.journal.reader import JournalReader
 
 
 class CommitGroup:
@@ -90,7 +90,8 @@ FILES_RECYCLED: Final = 5
 
 
 class Journal:
-    """The write-ahead log of one journal directory. `replay`, then `run`; once each.
+    """The write-ahead log of one journal directory. Read it with a `reader`, `begin`, then `run`:
+    once each.
 
     `open_group` is replaced whenever it is taken: never keep it over an await. The journal
     sets no bound on what is queued; look at `queued_bytes` and `queued_callbacks`, and stop
@@ -124,8 +125,6 @@ class Journal:
         self.open_group = CommitGroup()
         self.mark = BEGINNING
         """End of what is durable. Read it and swap the cache with no await between."""
-        self.replayed = BEGINNING
-        """While `replay` runs: end of the group that it yielded last."""
         self.failure: OSError | None = None
         """Why the journal is poisoned. From then on kicks are ignored."""
         self._disk = disk
@@ -135,8 +134,8 @@ class Journal:
         self._files = JournalFiles(
             disk, directory, rng, file_bytes_max, files_recycled, backups_max
         )
-        self.end = JournalEnd(disk, directory)
-        """After `replay` look whether it is `lost`; make that known, durably, before `run`."""
+        self.end = EndMarker(disk, directory)
+        """After `begin` look whether it is `lost`; make that known, durably, before `run`."""
         self._drops_cache = drops_cache
         self._flush: PageCacheFlush | None = None
         if flush is not None:
@@ -153,7 +152,7 @@ class Journal:
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
         self._sequence = 0  # of the last group written
-        self._meters = JournalMeters()
+        self._metrics = JournalMetrics()
 
     # --- queueing
 
@@ -199,7 +198,7 @@ class Journal:
             trio.lowlevel.reschedule(task)
 
     def statistics(self) -> JournalStatistics:
-        return self._meters.statistics(
+        return self._metrics.statistics(
             queued_bytes=self.queued_bytes,
             queued_entries=self.open_group.entries + self._entries_in_flight,
             mark=self.mark,
@@ -250,7 +249,7 @@ class Journal:
     def _synced(self, mark: Mark, seconds: float) -> None:
         """All up to `mark` is durable now; it had been accepted before."""
         self.mark = mark
-        self._meters.synced(seconds)
+        self._metrics.synced(seconds)
 
     async def _commit_groups(self) -> None:
         """Returns only when poisoned."""
@@ -261,7 +260,7 @@ class Journal:
             self.open_group = CommitGroup()
             self._bytes_in_flight, self._entries_in_flight = group.queued_bytes, group.entries
             if group.views:
-                self._meters.group_begun(self._policy.trigger(group.nbytes, group.entries))
+                self._metrics.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:
                     await self._write(group)
                 except OSError as error:
@@ -318,7 +317,7 @@ class Journal:
         flush, synced_sequence = self._flush, self._sequence
         size = group_bytes(group.nbytes, is_late=flush is not None)
         if flush is not None:
-            await flush.wait_room()
+            await flush.wait_capacity()
         if self._file is None or self._offset + size > self._file.size:
             await self._roll(size)
         assert self._file is not None
@@ -332,7 +331,7 @@ class Journal:
         end = Mark(self._header.file_id, self._offset + size)
         write = self._file.write_at_synced if flush is None else self._file.write_at
         started = trio.current_time()
-        await write(self._offset, views, then=self.end.telling(end))
+        await write(self._offset, views, then=self.end.recording(end))
         ended = trio.current_time()
         self._sequence += 1
         self._offset += size
@@ -340,11 +339,11 @@ class Journal:
             self._files.ask_spare()
         if flush is None:
             self.mark = end
-            self._meters.synced(ended - started)
+            self._metrics.synced(ended - started)
         else:
             flush.written(end, self._sequence, size)
         waited_s = ended - (started if group.queued_at is None else group.queued_at)
-        self._meters.group_written(group.entries, size, waited_s, is_late=flush is not None)
+        self._metrics.group_written(group.entries, size, waited_s, is_late=flush is not None)
 
     def _wake_acknowledger(self) -> None:
         task = self._acknowledger
@@ -385,63 +384,36 @@ class Journal:
                 await self._file.sync(drops_cache=True)
             self._file.close()
             self._file = None
-            self._meters.rolls += 1
+            self._metrics.rolls += 1
         self._file, self._header = await self._files.begin_next(self._sequence + 1, group_size)
         if self._flush is not None:
             path = self._files.path(file_name(self._header.file_id))
             await self._flush.begin_file(path, self._sequence)
-        self._meters.file_begun(trio.current_time() - started)
+        self._metrics.file_begun(trio.current_time() - started)
         self._offset = FIRST_GROUP_OFFSET
 
-    async def release_before(self, mark: Mark) -> None:
+    async def trim_before(self, mark: Mark) -> None:
         """Lets go of files that end before `mark`. Call it when `mark` is durable elsewhere."""
-        await self._files.release_before(mark)
+        await self._files.trim_before(mark)
 
     # --- replay
 
-    async def replay(
-        self, from_mark: Mark, nursery: trio.Nursery | None = None
-    ) -> AsyncGenerator[memoryview, None]:
-        """The payload of each group after `from_mark`, in order: frames one after the other.
+    def reader(self, from_mark: Mark) -> JournalReader:
+        """Reads what the journal holds after `from_mark`; then `begin` with it."""
+        return JournalReader(self._disk, self._files, from_mark)
 
-        Holds two reads of 4 MiB or a group; the second only with a `nursery` to read ahead in.
-        Changes no bytes, but removes leftovers. Then `mark` is the end of what was found, made
-        durable. Make a checkpoint of that before you acknowledge anything. Raises JournalCorrupt
-        or OSError: the bookie must not start.
+    async def begin(self, reader: JournalReader) -> None:
+        """Continues where `reader` ended, which has read everything. Changes no bytes, but removes
+        leftovers. Make a checkpoint of what was read before you acknowledge anything.
+
+        Raises OSError: the bookie must not start.
         """
         assert not self._is_replayed, "the journal was replayed before"
-        last_sequence: int | None = 0 if from_mark == BEGINNING else None
-        self.mark, tail = from_mark, UnprovenTail(self._disk)
-        await self._files.find(from_mark)
-        for file_id in self._files.ids:
-            file = await self._disk.open(self._files.path(file_name(file_id)))
-            ahead = ReadAhead(file, nursery)
-            try:
-                start = from_mark.offset if file_id == from_mark.file_id else 0
-                scanner = FileScanner(
-                    self._files.path(file_name(file_id)),
-                    file_id,
-                    file.size,
-                    last_sequence=last_sequence,
-                    start=start,
-                    is_next=file_id != self._files.ids[0],
-                )
-                while (wanted := scanner.wanted) is not None:
-                    for group in scanner.feed(await ahead.read(*wanted)):
-                        tail.add(scanner.name, group)
-                        self.replayed = Mark(file_id, group.end)
-                        yield group.payload
-                if scanner.end > start:
-                    # It may have come from the cache of a process that was killed.
-                    await file.sync()
-                    self.mark = Mark(file_id, scanner.end)
-                last_sequence = scanner.last_sequence
-            finally:
-                ahead.close()
-                file.close()
-        await tail.write_again()
+        assert reader.is_done, "the journal was not read to its end"
+        self.mark = reader.end
         await self._files.free_leftovers()
         await self.end.compare(self.mark)
-        # Unknown only if all before the mark is damaged: then go on with one never used.
-        self._sequence = last_sequence if last_sequence is not None else SEQUENCE_UNKNOWN
+        # Unknown only if all before the mark is damaged: then use one that was never used.
+        last = reader.last_sequence
+        self._sequence = last if last is not None else SEQUENCE_UNKNOWN
         self._is_replayed = True

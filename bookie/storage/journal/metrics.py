@@ -38,7 +38,7 @@ class JournalStatistics:
     """Groups by what set them going."""
 
 
-class JournalMeters:
+class JournalMetrics:
     """Counters of one journal; its `statistics` freezes them."""
 
     def __init__(self) -> None:

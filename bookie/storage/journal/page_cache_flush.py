@@ -91,7 +91,7 @@ class PageCacheFlush:
         """How many `when_synced` was given that did not run yet."""
         return len(self._waiting) + len(self._syncing)
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Returns when another group may be written."""
         while self._policy.must_wait(self.unsynced_bytes):
             await self._synced.wait()

@@ -1,11 +1,10 @@
-"""Reads a journal file from its beginning to its end, one piece ahead of who uses it.
+"""Reads a journal from a mark to its end, before it runs: for replay.
 
-Used for replay: while one piece is taken into the caches, and checkpoints are made of what they
-hold, the disk is busy with the next.
+While one piece is applied to the caches, and checkpoints are made of what they hold, the disk is
+busy with the next. Must never yield a group twice, or groups out of order.
 
-The last groups of a journal that is replayed: those that none after them says were durable.
-
-After a failed sync the system takes them for written. They are read, and a sync says nothing, but
+The last groups, those that no later group says were durable, are written again at the end. After a
+failed sync the system takes them for written: they can be read, and another sync does nothing, so
 only writing them again puts them on the disk; and a checkpoint's mark behind groups that are not
 there would be taken for damage. Writing the same bytes leaves each sector as it should be.
 """
@@ -13,14 +12,16 @@ there would be taken for damage. Writing the same bytes leaves each sector as it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
 
-from bookie.core.journal_scan import Group
+from bookie.core.journal import BEGINNING, Mark, file_name
+from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk.disk import Disk, File
+from bookie.storage.journal.files import JournalFiles
 
 PIECE_BYTES: Final = 4 << 20
 
@@ -104,7 +105,7 @@ class ReadAhead:
             self._next = None
 
 
-class UnprovenTail:
+class UnsyncedTail:
     """`add` each group that is read, then `write_again`."""
 
     def __init__(self, disk: Disk) -> None:
@@ -132,3 +133,59 @@ class UnprovenTail:
         finally:
             file.close()
         self._groups.clear()
+
+
+class JournalReader:
+    """Reads one journal from a mark on, once: `payloads`, then `Journal.begin`."""
+
+    def __init__(self, disk: Disk, files: JournalFiles, from_mark: Mark) -> None:
+        """`files`: of the journal, not yet searched for."""
+        self.position = self.end = from_mark
+        """End of the group that was yielded last, and of the files that were read."""
+        self.last_sequence: int | None = 0 if from_mark == BEGINNING else None
+        """Of the last group that was read; None if it is unknown."""
+        self.is_done = False
+        """All was read, and the end of the journal is durable."""
+        self._disk = disk
+        self._files = files
+        self._from_mark = from_mark
+        self._tail = UnsyncedTail(disk)
+
+    async def payloads(
+        self, nursery: trio.Nursery | None = None
+    ) -> AsyncGenerator[memoryview, None]:
+        """The payload of each group after the mark, in order: frames one after the other.
+
+        Holds two reads of 4 MiB or a group; the second only with a `nursery` to read ahead in.
+        Raises JournalCorrupt or OSError: the bookie must not start.
+        """
+        await self._files.find(self._from_mark)
+        for file_id in self._files.ids:
+            path = self._files.path(file_name(file_id))
+            file = await self._disk.open(path)
+            ahead = ReadAhead(file, nursery)
+            try:
+                start = self._from_mark.offset if file_id == self._from_mark.file_id else 0
+                scanner = FileScanner(
+                    path,
+                    file_id,
+                    file.size,
+                    last_sequence=self.last_sequence,
+                    start=start,
+                    is_next=file_id != self._files.ids[0],
+                )
+                while (wanted := scanner.wanted) is not None:
+                    for group in scanner.feed(await ahead.read(*wanted)):
+                        self._tail.add(scanner.name, group)
+                        self.position = Mark(file_id, group.end)
+                        yield group.payload
+                if scanner.end > start:
+                    # It may have come from the cache of a process that was killed.
+                    await file.sync()
+                    self.end = Mark(file_id, scanner.end)
+                self.last_sequence = scanner.last_sequence
+            finally:
+                ahead.close()
+                file.close()
+        await self._tail.write_again()
+        self.is_done = True

@@ -28,7 +28,7 @@ _SEGMENT_BYTES = 4 << 20
 """Of the cache, for what is replayed: large ones are used again."""
 
 
-class Taker:
+class ReplayTarget:
     """Where the frames of one ledger directory go."""
 
     __slots__ = ("cache", "frames", "states")
@@ -45,15 +45,15 @@ async def replay_journal(
     number: int,
     layout: DirectoryMap,
     marks: Mapping[int, Mark],
-    takers: Sequence[Taker],
-    has_taken: Callable[[int], Awaitable[None] | None],
+    targets: Sequence[ReplayTarget],
+    on_progress: Callable[[int], Awaitable[None] | None],
 ) -> None:
     """Replays journal `number` from the least of `marks`, which are those of the directories that
     depend on it.
 
     Args:
-        takers: of all directories.
-        has_taken: called with the directory after some of its frames, four mebibytes at most or
+        targets: of all directories.
+        on_progress: called with the directory after some of its frames, four mebibytes at most or
             one frame; what it returns is awaited before the next.
 
     Raises:
@@ -63,9 +63,10 @@ async def replay_journal(
         FrameCorrupt, OSError.
     """
     before = min(marks.values())
-    async with reading_ahead() as nursery, aclosing(journal.replay(before, nursery)) as payloads:
+    reader = journal.reader(before)
+    async with reading_ahead() as nursery, aclosing(reader.payloads(nursery)) as payloads:
         async for payload in payloads:
-            end = journal.replayed
+            end = reader.position
             skipped = {d for d, mark in marks.items() if mark >= end}
             _check_between(marks, before, end)
             before = end
@@ -86,18 +87,19 @@ async def replay_journal(
                 if directory in skipped:
                     position += len(frame)
                     continue
-                taker = takers[directory]
+                target = targets[directory]
                 stop = position
                 if own is None:
-                    stop = _take_stretch(payload, position, taker, layout.lanes)
+                    stop = _take_stretch(payload, position, target, layout.shards)
                 if stop == position:
-                    _replay_frame(frame, own, ledger_id, taker)
-                    taker.frames += 1
+                    _replay_frame(frame, own, ledger_id, target)
+                    target.frames += 1
                     stop += len(frame)
                 position = stop
-                waiting = has_taken(directory)
+                waiting = on_progress(directory)
                 if waiting is not None:
                     await waiting
+    await journal.begin(reader)
     _check_between(marks, journal.mark, Mark(1 << 64, 0))
 
 
@@ -115,11 +117,11 @@ def _check_between(marks: Mapping[int, Mark], before: Mark, end: Mark) -> None:
             )
 
 
-def _take_stretch(payload: memoryview, start: int, taker: Taker, lanes: int) -> int:
-    """Takes ordinary adds of one lane from `start` on, as the add path does; where it stopped."""
+def _take_stretch(payload: memoryview, start: int, target: ReplayTarget, shards: int) -> int:
+    """Takes ordinary adds of one shard from `start` on, as the add path does; where it stopped."""
     length, header, ledger_id = _add_head_of(payload, start)
-    cache = taker.cache
-    segment_no, offset, room = cache.own_room(4 + length, _SEGMENT_BYTES)
+    cache = target.cache
+    segment_no, offset, room = cache.reserve_own(4 + length, _SEGMENT_BYTES)
     runs: list[Run] = []
     stop = take_adds(
         payload,
@@ -129,22 +131,25 @@ def _take_stretch(payload: memoryview, start: int, taker: Taker, lanes: int) -> 
         header,
         len(payload),
         cache.active,
-        taker.states.held,
+        target.states.held,
         runs,
-        lanes,
-        ledger_id % lanes,
+        shards,
+        ledger_id % shards,
         offset - start,
     )
     if stop > start:
         cache.put_own(payload[start:stop])
-        taker.frames += sum(last - first + 1 for _, first, last in runs)
+        target.frames += sum(last - first + 1 for _, first, last in runs)
     return stop
 
 
 def _replay_frame(
-    frame: memoryview, own: FenceFrame | ExplicitLacFrame | None, ledger_id: int, taker: Taker
+    frame: memoryview,
+    own: FenceFrame | ExplicitLacFrame | None,
+    ledger_id: int,
+    target: ReplayTarget,
 ) -> None:
-    states = taker.states
+    states = target.states
     if own is not None:
         state = states.get(ledger_id) or states.create(ledger_id, own.master_key)
         if not state.is_deleted:
@@ -157,7 +162,7 @@ def _replay_frame(
         state.master_key = master_key
         states.changed(state)
     if not state.is_deleted:
-        taker.cache.put_frame(frame)
+        target.cache.put_frame(frame)
         state.advance_lac(lac)
 
 

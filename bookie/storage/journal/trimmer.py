@@ -13,7 +13,7 @@ from bookie.core.marks import DirectoryMap, MarkTable
 from bookie.storage.journal.journal import Journal
 
 
-class JournalRelease:
+class JournalTrimmer:
     """One for all journals and directories of a bookie."""
 
     def __init__(self, layout: DirectoryMap, journals: Sequence[Journal]) -> None:
@@ -46,4 +46,4 @@ class JournalRelease:
         for journal in marks:
             # Several directories may come here at once. Each least mark was true when it was
             # taken, and marks only grow.
-            await self.journals[journal].release_before(self._marks.needed_from(journal))
+            await self.journals[journal].trim_before(self._marks.needed_from(journal))

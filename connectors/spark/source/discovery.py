@@ -17,12 +17,12 @@ from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from ledger.runtime.concurrency import for_each
 from stream.core.metadata.streams import StreamMetadata
-from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start
+from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start, Truncated
 from stream.core.stream_patterns import StreamPatterns
-from stream.errors import IsPartitioned, NoSuchStream, Truncated
-from stream.namespace import Namespace
+from stream.errors import IsPartitioned, NoSuchStream
 from stream.reading.merged_feeds import find_streams
 from stream.reading.seek import find
+from stream.scope import NamespaceScope
 from stream.store.streams import StreamStore
 
 
@@ -46,12 +46,12 @@ async def discover(client: LedgerClient, selection: Selection) -> Discovered:
     found: dict[str, None] = {}
     missing: dict[str, NoSuchStream] = {}
     for name, patterns in selection.by_namespace().items():
-        namespace = Namespace(client, name)
+        scope = NamespaceScope(client, StreamStore(client.store), name)
         for word in (*patterns.names, *patterns.patterns):
             try:
-                streams = await find_streams(namespace, StreamPatterns(word))
+                streams = await find_streams(scope, StreamPatterns(word))
             except NoSuchStream as error:
-                await namespace.policy()  # a namespace that is not there is the better reason
+                await scope.policy()  # a namespace that is not there is the better reason
                 missing[f"{name}/{word}"] = error
             else:
                 found |= {f"{name}/{stream}": None for stream in streams}

@@ -28,8 +28,8 @@ from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.core.entry.records import RecordBatch, decode
-from stream.core.position import Position
-from stream.errors import NoSuchStream, RecordFormatError, Truncated
+from stream.core.position import Position, Truncated
+from stream.errors import NoSuchStream, RecordFormatError
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)

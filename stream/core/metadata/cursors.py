@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from ledger.errors import LedgerError, MetadataCorrupt
+from ledger.errors import FinalError, LedgerError, MetadataCorrupt
 from stream.core.metadata.documents import dump_document, load_document, whole, word
 from stream.core.position import Position
 
@@ -92,3 +92,29 @@ def decode_cursor(name: str, data: bytes) -> CursorMetadata:
 
 def _what(name: str) -> str:
     return f"metadata of cursor {name!r}"
+
+
+class CursorMoved(FinalError):
+    """Somebody else moved, took or deleted the cursor; this object can commit nothing more.
+
+    `ours` is what was to be committed, `theirs` where the cursor is now (None: it was deleted).
+    """
+
+    def __init__(
+        self, stream: str, cursor: str, ours: Position, theirs: Position | None
+    ) -> None:  # fmt: skip
+        now = "was deleted" if theirs is None else f"is at {theirs} now"
+        super().__init__(
+            f"cursor {cursor!r} of stream {stream!r} {now}, changed by somebody else; {ours} was "
+            f"not committed. Open the cursor again to go on from where it is; if this happens "
+            f"often, two processes use one cursor: give each its own, or use a consumer group"
+        )
+        self.stream = stream
+        self.cursor = cursor
+        self.ours = ours
+        self.theirs = theirs
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[CursorMoved], tuple[str, str, Position, Position | None]]:
+        return type(self), (self.stream, self.cursor, self.ours, self.theirs)

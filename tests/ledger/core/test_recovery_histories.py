@@ -9,7 +9,7 @@ import pytest
 from ledger.core.metadata import LedgerState
 from ledger.errors import RecoveryIncomplete, Status
 from tests.effort import stride
-from tests.ledger.recovery_world import Recoverer, World, make_body, make_metadata
+from tests.ledger.core.simulated_recovery import Recoverer, World, make_body, make_metadata
 
 SIZES = [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1)]
 

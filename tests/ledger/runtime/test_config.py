@@ -93,14 +93,17 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"journal_directories": ["/a", "/b", "/a/"]}, "'/a/' in journal_directories is named in"),
+        (
+            {"journal_directories": ["/a", "/b", "/a/"]},
+            "'/a/' in journal_directories is already named in",
+        ),
         (
             {"journal_directories": [f"/{n}" for n in range(65)]},
             "names 65 directories: give 1 to 64",
         ),
         ({"ledger_directories": []}, "names 0 directories"),
         ({"ledger_directories": [" "]}, "empty path"),
-        ({"ledger_directories": ["/j"]}, "is named in journal_directories already"),
+        ({"ledger_directories": ["/j"]}, "is already named in journal_directories"),
         (
             {"ledger_directories": [f"/{n}" for n in range(7)]},
             "at least 14 times frame_bytes_max.*7 ledger directories share it",

@@ -1,0 +1,102 @@
+"""A bookie says that it has an explicit LAC when it is durable, and syncs for it alone rarely."""
+
+from __future__ import annotations
+
+import trio
+
+from bookie.server.requests import LINGER_S
+from ledger.connection.connection import BookieConnection
+from ledger.core.entry import Digest, DigestType
+from ledger.errors import Status
+from ledger.wire.messages import (
+    AddResponse,
+    ReadLacRequest,
+    ReadLacResponse,
+    WriteLacRequest,
+    WriteLacResponse,
+)
+from tests.bookie.server.simulated_server import PressedBookie, asked, press
+from tests.bookie.server.test_deferred_replies import released, stuck
+from tests.bookie.server.test_server import KEY, add
+
+DIGEST = Digest(DigestType.CRC32C)
+
+
+def write_lac(ledger_id: int, lac: int) -> WriteLacRequest:
+    return WriteLacRequest(ledger_id, lac, KEY, DIGEST.encode_lac(ledger_id, lac))
+
+
+async def told(peer: BookieConnection, ledger_id: int, lac: int) -> None:
+    answer = await asked(peer, write_lac(ledger_id, lac))
+    assert isinstance(answer, WriteLacResponse)
+    assert answer.status is Status.OK
+
+
+def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
+    async def story(bookie: PressedBookie) -> None:
+        async with (
+            bookie.peer("writer", 3) as writer,
+            bookie.peer("reader", 3) as reader,
+            trio.open_nursery() as nursery,
+            released(bookie),
+        ):
+            await asked(writer, add(7, 0))
+            goes_on = await stuck(bookie)
+            is_told = False
+
+            async def tell() -> None:
+                nonlocal is_told
+                await told(writer, 7, 0)
+                is_told = True
+
+            nursery.start_soon(tell)
+            await trio.sleep(5)
+            assert not is_told
+            answer = await asked(reader, ReadLacRequest(7))
+            assert isinstance(answer, ReadLacResponse)
+            assert answer.lac_body == DIGEST.encode_lac(7, 0)
+            goes_on.set()
+            await trio.sleep(1)
+            assert is_told
+
+    press(story)
+
+
+def test_what_was_answered_outlives_the_process() -> None:
+    async def story(bookie: PressedBookie) -> None:
+        async with bookie.peer("writer", 3) as writer:
+            await asked(writer, add(7, 0))
+            await told(writer, 7, 0)
+            survivor = bookie.bottle.reopened()
+        async with survivor.running():
+            state = survivor.storage.state(7)
+            assert state is not None
+            assert state.explicit_lac == DIGEST.encode_lac(7, 0)
+            assert state.lac == 0
+
+    press(story)
+
+
+def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
+    async def story(bookie: PressedBookie) -> None:
+        journal = bookie.bottle.storage.journals[0]
+        async with bookie.peer("writer", 3) as writer, bookie.peer("adder") as adder:
+            for ledger_id in range(7, 57):
+                await asked(adder, add(ledger_id, 0))
+            before, started = journal.statistics().groups, trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for ledger_id in range(7, 57):
+                    nursery.start_soon(told, writer, ledger_id, 0)
+            assert journal.statistics().groups == before + 1
+            assert LINGER_S <= trio.current_time() - started < 3 * LINGER_S
+            for entry_id in range(1, 11):
+                before = journal.statistics().groups
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(told, writer, 7, entry_id)
+                    await trio.sleep(LINGER_S / 4)
+                    added = await asked(adder, add(7, entry_id + 1))
+                    assert isinstance(added, AddResponse)
+                await trio.sleep(3 * LINGER_S)
+                assert journal.statistics().groups == before + 1
+
+    press(story)

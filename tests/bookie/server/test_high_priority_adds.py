@@ -1,0 +1,87 @@
+"""Which adds pass where ordinary ones do not, and what adds over v3 take in memory."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+import trio
+
+from ledger.errors import Status
+from ledger.wire import v2, v3
+from ledger.wire.messages import AddResponse, Request
+from tests.bookie.server.simulated_server import KIB, PressedBookie, asked, press, send_all
+from tests.bookie.server.test_deferred_replies import released, stuck
+from tests.bookie.server.test_server import add
+from tests.effort import scaled
+
+QUEUE_BYTES = 1024 * KIB
+ADDS = scaled(ci=2000, night=4001)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("takes_recovery", [True, False])
+def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
+    version: int, takes_recovery: bool
+) -> None:
+    """As long as its disks have room for that. Apache's takes what has priority."""
+
+    async def story(bookie: PressedBookie) -> None:
+        async with bookie.peer("writer", version) as writer:
+            await asked(writer, add(7, 0))
+            gate = bookie.bottle.storage.gate
+            gate.is_read_only, gate.takes_recovery = True, takes_recovery
+            urgent = Status.OK if takes_recovery else Status.READ_ONLY
+            for request, status in (
+                (add(7, 1), Status.READ_ONLY),
+                (add(7, 2, is_recovery=True), urgent),
+                (add(7, 3, is_high_priority=True), urgent),
+                (add(8, 0, is_high_priority=True), urgent),
+                (add(9, 0), Status.READ_ONLY),
+            ):
+                answer = await asked(writer, request)
+                assert isinstance(answer, AddResponse)
+                assert answer.status is status, request
+
+    press(story)
+
+
+def _memory_taken(version: int) -> int:
+    """By adds of one byte that ten peers send while the journal hangs."""
+    codec = v3 if version == 3 else v2
+    floods = [
+        b"".join(codec.encode_request(Request(version, n, add(8 + i, n))) for n in range(1, ADDS))
+        for i in range(10)
+    ]
+    taken = 0
+
+    async def story(bookie: PressedBookie) -> None:
+        nonlocal taken
+        async with bookie.peer("seeder") as peer:
+            for i in range(10):
+                await asked(peer, add(8 + i, 0))
+        goes_on = await stuck(bookie)
+        gc.collect()
+        tracemalloc.start()
+        async with trio.open_nursery() as nursery, released(bookie):
+            for i in range(10):
+                transport = await bookie.network.of(f"writer-{i}").connect("bookie", 3181)
+                nursery.start_soon(send_all, transport, floods[i])
+            await trio.sleep(10)
+            gc.collect()
+            taken = tracemalloc.get_traced_memory()[0]
+            tracemalloc.stop()
+            assert bookie.bottle.storage.journals[0].queued_bytes > QUEUE_BYTES
+            goes_on.set()
+            nursery.cancel_scope.cancel()
+
+    press(story, queued_bytes_max=QUEUE_BYTES)
+    return taken
+
+
+def test_adds_over_v3_take_no_more_memory_than_those_over_v2() -> None:
+    """Each has an answer of its own that waits, which takes a kilobyte: it counts. What the
+    simulated network holds, and what is held until there is room, is in both."""
+    over_v2, over_v3 = _memory_taken(2), _memory_taken(3)
+    assert over_v3 < 1.2 * over_v2, f"{over_v3} bytes, {over_v2} over v2"

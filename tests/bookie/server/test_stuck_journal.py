@@ -1,0 +1,208 @@
+"""A journal that hangs, and ledgers that are never stored: what is bounded, and who goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from bookie.server import backpressure
+from bookie.server.request_metrics import Wait
+from ledger.core.entry import Digest, DigestType
+from ledger.errors import Status
+from ledger.wire import v2, v3
+from ledger.wire.messages import (
+    AddResponse,
+    ForceLedgerRequest,
+    ReadRequest,
+    Request,
+    ResponseBody,
+    WriteLacRequest,
+)
+from tests.bookie.server.simulated_server import KIB, OPTIONS, Flood, PressedBookie, asked, press
+from tests.bookie.server.test_deferred_replies import connect, released, stuck
+from tests.bookie.server.test_server import KEY, add
+
+DIGEST = Digest(DigestType.CRC32C)
+QUEUE = 256 * KIB
+SOON_S = 0.1
+
+
+def lac_frame(ledger_id: int, lac: int) -> bytes:
+    packet = DIGEST.encode_lac(ledger_id, lac)
+    return v3.encode_request(Request(3, 1, WriteLacRequest(ledger_id, lac, KEY, packet)))
+
+
+def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_outside() -> None:
+    async def story(bookie: PressedBookie) -> None:
+        journal = bookie.bottle.storage.journals[0]
+        async with bookie.peer("seeder") as peer:
+            await asked(peer, add(8, 0))
+            await asked(peer, add(9, 0))
+        goes_on = await stuck(bookie)
+        floods = [Flood(bookie, f"writer-{n}", 8 + n, payload=2000) for n in range(2)]
+        fenced: list[ResponseBody] = []
+        async with trio.open_nursery() as nursery, released(bookie):
+            for flood in floods:
+                nursery.start_soon(flood.run)
+            most = 0
+            for _ in range(50):
+                await trio.sleep(0.1)
+                most = max(most, journal.queued_bytes)
+            # Each connection looks before each chunk of up to 64 KiB, when room is short.
+            assert QUEUE / 2 < most < QUEUE + 2 * 512 * KIB
+            held = bookie.server.statistics().held_add_bytes
+            assert held > 0, "no add waits outside"
+
+            async def fence() -> None:
+                async with bookie.peer("recoverer") as peer:
+                    request = ReadRequest(8, -1, KEY, is_fencing=True)
+                    fenced.append(await asked(peer, request))
+
+            nursery.start_soon(fence)
+            await trio.sleep(SOON_S)
+            state = bookie.bottle.storage.state(8)
+            assert state is not None
+            assert state.is_fenced, "it waits in the next group, not outside"
+            assert not state.is_fence_durable
+            assert not fenced
+            goes_on.set()
+            await trio.sleep(SOON_S)
+            assert [answer.status for answer in fenced] == [Status.OK]
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        # What waited outside came after the fence.
+        assert floods[0].statuses[Status.FENCED] > 0
+        assert set(floods[0].statuses) <= {Status.OK, Status.FENCED, Status.TOO_MANY_REQUESTS}
+        assert set(floods[1].statuses) <= {Status.OK, Status.TOO_MANY_REQUESTS}
+
+    press(story, queued_bytes_max=QUEUE)
+
+
+def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_hold_up_only_who_sends_them() -> None:
+    """Two journals, one hangs. A peer floods it with what needs its frames, or its answers."""
+
+    async def story(bookie: PressedBookie) -> None:
+        storage = bookie.bottle.storage
+        async with bookie.peer("seeder") as peer:
+            for ledger_id in (8, 9):
+                await asked(peer, add(ledger_id, 0))
+                await asked(peer, add(ledger_id, 1))
+        stuck_journal, other = storage.journals
+        write, goes_on = stuck_journal._write, trio.Event()
+
+        async def hanging(group: object) -> None:
+            await goes_on.wait()
+            await write(group)  # type: ignore[arg-type]
+
+        stuck_journal._write = hanging  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            lacs = b"".join(lac_frame(8, lac) for lac in range(20_000))
+            nursery.start_soon(connect, bookie, "lacs", lacs)
+            await trio.sleep(5)
+            assert QUEUE / 2 < storage.queued_bytes < 2 * QUEUE
+            async with bookie.peer("peer") as peer:
+                assert (await asked(peer, add(9, 2), SOON_S)).status is Status.OK
+                assert (await asked(peer, ReadRequest(8, 0), SOON_S)).status is Status.OK
+                waiting: list[ResponseBody] = []
+
+                async def fence() -> None:
+                    request = ReadRequest(8, -1, KEY, is_fencing=True)
+                    async with bookie.peer("recoverer") as recoverer:
+                        waiting.append(await asked(recoverer, request))
+
+                nursery.start_soon(fence)
+                await trio.sleep(SOON_S)
+                state = storage.state(8)
+                assert state is not None
+                assert state.is_fenced
+                goes_on.set()
+                await trio.sleep(1)
+                assert [answer.status for answer in waiting] == [Status.OK]
+            assert other.is_idle
+            nursery.cancel_scope.cancel()
+        assert bookie.server.statistics().requests.waits[Wait.JOURNAL] > 0
+
+    press(story, journals=2, directories=2, queued_bytes_max=QUEUE)
+
+
+def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
+    """Fences and explicit LACs of random ledgers, while the disk takes no checkpoint."""
+
+    async def story(bookie: PressedBookie) -> None:
+        storage = bookie.bottle.storage
+        directory = storage.directories[0]
+        async with bookie.peer("seeder") as peer:
+            await asked(peer, add(7, 0))
+            await asked(peer, add(7, 1))
+        sync, goes_on = directory._logs.sync, trio.Event()
+
+        async def hanging() -> None:
+            await goes_on.wait()
+            await sync()
+
+        directory._logs.sync = hanging  # type: ignore[method-assign]
+        fences = b"".join(
+            v2.encode_request(Request(2, 0, ReadRequest(ledger_id, -1, KEY, is_fencing=True)))
+            for ledger_id in range(1000, 21_000)
+        )
+        lacs = b"".join(lac_frame(ledger_id, 1) for ledger_id in range(30_000, 50_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect, bookie, "fences", fences)
+            nursery.start_soon(connect, bookie, "lacs", lacs)
+            await trio.sleep(5)
+            # Those that the checkpoint under way has taken, and twice as many again.
+            assert 1000 < len(directory.states) < 6 * 1000
+            known = len(directory.states)
+            await trio.sleep(5)
+            assert len(directory.states) == known, "they wait"
+            async with bookie.peer("peer") as peer, bookie.peer("adder") as adder:
+                assert (await asked(peer, ReadRequest(7, 0), SOON_S)).status is Status.OK
+                added: list[ResponseBody] = []
+
+                async def add_later() -> None:
+                    added.append(await asked(adder, add(60_000, 0)))
+
+                nursery.start_soon(add_later)
+                await trio.sleep(SOON_S)
+                assert not added, "it would make one more"
+                goes_on.set()
+                await trio.sleep(3)
+                assert [type(one) for one in added] == [AddResponse]
+                assert added[0].status is Status.OK
+            nursery.cancel_scope.cancel()
+
+    press(story, options=replace(OPTIONS, states_max=1000))
+
+
+def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
+
+    async def story(bookie: PressedBookie) -> None:
+        storage = bookie.bottle.storage
+        async with bookie.peer("writer") as writer, released(bookie):
+            await asked(writer, add(7, 0))
+            await asked(writer, add(7, 1))
+            goes_on = await stuck(bookie)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(asked, writer, add(8, 0))
+                await trio.sleep(SOON_S)
+                force = v3.encode_request(Request(3, 1, ForceLedgerRequest(7)))
+                nursery.start_soon(connect, bookie, "forces", force * 3000)
+                await trio.sleep(5)
+                assert 1000 < storage.queued_callbacks < 1600
+                fence = ReadRequest(7, -1, KEY, is_fencing=True)
+                nursery.start_soon(asked, writer, fence)
+                await trio.sleep(SOON_S)
+                state = storage.state(7)
+                assert state is not None
+                assert state.is_fenced
+                assert (await asked(writer, ReadRequest(7, 0), SOON_S)).status is Status.OK
+                goes_on.set()
+                await trio.sleep(1)
+                nursery.cancel_scope.cancel()
+
+    press(story)

@@ -1,0 +1,173 @@
+"""Cookies: a foreign or emptied disk is refused; who begins anew may owe what nobody remembers."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+import bookie.data_integrity
+from bookie.startup.cookies import COOKIE_FILE, UNSYNCED_FILE, CookieMismatch, check_cookie
+from bookie.storage.disk.real_disk import RealDisk
+from ledger.errors import UnknownLedgerState
+from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.memory import MemoryStore, MemoryTree
+from tests.bookie.test_data_integrity import read_if_there, repair_round, storage_of
+from tests.real_cluster import SMALL, RealCluster, bookie_of, now_ms, real_cluster
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookie.data_integrity, "REPAIR_INTERVAL_S", 0.05)
+
+
+def _write(path: str, data: bytes) -> None:
+    Path(path).write_bytes(data)
+
+
+async def test_a_bookie_let_start_with_empty_disks_denies_nothing(tmp_path: Path) -> None:
+    settings = {**SMALL, "allow_empty_disk": True}
+    async with real_cluster(tmp_path, **settings) as cluster, cluster.client() as client:
+        async with client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as writer:
+            for i in range(20):
+                await writer.append(b"%d" % i)
+        await cluster.stop(0)
+        for kind in ("journal", "ledgers"):
+            os.rename(f"{tmp_path}/0/{kind}", f"{tmp_path}/lost-{kind}")
+        await cluster.start(0)
+        storage = storage_of(cluster)
+        while storage.directories[0].integrity.state is not None:
+            await repair_round(cluster, 0)
+        for i in range(20):
+            assert bytes(await storage.read(writer.ledger_id, i)).endswith(b"%d" % i)
+
+
+async def _empty(cluster: RealCluster, number: int) -> None:
+    await cluster.stop(number)
+    for kind in ("journal", "ledgers"):
+        os.rename(f"{cluster.directory}/{number}/{kind}", f"{cluster.directory}/lost-{kind}")
+
+
+async def test_a_bookie_whose_cookie_was_deleted_denies_nothing(tmp_path: Path) -> None:
+    """To the cluster it is a new one. But the metadata of ledgers name it."""
+    async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
+        await writer.append(b"zero")
+        name = cluster.bookies[0].bookie_id
+        await _empty(cluster, 0)
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            await BookieRegistry(store).delete_cookie(name)
+        await cluster.start(0)
+        for entry in (0, 1):
+            with pytest.raises(UnknownLedgerState):
+                await storage_of(cluster).read(writer.ledger_id, entry)
+        [directory] = storage_of(cluster).directories
+        assert directory.details().limbo.ledgers == 1
+        writer.abandon()
+
+
+async def test_a_bookie_that_is_really_new_has_no_doubt(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster, cluster.client() as client:
+        async with client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
+            await writer.append(b"zero")
+        await cluster.start(1)
+        [directory] = storage_of(cluster, 1).directories
+        assert directory.integrity.state is None
+        assert directory.details().limbo.ledgers == 0
+        assert read_if_there(f"{tmp_path}/1/journal/{UNSYNCED_FILE}") is None
+
+
+async def test_allow_empty_disk_takes_no_directory_that_holds_something(tmp_path: Path) -> None:
+    """Its cookies are gone, but what is there may be another bookie's."""
+    settings = {**SMALL, "allow_empty_disk": True}
+    async with real_cluster(tmp_path, bookies=1, **settings) as cluster:
+        await cluster.stop(0)
+        found = cluster.bookies[0]
+        for kind in ("journal", "ledgers"):
+            os.remove(f"{tmp_path}/0/{kind}/{COOKIE_FILE}")
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            with pytest.raises(CookieMismatch, match="holds index, but no cookie") as told:
+                await check_cookie(
+                    found.config,
+                    RealDisk(),
+                    BookieRegistry(store),
+                    found.bookie_id,
+                    found.instance_id,
+                )
+        assert "Cure: " in str(told.value)
+
+
+async def test_the_cookie_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
+        await cluster.stop(0)
+        found = cluster.bookies[0]
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            registry = BookieRegistry(store)
+            with pytest.raises(CookieMismatch, match="of cluster") as told:
+                await check_cookie(
+                    found.config, RealDisk(), registry, found.bookie_id, "another-one"
+                )
+        said = str(told.value)
+        assert f"is of cluster {found.instance_id}, and at memory: there is cluster another" in said
+        assert "Cure: point metadata_uri at the cluster the disks belong to" in said
+        assert "same order" not in said  # they are right as they are
+
+
+async def test_disks_of_a_cluster_make_no_other_where_there_is_none(tmp_path: Path) -> None:
+    """Whoever mistypes an address must not find a new, empty cluster there later."""
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
+        await cluster.stop(0)
+        found = cluster.bookies[0]
+        elsewhere, disk = MemoryTree(), RealDisk()
+        async with MemoryStore(elsewhere, now_ms) as store:
+            with pytest.raises(CookieMismatch, match=r"there is no cluster. Cure: point") as told:
+                await bookie_of(found.config, disk, store).run()
+            assert found.instance_id in str(told.value)
+            assert await store.children("/") == []
+        disk.close()
+
+
+async def test_another_id_in_the_right_cluster_is_told_as_before(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
+        await cluster.stop(0)
+        found = cluster.bookies[0]
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            with pytest.raises(
+                CookieMismatch, match=r"foreign disk.*Cure: give it the directories"
+            ):
+                await check_cookie(
+                    found.config, RealDisk(), BookieRegistry(store), "another", found.instance_id
+                )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # protobuf's, for unknown escapes
+async def test_every_flipped_bit_of_a_cookie_is_refused_with_a_cure_or_means_the_same(
+    tmp_path: Path,
+) -> None:
+    refused: list[str] = []
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(real_cluster(tmp_path, bookies=1))
+        await cluster.stop(0)
+        path = f"{tmp_path}/0/ledgers/{COOKIE_FILE}"
+        whole = read_if_there(path)
+        assert whole is not None
+        checker, disk = cluster.bookies[0], RealDisk()
+        store = await stack.enter_async_context(MemoryStore(cluster.tree, now_ms))
+        registry = BookieRegistry(store)
+        for at in range(len(whole)):
+            for bit in range(8):
+                damaged = bytearray(whole)
+                damaged[at] ^= 1 << bit
+                _write(path, bytes(damaged))
+                try:
+                    await check_cookie(
+                        checker.config, disk, registry, checker.bookie_id, checker.instance_id
+                    )
+                except CookieMismatch as error:
+                    refused.append(str(error))
+        _write(path, whole)
+        await cluster.start(0)
+    assert len(refused) > 7 * len(whole)
+    assert all("Cure: " in error for error in refused)

@@ -1,0 +1,353 @@
+"""`bookie check` finds and names every damage a read would meet, and none where there is none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from crc32c import crc32c
+
+from bookie.core.compaction import CompactionKind
+from bookie.core.integrity import CheckReport, Finding, Severity
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
+from bookie.storage.check.bookie import check_bookie
+from bookie.storage.index.index import Index
+from bookie.storage.integrity_state import write_integrity_state
+from bookie.storage.journal.end_marker import END_FILE
+from bookie.testing.memory_key_value import MemoryKeyValue
+from ledger.errors import BookieIoError
+from tests.bookie.core.test_caches import make_entry
+from tests.bookie.storage.garbage.test_compactor import OPTIONS, collect, fill, logs
+from tests.bookie.storage.simulated_storage import Bottle, numbered
+
+PAIRS = "ledgers/index"
+
+
+def payload_of(ledger_id: int, entry_id: int, size: int = 40, lac: int = -1) -> bytes:
+    """With its CRC32C in front, as a ledger of that digest type stores it."""
+    payload = bytes((entry_id + i) % 251 for i in range(size))
+    header = make_entry(ledger_id, entry_id, bytes(size + 4), lac)[:32]
+    return crc32c(payload, crc32c(header)).to_bytes(4, "big") + payload
+
+
+async def filled(bottle: Bottle) -> None:
+    """Ledgers in several logs, some in the journal alone, one compacted away in parts."""
+    for i in range(20):
+        for ledger in range(1, 6):
+            bottle.add(ledger, i, payload_of(ledger, i))
+        await bottle.settle()
+        if i % 5 == 4:
+            await bottle.storage.checkpoint()
+    bottle.fence(4)
+    bottle.add(7, 0, payload_of(7, 0))
+    await bottle.settle()
+
+
+async def checked(bottle: Bottle) -> CheckReport:
+    """What a check of the stopped bookie says."""
+    report = CheckReport()
+    journals, directories = bottle.counts
+    await check_bookie(
+        bottle.disk,
+        numbered("journal", journals),
+        numbered("ledgers", directories),
+        bottle.pairs.__getitem__,
+        report,
+    )
+    return report
+
+
+def bad(report: CheckReport) -> list[Finding]:
+    return [finding for finding in report.findings if finding.severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize(("journals", "directories"), [(1, 1), (2, 3)])
+async def test_a_bookie_that_was_killed_is_whole(journals: int, directories: int) -> None:
+    bottle = Bottle(options=OPTIONS, journals=journals, directories=directories)
+    async with bottle.running():
+        await filled(bottle)
+    report = await checked(bottle)
+    assert report.is_clean, bad(report)
+    assert report.entries == 100
+    assert report.digests_verified == 100
+    assert report.ledgers == 5
+    assert report.journal_frames == 2
+    assert report.entry_logs == len(logs(bottle))
+
+
+async def test_after_compaction_and_deletion_it_is_whole() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+        bottle.deleted[2] = None
+        await collect(bottle, CompactionKind.MAJOR)
+    report = await checked(bottle)
+    assert report.is_clean, bad(report)
+    assert report.tombstones == 1
+
+
+async def test_never_started_directories_are_whole() -> None:
+    assert (await checked(Bottle())).is_clean
+
+
+def _flip(data: bytearray, rng: random.Random) -> None:
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def _truncate(data: bytearray, rng: random.Random) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+def _zero(data: bytearray, rng: random.Random) -> None:
+    begin = rng.randrange(len(data))
+    end = min(begin + rng.choice([1, 16, 512]), len(data))
+    data[begin:end] = bytes(end - begin)
+
+
+def _swap(data: bytearray, rng: random.Random) -> None:
+    blocks = len(data) // 512
+    if blocks < 2:
+        return
+    a, b = (512 * at for at in rng.sample(range(blocks), 2))
+    data[a : a + 512], data[b : b + 512] = data[b : b + 512], data[a : a + 512]
+
+
+async def _bad_reads(bottle: Bottle) -> dict[tuple[int, int], str]:
+    """What is not read as it was written, after a start; never an absence."""
+    found = {}
+    successor = bottle.reopened()
+    async with successor.running():
+        for (ledger_id, entry_id), entry in successor.acked.items():
+            try:
+                got = bytes(await successor.storage.read(ledger_id, entry_id))
+            except BookieIoError as error:
+                found[ledger_id, entry_id] = str(error)
+            else:
+                if got != entry:
+                    found[ledger_id, entry_id] = "other bytes"
+    return found
+
+
+@pytest.mark.parametrize("damage", [_flip, _truncate, _zero, _swap])
+@pytest.mark.parametrize("seed", range(60))
+async def test_what_a_read_would_meet_is_found_and_named(
+    damage: Callable[[bytearray, random.Random], None], seed: int
+) -> None:
+    rng = random.Random(seed)
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+    victim = rng.choice(list(logs(bottle)))
+    data = bottle.disk.names[victim].data
+    before = bytes(data)
+    damage(data, rng)
+    report = await checked(bottle)
+    wrong = await _bad_reads(bottle)
+    named = {
+        (finding.ledger_id, entry_id)
+        for finding in bad(report)
+        if finding.ledger_id is not None
+        and finding.first_entry is not None
+        and finding.last_entry is not None
+        for entry_id in range(finding.first_entry, finding.last_entry + 1)
+    }
+    assert wrong.keys() <= named, (wrong.keys() - named, report.findings)
+    assert all(finding.path == victim for finding in bad(report))
+    if before == bytes(data):
+        assert report.is_clean
+
+
+async def test_a_lost_log_is_named_with_all_its_entries() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+    victim = next(iter(logs(bottle)))
+    del bottle.disk.names[victim]
+    report = await checked(bottle)
+    assert {finding.path for finding in bad(report)} == {victim}
+    assert "entry log is gone" in bad(report)[0].what
+
+
+@pytest.mark.parametrize("stage", IntegrityStage)
+async def test_a_doubt_of_the_index_is_told_with_its_reason(stage: IntegrityStage) -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+        state = bottle.storage.state(4)
+        assert state is not None
+        state.is_limbo = True
+        bottle.storage.state_changed(state)
+        await bottle.storage.checkpoint()
+    write_integrity_state(bottle.pairs[PAIRS], IntegrityState(stage, "the cat was on the disk"))
+    report = await checked(bottle)
+    assert not report.is_clean
+    [finding] = bad(report)
+    assert finding.severity is Severity.DOUBT
+    assert finding.path == PAIRS
+    assert finding.what.endswith(": the cat was on the disk")
+    assert ("not known here" in finding.what) == (stage is IntegrityStage.LEDGERS_UNKNOWN)
+    assert "Cure: start the bookie" in str(finding)
+    [note] = [one for one in report.findings if one.severity is Severity.NOTE]
+    assert note.what.startswith("1 ledgers are in limbo")
+
+
+async def test_an_index_that_is_too_old_is_named() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+    bottle.pairs[PAIRS] = MemoryKeyValue()
+    found = bad(await checked(bottle))
+    assert "not the index that was used last" in found[0].what
+    assert "rebuild-index" in found[0].cure
+
+
+async def test_an_index_that_contradicts_itself_is_named() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+    pairs = bottle.pairs[PAIRS]
+    run = next(Index(pairs).runs(1))
+    key = b"E" + (1).to_bytes(8, "big")
+    value = pairs.get(key + (0).to_bytes(8, "big"))
+    assert value is not None
+    # The same bytes once more, under the number of the entry after.
+    pairs.write([(key + (1).to_bytes(8, "big"), value)])
+    pairs.write([], [b"L" + (2).to_bytes(8, "big")])
+    found = bad(await checked(bottle))
+    assert any("overlap" in finding.what and finding.ledger_id == 1 for finding in found)
+    assert any("not its state" in finding.what and finding.ledger_id == 2 for finding in found)
+    assert run.first == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_damage_in_the_journal_is_found(seed: int) -> None:
+    rng = random.Random(seed)
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        for i in range(6):
+            bottle.add(1, i, payload_of(1, i))
+            await bottle.settle()
+    [name] = [name for name in bottle.disk.names if name.endswith(".journal")]
+    # Each group takes one block, and of it the header, the frame and no padding is looked at.
+    used = 44 + 4 + 4 + 20 + 32 + 44
+    group = rng.randrange(1, 7)
+    bottle.disk.names[name].data[4096 * group + rng.randrange(used)] ^= 1 << rng.randrange(8)
+    report = await checked(bottle)
+    [finding] = bad(report)
+    assert finding.path == name
+    # Damage in the last group is told by the journal's own note of its end.
+    assert finding.offset == 4096 * (7 if group == 6 else group)
+    assert ("acknowledged up to here" in finding.what) == (group == 6)
+
+
+async def test_a_last_group_that_is_not_whole_is_noted() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        for i in range(3):
+            bottle.add(1, i, payload_of(1, i))
+            await bottle.settle()
+    [name] = [name for name in bottle.disk.names if name.endswith(".journal")]
+    bottle.disk.names[name].data[3 * 4096 + 80] ^= 1
+    del bottle.disk.names[f"journal/{END_FILE}"]  # it would tell that it was whole once
+    report = await checked(bottle)
+    assert report.is_clean
+    [note] = report.findings
+    assert "cannot be told" in note.what
+    assert note.offset == 3 * 4096
+
+
+async def test_a_damaged_note_of_the_end_is_a_doubt() -> None:
+    """Without it a journal that lost its last groups looks like one that never had them."""
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0, payload_of(1, 0))
+        await bottle.settle()
+    end = bottle.disk.names[f"journal/{END_FILE}"].data
+    whole = bytes(end)
+    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:9], bytes(len(whole)), b""):
+        end[:] = damaged
+        report = await checked(bottle)
+        assert not report.is_clean
+        [doubt] = report.findings
+        assert (doubt.severity, doubt.path) == (Severity.DOUBT, f"journal/{END_FILE}")
+        assert "offset 8192 of 0000000000000001.journal" in doubt.what
+        assert "stream verify" in doubt.cure
+    end[:] = whole
+    assert (await checked(bottle)).is_clean
+
+
+async def test_no_note_of_the_end_of_a_journal_without_groups_is_no_doubt() -> None:
+    """A process killed at its first start leaves this."""
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        bottle.add(1, 0, payload_of(1, 0))
+        await bottle.settle()
+    for name in [name for name in bottle.disk.names if name.endswith(".journal")]:
+        del bottle.disk.names[name]
+    bottle.disk.names[f"journal/{END_FILE}"].data[:] = b""
+    assert (await checked(bottle)).is_clean
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [("", "rebuild-index"), (". Cure: make it readable", "make it readable")],
+)
+async def test_what_is_wrong_with_an_index_is_told_with_one_cure(own: str, expected: str) -> None:
+    bottle = Bottle(options=OPTIONS)
+
+    def unreadable(path: str) -> MemoryKeyValue:
+        raise BookieIoError(f"index {path} cannot be opened{own}")
+
+    report = CheckReport()
+    await check_bookie(bottle.disk, ["journal"], ["ledgers"], unreadable, report)
+    [finding] = bad(report)
+    assert finding.what == f"index {PAIRS} cannot be opened"
+    assert expected in finding.cure
+    assert str(finding).count("Cure: ") == 1
+
+
+async def test_missing_journal_files_and_foreign_ones_are_named() -> None:
+    bottle = Bottle(options=OPTIONS, journals=2)
+    async with bottle.running():
+        for ledger in range(4):
+            bottle.add(ledger, 0, payload_of(ledger, 0))
+        await bottle.settle()
+    names = bottle.disk.names
+    first, second = sorted(name for name in names if name.endswith(".journal"))
+    names[first], names[second] = names[second], names[first]
+    assert any("each other's place" in finding.cure for finding in bad(await checked(bottle)))
+    names[first], names[second] = names[second], names[first]
+    assert (await checked(bottle)).is_clean
+
+
+async def test_a_missing_journal_file_is_named() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+    for name in [name for name in bottle.disk.names if name.endswith(".journal")]:
+        del bottle.disk.names[name]
+    assert any("missing" in finding.what for finding in bad(await checked(bottle)))
+
+
+async def test_every_flipped_bit_of_a_mark_is_found() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await filled(bottle)
+    data = bottle.disk.names["ledgers/lastmark"].data
+    for at in range(len(data)):
+        for bit in range(8):
+            data[at] ^= 1 << bit
+            report = await checked(bottle)
+            assert [finding.path for finding in bad(report)] == ["ledgers/lastmark"]
+            data[at] ^= 1 << bit
+    assert (await checked(bottle)).is_clean
+
+
+async def test_entries_without_a_digest_are_counted_and_no_damage() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await fill(bottle)
+    report = await checked(bottle)
+    assert report.is_clean
+    assert report.digests_unknown == 100

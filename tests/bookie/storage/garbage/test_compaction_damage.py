@@ -1,0 +1,223 @@
+"""A damaged entry log is set aside: what is whole in it is read, the other logs are collected."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bookie.core.compaction import CompactionKind
+from bookie.storage.index.index import PlacedRun
+from bookie.storage.metrics import GarbageCollectionReport
+from ledger.errors import BookieIoError
+from tests.bookie.storage.garbage.test_compactor import OPTIONS, deleted, fill, logs, statistics
+from tests.bookie.storage.simulated_storage import Bottle
+
+MINOR, MAJOR = CompactionKind.MINOR, CompactionKind.MAJOR
+
+
+async def _filled(bottle: Bottle) -> None:
+    await fill(bottle)
+    # Ledger 6 lies in the last log only, beside what is deleted: so it is sealed, and sparse.
+    bottle.add(1, 90, b"x" * 1000)
+    bottle.add(6, 0, b"six")
+    await bottle.settle()
+    await bottle.storage.checkpoint()
+    bottle.deleted.update(dict.fromkeys((1, 2, 3)))
+
+
+async def _collect(bottle: Bottle) -> GarbageCollectionReport:
+    [collected] = await bottle.storage.collect_garbage(deleted(bottle), is_forced=True)
+    return collected
+
+
+async def _unreadable(bottle: Bottle) -> list[tuple[int, int]]:
+    """Entries that give an I/O error; all others are as they were written."""
+    found = []
+    for (ledger, entry_id), entry in bottle.acked.items():
+        if ledger in bottle.deleted:
+            continue
+        try:
+            assert bytes(await bottle.storage.read(ledger, entry_id)) == entry
+        except BookieIoError:
+            found.append((ledger, entry_id))
+    return sorted(found)
+
+
+def _runs(bottle: Bottle, log: str) -> list[PlacedRun]:
+    """Living runs in a log, in the order of the file."""
+    index = bottle.storage.directories[0]._index
+    log_id = int(log.removeprefix("ledgers/").removesuffix(".log"), 16)
+    runs = [run for ledger in (4, 5, 6) for run in index.runs(ledger) if run.log_id == log_id]
+    return sorted(runs, key=lambda run: run.offset)
+
+
+def _forget_memory(bottle: Bottle) -> None:
+    """So that reads go to the disk."""
+    for ledger in range(1, 7):
+        bottle.storage.directories[0]._read_cache.drop_ledger(ledger)
+
+
+@pytest.mark.parametrize("damage", ["body", "entry ids", "head", "truncated", "missing"])
+async def test_one_damaged_log_stops_no_other(damage: str) -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await _filled(bottle)
+        before = logs(bottle)
+        victim = next(
+            log for log in before if len({run.ledger_id for run in _runs(bottle, log)}) > 1
+        )
+        runs = _runs(bottle, victim)
+        last = runs[-1]
+        names = bottle.disk.names
+        lost: list[tuple[int, int]] = []
+        if damage == "body":
+            names[victim].data[last.offset + last.lengths[0] - 1] ^= 1
+            lost = []  # the digest of the entry is the reader's to check
+        elif damage == "entry ids":
+            names[victim].data[last.offset] ^= 1
+            lost = [(last.ledger_id, last.first)]
+        elif damage == "head":
+            names[victim].data[last.offset - 4 * len(last.lengths) - 1] ^= 1
+        elif damage == "truncated":
+            del names[victim].data[last.offset + 1 :]
+            lost = [(last.ledger_id, last.first + i) for i in range(len(last.lengths))]
+        else:
+            del names[victim]
+            bottle.storage.directories[0]._logs.close()
+            lost = [(run.ledger_id, run.first + i) for run in runs for i in range(len(run.lengths))]
+        _forget_memory(bottle)
+
+        collected = await _collect(bottle)
+        [told] = collected.set_aside
+        assert told.startswith(victim + ": ")
+        assert collected.ended_early == ""
+        # All the others were compacted, and the damaged one is where it was.
+        after = logs(bottle)
+        assert not (before.keys() - {victim}) & after.keys()
+        assert (victim in after) == (damage != "missing")
+        assert collected.logs_compacted + collected.logs_removed == len(before) - 1
+        assert statistics(bottle).logs_set_aside == 1
+        if damage == "body":
+            changed = last.ledger_id, last.first
+            got = bytes(await bottle.storage.read(*changed))
+            assert got == bottle.acked.pop(changed)[:-1] + got[-1:]
+        assert await _unreadable(bottle) == sorted(lost)
+
+        # It is told once; what was damaged stays an I/O error, never an absence.
+        again = await _collect(bottle)
+        assert again.set_aside == ()
+        _forget_memory(bottle)
+        assert await _unreadable(bottle) == sorted(lost)
+    successor = bottle.reopened()
+    async with successor.running():
+        assert statistics(successor).logs_set_aside == 1
+        assert await _unreadable(successor) == sorted(lost)
+        # When the last ledger that has entries in it is deleted, it goes like any other.
+        successor.deleted.update(dict.fromkeys((4, 5, 6)))
+        await _collect(successor)
+        assert logs(successor) == {}
+        assert statistics(successor).logs_set_aside == 0
+
+
+async def test_a_damaged_file_header_harms_nobody() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await _filled(bottle)
+        before = logs(bottle)
+        for name in before:
+            bottle.disk.names[name].data[:32] = bytes(32)
+        collected = await _collect(bottle)
+        assert collected.set_aside == ()
+        assert not before.keys() & logs(bottle).keys()
+        await bottle.check()
+
+
+async def test_a_log_that_can_be_read_again_is_compacted_after_all() -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await _filled(bottle)
+        victim = next(iter(logs(bottle)))
+        data = bottle.disk.names[victim].data
+        offset = _runs(bottle, victim)[-1].offset + 20
+        data[offset] ^= 1
+        assert len((await _collect(bottle)).set_aside) == 1
+        data[offset] ^= 1
+        [minor] = await bottle.storage.collect_garbage(
+            deleted(bottle), compaction=MINOR, is_forced=True
+        )
+        assert minor.set_aside == ()
+        await _collect(bottle)
+        assert victim not in logs(bottle)
+        assert statistics(bottle).logs_set_aside == 0
+        await bottle.check()
+
+
+@pytest.mark.parametrize("kind", [b"G", b"E"])
+async def test_a_damaged_record_of_the_index_keeps_its_logs_and_no_others(kind: bytes) -> None:
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await _filled(bottle)
+        before = logs(bottle)
+        pairs = bottle.pairs["ledgers/index"]
+        if kind == b"G":
+            [(key, value), *_] = pairs.items(b"G", b"H")
+            kept = {next(iter(before))}
+        else:
+            key, value = next(
+                (key, value)
+                for key, value in pairs.items(b"E", b"F")
+                if int.from_bytes(key[1:9], "big") == 6
+            )
+            kept = {f"ledgers/{value[:8].hex()}.log"}
+        pairs.write([(key, value[:-1])])
+        collected = await _collect(bottle)
+        assert collected.set_aside == ()  # the log itself is as it was
+        assert ("bad record of entry log" in collected.index_problem) == (kind == b"G")
+        assert before.keys() & logs(bottle).keys() == kept
+        assert await _unreadable(bottle) == ([] if kind == b"G" else [(6, 0)])
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_whatever_happens_to_a_log_no_entry_is_ever_denied(seed: int) -> None:
+    """Bit flips, zeros, cuts and swapped blocks anywhere in one log, before a compaction."""
+    rng = random.Random(seed)
+    bottle = Bottle(options=OPTIONS)
+    async with bottle.running():
+        await _filled(bottle)
+        before = logs(bottle)
+        victim = rng.choice(list(before))
+        data = bottle.disk.names[victim].data
+        begin = rng.randrange(len(data))
+        size = rng.randint(1, 200)
+        match rng.randrange(4):
+            case 0:
+                data[begin] ^= 1 << rng.randrange(8)
+            case 1:
+                data[begin : begin + size] = bytes(len(data[begin : begin + size]))
+            case 2:
+                del data[begin:]
+            case _:
+                other = rng.randrange(len(data))
+                size = min(size, len(data) - max(begin, other))
+                data[begin : begin + size] = data[other : other + size]
+        _forget_memory(bottle)
+        runs = _runs(bottle, victim)
+        collected = await _collect(bottle)
+        assert len(collected.set_aside) <= 1
+        assert not (before.keys() - {victim}) & logs(bottle).keys()
+        _forget_memory(bottle)
+        in_victim = {
+            (run.ledger_id, run.first + i) for run in runs for i in range(len(run.lengths))
+        }
+        for (ledger, entry_id), entry in bottle.acked.items():
+            if ledger in bottle.deleted:
+                continue
+            try:
+                got = bytes(await bottle.storage.read(ledger, entry_id))
+            except BookieIoError:
+                assert (ledger, entry_id) in in_victim
+                continue
+            assert got == entry or (ledger, entry_id) in in_victim
+            if victim not in logs(bottle):  # nothing wrong was ever moved
+                assert got == entry

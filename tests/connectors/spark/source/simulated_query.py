@@ -1,0 +1,141 @@
+"""A query as Spark runs it, without Spark: the end of a micro-batch is logged before it is read,
+and a query that is started again reads from its log. Where it began is not in the log: Spark asks
+for that again whenever it needs it, until the second micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from connectors.spark.core.admission import NO_LIMITS, Limits
+from connectors.spark.core.offsets import Offsets
+from connectors.spark.core.planner import SegmentRange
+from connectors.spark.options.options import ReadOptions
+from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.discovery import discover
+from connectors.spark.source.end_tracker import FOLLOWED_MAX, Followers
+from connectors.spark.source.micro_batches import MicroBatches
+from ledger.client import LedgerClient
+from tests.connectors.spark.source.range_reading import read_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record that came out of a query."""
+
+    stream: str
+    created_ms: int
+    sequence: int
+    value: bytes
+
+
+class Query:
+    """A query over a Spark checkpoint, `log`, which outlives it."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        log: list[str],
+        *,
+        fail_on_data_loss: bool = True,
+        followed_max: int = FOLLOWED_MAX,
+        executor: LedgerClient | None = None,
+        **options: str,
+    ) -> None:
+        given = {"cluster": "sqlite:///x", "startingPosition": "earliest", **options}
+        read = ReadOptions.parse(given, {}, is_streaming=True)
+        self.client = client
+        self.executor = executor or client
+        self.log = log
+        self.losses = LossLog(is_error=fail_on_data_loss)
+        self.batches = MicroBatches(read.selection, read.starting, self.losses)
+        self.seen: list[list[Seen]] = []
+        """By micro-batch."""
+        self.followed_max = followed_max
+        self._began: Offsets | None = None
+        self._selection = read.selection
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Query]:
+        followers = Followers(self.client, self._selection, followed_max=self.followed_max)
+        start = Offsets.from_json(json.loads(self.log[-1])) if self.log else ()
+        (await discover(self.client, self._selection)).check(start)
+        await followers.begin(start)
+        self.batches.followers = followers
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(followers.run)
+            if not self.log:
+                self._began = await self.batches.initial()
+            yield self
+            nursery.cancel_scope.cancel()
+
+    @property
+    def position(self) -> Offsets:
+        if not self.log:
+            assert self._began is not None, "the query was not started"
+            return Offsets.from_json(json.loads(json.dumps(self._began.to_json())))
+        return self._logged(-1)
+
+    async def step(self, limits: Limits = NO_LIMITS, waited_ms: int = 0) -> list[Seen] | None:
+        """The next micro-batch; None if there is none."""
+        start = self.position
+        end = await self.batches.latest(start, limits, waited_ms)
+        if end is start:
+            if not self.log:
+                self._write(end)  # the first micro-batch is done in any case
+                assert await self.batches.ranges(await self.batches.initial(), self.position) == []
+            return None
+        assert end.to_json() != start.to_json(), "an offset that is no other begins a micro-batch"
+        self._write(end)
+        # Spark plans a micro-batch again when it is started again, and must get the same one.
+        ranges = await self.batches.ranges(start, self.position)
+        assert await self.batches.ranges(await self.start_of_last(), self.position) == ranges
+        rows = await self._read(ranges, end)
+        self.seen.append(rows)
+        self.batches.forget_before(end)
+        return rows
+
+    async def drain(self, limits: Limits = NO_LIMITS, *, steps_max: int = 10_000) -> int:
+        """Micro-batches until there is none; how many there were."""
+        for count in range(steps_max):
+            if await self.step(limits) is None:
+                return count
+        raise AssertionError(f"{steps_max} micro-batches and no end")
+
+    async def again(self) -> list[Seen]:
+        """The last micro-batch once more, as after a crash before its commit."""
+        end = self._logged(-1)
+        return await self._read(await self.batches.ranges(await self.start_of_last(), end), end)
+
+    async def start_of_last(self) -> Offsets:
+        """Of the last micro-batch: as Spark asks for it."""
+        return self._logged(-2) if len(self.log) > 1 else await self.batches.initial()
+
+    def _logged(self, index: int) -> Offsets:
+        return Offsets.from_json(json.loads(self.log[index]))
+
+    async def _read(self, ranges: list[SegmentRange], end: Offsets) -> list[Seen]:
+        rows: list[Seen] = []
+        for each in ranges:
+            rows += [
+                Seen(each.stream, end[each.stream].created_ms, record.sequence, record.value)
+                for record in await read_ranges(self.executor, [each])
+            ]
+        return rows
+
+    def _write(self, offsets: Offsets) -> None:
+        self.log.append(json.dumps(offsets.to_json()))
+
+
+def by_stream(batches: list[list[Seen]]) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
+    """Sequences and values of each stream, in the order in which they came."""
+    found: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+    for batch in batches:
+        for row in batch:
+            found.setdefault((row.stream, row.created_ms), []).append((row.sequence, row.value))
+    return found

@@ -1,0 +1,79 @@
+"""Batches that are planned while streams are truncated and purged."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from bookie.testing import SimCluster
+from connectors.spark.core.filters import NO_BOUNDS
+from connectors.spark.options.options import ReadOptions
+from connectors.spark.source.batch_reader import _plan
+from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.micro_batches import MicroBatches
+from connectors.spark.source.stream_reader import _begin, _pieces
+from stream import Namespace, Position
+from stream.retention.janitor import Janitor
+from tests.connectors.spark.source.sample_namespaces import a_world, append, told
+
+
+class _Churn:
+    """A stream that loses its oldest segment whenever it gets a new one."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self.is_over = False
+
+    async def begin(self) -> None:
+        await self.namespace.set_policy(trash_ms=0, retention_ms=1)
+        for _ in range(5):
+            await append(self.namespace, "a", 20)
+
+    async def run(self) -> None:
+        while not self.is_over:
+            await append(self.namespace, "a", 20)
+            await Janitor(self.namespace.client, "n", orphan_age_ms=0).sweep()
+
+
+def options_for(*, is_streaming: bool, **options: str) -> ReadOptions:
+    given = {"cluster": "sqlite:///x", "stream": "n/a", "failOnDataLoss": "false", **options}
+    return ReadOptions.parse(given, {}, is_streaming=is_streaming)
+
+
+@pytest.mark.parametrize("place", ["earliest", "time=0", "end=15"])
+def test_a_batch_is_planned_beside_a_purge(place: str) -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a") as namespace:
+            churn = _Churn(namespace)
+            await churn.begin()
+            options = options_for(is_streaming=False, startingPosition=place)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(churn.run)
+                for _ in range(30):
+                    await _plan(namespace.client, options, NO_BOUNDS)
+                    await trio.sleep(0.01)
+                churn.is_over = True
+
+    told(story)
+
+
+def test_a_micro_batch_is_planned_beside_a_purge() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with a_world(cluster, "a") as namespace:
+            await namespace.set_policy(trash_ms=0)
+            for _ in range(3):
+                await append(namespace, "a", 20)
+            options = options_for(is_streaming=True, startingPosition="earliest")
+            client = namespace.client
+            losses = LossLog(is_error=False)
+            batches = MicroBatches(options.selection, options.starting, losses)
+            # Nobody tells it of what happens now.
+            batches.followers = await _begin(client, options.selection, ())
+            start, end = await batches.initial(), batches.newest()
+            await namespace.truncate("a", Position(3, 0, 0))
+            await Janitor(client, "n", orphan_age_ms=0).sweep()
+            (piece,) = await _pieces(client, batches, start, end, options)
+            assert [each.segment for each in piece.ranges] == [3]
+            assert losses.records == 40
+
+    told(story)

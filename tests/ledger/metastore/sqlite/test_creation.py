@@ -1,0 +1,62 @@
+"""Processes that find no metadata file all make it at once: each must get the one that is made."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.metastore.sqlite import tree
+from ledger.metastore.sqlite.connection import connect
+from ledger.metastore.sqlite.liveness import identity_of
+from ledger.metastore.sqlite.tree import APPLICATION_ID, SCHEMA_VERSION, SqliteTree
+
+
+class Overtaken:
+    """A connection after whose first question another process makes the file, if it can."""
+
+    def __init__(self, path: str, busy_timeout_s: float) -> None:
+        self._db = connect(path, busy_timeout_s)
+        self._path = path
+        self.is_overtaken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+        answer = self._db.execute(statement, *parameters)
+        if statement == "PRAGMA application_id" and not self.is_overtaken:
+            self.is_overtaken = True
+            rows = answer.fetchall()
+            self._make()
+            return self._db.execute(f"SELECT {rows[0][0]}")
+        return answer
+
+    def _make(self) -> None:
+        other = sqlite3.connect(self._path, timeout=0, isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("CREATE TABLE nodes(path TEXT PRIMARY KEY)")
+            other.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            other.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            other.execute("COMMIT")
+        except sqlite3.OperationalError:
+            pass  # locked: it must wait
+        finally:
+            other.close()
+
+
+def test_a_file_that_is_being_made_is_not_taken_for_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "connect", Overtaken)
+    SqliteTree(
+        str(tmp_path / "cluster.db"),
+        session_timeout_ms=5000,
+        now_ms=lambda: 0,
+        shared_clock_ms=lambda: 0,
+        identity=identity_of(os.getpid()),
+    ).close()

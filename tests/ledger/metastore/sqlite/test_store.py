@@ -1,0 +1,339 @@
+"""The SQLite file itself: what is refused, what lasts, and how sessions end."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
+from ledger.metastore import open_store, sqlite_path
+from ledger.metastore.base import Create
+from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
+from ledger.metastore.sqlite.liveness import ProcessIdentity, identity_of, is_gone
+from ledger.metastore.sqlite.store import open_sqlite
+from ledger.metastore.sqlite.tree import SqliteTree
+
+
+async def refused(path: Path) -> str:
+    """What opening the file says."""
+    with pytest.raises((InvalidArgument, MetadataCorrupt)) as caught:
+        async with open_sqlite(str(path)):
+            raise AssertionError("must not be entered")
+    return str(caught.value)
+
+
+async def test_what_was_written_is_there_when_opened_again(tmp_path: Path) -> None:
+    file = str(tmp_path / "c.db")
+    async with open_sqlite(file) as store:
+        await store.create("/a/b", b"x")
+        assert await store.next_id("/i") == 0
+    async with open_sqlite(file) as store:
+        assert (await store.get("/a/b")).data == b"x"
+        assert await store.next_id("/i") == 1
+
+
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    assert f"the directory {tmp_path / 'no'} does not exist" in await refused(
+        tmp_path / "no" / "c.db"
+    )
+
+
+async def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    assert "is a directory" in await refused(tmp_path)
+
+
+async def test_bytes_that_are_not_sqlite_are_refused_untouched(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    file.write_bytes(b"precious text " * 100)
+    assert "is not a metadata file" in await refused(file)
+    assert file.read_bytes() == b"precious text " * 100
+
+
+async def test_the_file_of_another_program_is_refused_untouched(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    theirs = sqlite3.connect(file)
+    theirs.execute("CREATE TABLE nodes(x)")
+    theirs.commit()
+    theirs.close()
+    before = file.read_bytes()
+    assert "another program" in await refused(file)
+    assert file.read_bytes() == before
+
+
+async def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)):
+        pass
+    changed = sqlite3.connect(file)
+    changed.execute("PRAGMA user_version = 99")
+    changed.close()
+    assert "schema version 99, this program knows 1" in await refused(file)
+
+
+async def test_a_damaged_file_is_corrupt_not_empty(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)) as store:
+        for number in range(50):
+            await store.create(f"/a/{number}", bytes(1000))
+    data = bytearray(file.read_bytes())
+    data[4096:] = b"\x55" * (len(data) - 4096)
+    file.write_bytes(data)
+    with pytest.raises(MetadataCorrupt, match="damaged"):
+        async with open_sqlite(str(file)) as store:
+            await store.children("/a")
+
+
+def test_a_file_that_may_not_be_written_is_refused() -> None:
+    # Root may write everything, so it becomes somebody else, in a directory that one can see.
+    script = (
+        "import os, sys, trio\n"
+        "from ledger.metastore.sqlite.store import open_sqlite\n"
+        "async def main():\n"
+        "    async with open_sqlite(sys.argv[1]): pass\n"
+        "trio.run(main)\n"  # as its owner; this also imports all that is needed
+        "os.chmod(sys.argv[1], 0o444)\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: trio.run(main)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        said = subprocess.run(
+            [sys.executable, "-c", script, f"{directory}/c.db"],
+            cwd=Path(__file__).parents[4],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert said.stdout.startswith("InvalidArgument"), said
+    assert "may not write it" in said.stdout
+
+
+async def test_a_lock_held_too_long_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledger.metastore.sqlite.tree.BUSY_TIMEOUT_S", 0.05)
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)) as store:
+        other = sqlite3.connect(file, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(MetadataUnavailable, match="locked by other processes"):
+            await store.create("/a", b"")
+        other.execute("ROLLBACK")
+        other.close()
+        await store.create("/a", b"")
+
+
+async def test_others_may_end_a_session_and_the_store_goes_on_with_a_new_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)) as store:
+        await store.create("/e", b"old", is_ephemeral=True)
+        _end_all_sessions(file)
+        with trio.fail_after(10):
+            async with aclosing(store.watch("/e")) as nodes:
+                async for node in nodes:
+                    if node is None:
+                        break
+            # Needs a session, so it finds out before the next heartbeat would.
+            await store.create("/e", b"new", is_ephemeral=True)
+        assert (await store.get("/e")).data == b"new"
+
+
+async def test_a_lost_session_is_noticed_by_the_heartbeat(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file), session_timeout_ms=400):
+        _end_all_sessions(file)
+        with trio.fail_after(10):
+            while not _count_sessions(file):  # noqa: ASYNC110
+                await trio.sleep(0.01)  # nothing in this process tells it
+
+
+def _count_sessions(file: Path) -> int:
+    other = sqlite3.connect(file)
+    (count,) = other.execute("SELECT count(*) FROM sessions").fetchone()
+    other.close()
+    return int(count)
+
+
+def _end_all_sessions(file: Path) -> None:
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("DELETE FROM nodes WHERE owner IS NOT NULL")
+    other.execute("DELETE FROM sessions")
+    other.execute("UPDATE changes SET sequence = sequence + 1")
+    other.execute("COMMIT")
+    other.close()
+
+
+def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
+    clock_ms = 1000
+    here = identity_of(os.getpid())
+    elsewhere = ProcessIdentity(here.boot_id, "another container", 7, 7)
+
+    def opened(identity: ProcessIdentity) -> SqliteTree:
+        return SqliteTree(
+            str(tmp_path / "c.db"),
+            session_timeout_ms=500,
+            now_ms=lambda: 0,
+            shared_clock_ms=lambda: clock_ms,
+            identity=identity,
+        )
+
+    mine, other = opened(here), opened(elsewhere)
+    try:
+        session, theirs = mine.begin_session(), other.begin_session()
+        for _ in range(5):
+            assert mine.expire_dead() == 0
+            clock_ms += 100
+            assert mine.beat(session)
+        assert mine.expire_dead() == 0
+        clock_ms += 1
+        assert mine.expire_dead() == 1
+        assert not other.beat(theirs)
+        clock_ms += 5000  # we slept long, but we are here: nobody ends himself
+        assert mine.expire_dead() == 0
+        assert mine.beat(session)
+    finally:
+        mine.close()
+        other.close()
+
+
+async def test_nobody_is_buried_for_a_silence_that_a_locked_file_imposed(tmp_path: Path) -> None:
+    # As one stopped in the middle of a change does it: once he was woken, whoever had the file
+    # first buried all bookies of the cluster.
+    file = tmp_path / "c.db"
+    async with (
+        open_sqlite(str(file), session_timeout_ms=500) as one,
+        open_sqlite(str(file), session_timeout_ms=500) as two,
+    ):
+        await one.create("/e/one", b"", is_ephemeral=True)
+        await two.create("/e/two", b"", is_ephemeral=True)
+        born = [await one.get(f"/e/{name}") for name in ("one", "two")]
+        stopped = sqlite3.connect(file, isolation_level=None)
+        for _ in range(3):
+            stopped.execute("BEGIN IMMEDIATE")
+            await trio.sleep(1)  # two timeouts of real time
+            stopped.execute("ROLLBACK")
+            for _ in range(20):
+                assert await one.children("/e") == await two.children("/e") == ["one", "two"]
+                await trio.sleep(0.03)  # longer than a timeout in all: burials come up
+        stopped.close()
+        assert born == [await two.get(f"/e/{name}") for name in ("one", "two")]
+
+
+async def test_a_successor_elsewhere_gets_the_id_of_one_who_died_in_a_container(
+    tmp_path: Path,
+) -> None:
+    # No /proc tells that he is gone, and the successor has to listen for a timeout first.
+    path = str(tmp_path / "c.db")
+    node = "/ledgers/available/b1"
+    info = BookieInfo("10.0.0.1", 3181)
+    contained = ProcessIdentity(identity_of(os.getpid()).boot_id, "another container", 7, 7)
+    died = SqliteTree(
+        path,
+        session_timeout_ms=600,
+        now_ms=lambda: 0,
+        shared_clock_ms=lambda: time.monotonic_ns() // 1_000_000 - 60_000,
+        identity=contained,
+    )
+    session = died.begin_session()
+    claim = Create(node, encode_info(info), is_ephemeral=True)
+    assert died.commit_together([lambda: died.apply([claim], session)]) == [[0]]
+    died.close()
+    moved = BookieInfo("10.0.0.2", 3181)
+    async with open_sqlite(path, session_timeout_ms=600) as store:
+        registry = BookieRegistry(store)
+        began = trio.current_time()
+        async with registry.register("b1", moved, takeover_timeout_s=20):
+            assert trio.current_time() - began > 0.5
+            assert await registry.available() == {"b1": moved}
+
+
+def test_only_proof_makes_a_process_gone() -> None:
+    here = identity_of(os.getpid())
+    assert here.start_ticks > 0
+    assert not is_gone(here, here)
+    later = ProcessIdentity(here.boot_id, here.pid_space, here.pid, here.start_ticks + 1)
+    assert is_gone(later, here)
+    rebooted = ProcessIdentity("another boot", here.pid_space, here.pid, here.start_ticks)
+    assert is_gone(rebooted, here)
+    contained = ProcessIdentity(here.boot_id, "another", 1, 1)
+    assert not is_gone(contained, here)
+    unknown = ProcessIdentity("", "", here.pid, 0)
+    assert not is_gone(unknown, here)
+    assert not is_gone(later, unknown)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with child:
+        born = identity_of(child.pid)
+        assert not is_gone(born, here)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert is_gone(born, here), "a zombie is gone"
+    assert is_gone(born, here)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("c.db", "has no scheme"),
+        ("etcd://x", "unknown scheme 'etcd'"),
+        ("zk+hierarchical://h:2181", "has no path"),
+        ("sqlite:", "must start with sqlite://"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///var/", "names no file"),
+        ("memory:x", "nothing after it"),
+    ],
+)
+async def test_addresses_nobody_can_serve_are_refused(uri: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        async with open_store(uri):
+            raise AssertionError("must not be entered")
+
+
+async def test_addresses_choose_the_driver(tmp_path: Path) -> None:
+    assert sqlite_path("sqlite:///tmp/c.db") == "/tmp/c.db"
+    assert sqlite_path("sqlite:////tmp/c.db") == "/tmp/c.db"
+    assert sqlite_path("sqlite://c.db") == "c.db"
+    async with open_store(f"sqlite:///{tmp_path}/four.db") as store:
+        await store.create("/a", b"")
+    assert (tmp_path / "four.db").exists()
+    file = tmp_path / "odd name?#%41.db"
+    async with open_store(f"sqlite://{file}") as store:
+        await store.create("/a", b"")
+    assert file.exists()
+    async with open_store("memory:") as one, open_store("memory:") as two:
+        await one.create("/a", b"")
+        assert await two.children("/") == []
+
+
+async def test_the_block_raises_what_its_body_raised(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_store(f"sqlite://{tmp_path / 'c.db'}"):
+            raise KeyError("mine")
+    with trio.move_on_after(0.05) as scope:
+        async with open_store(f"sqlite://{tmp_path / 'c.db'}"):
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_a_busy_event_loop_loses_no_session(tmp_path: Path) -> None:
+    file = str(tmp_path / "c.db")
+    async with (
+        open_sqlite(file, session_timeout_ms=400) as store,
+        open_sqlite(file, session_timeout_ms=400) as other,
+    ):
+        await store.create("/e", b"", is_ephemeral=True)
+        time.sleep(1.5)  # noqa: ASYNC251 - the loop is at work, and does nothing else
+        await other.children("/")  # looks for the dead
+        await other.get("/e")

@@ -1,0 +1,57 @@
+"""Commits beside writers, with faults; `python -m tests.sim.commits.run --commits N` runs more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stream.core.sinks import SinkMetadata
+from stream.core.takeover import Succession
+from stream.writing.batch_sender import BatchSender
+from tests.sim.commits.run import run_world
+
+COMMITS = 15
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5])
+def test_each_batch_is_there_once_and_whole_and_writers_lose_nothing(seed: int) -> None:
+    counts = run_world(seed, COMMITS)
+    assert counts["committed"] > 0
+    assert counts["kills"] > 0
+
+
+def _late_batches_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SinkMetadata, "is_committed", lambda *_: False)
+
+
+def _sequences_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renumber(self: BatchSender, *_: int) -> int:
+        return self.ready[-1].first_sequence + self.ready[-1].count if self.ready else 0
+
+    monkeypatch.setattr(BatchSender, "renumber", renumber)
+
+
+def _ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Succession, "_note", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "seed"),
+    [
+        (_late_batches_are_new, 0),
+        (_sequences_stay, 1),
+        (_ends_are_forgotten, 4),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`seed` found it when this was written: it saves time to begin with that."""
+    plant(monkeypatch)
+    for number in range(20):
+        try:
+            run_world((seed + number) % 20, COMMITS)
+        except Exception:  # noqa: BLE001 - whatever it is, it is what was found
+            return
+    pytest.fail("no seed notices it")

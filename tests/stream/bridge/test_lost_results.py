@@ -1,0 +1,336 @@
+"""Callers that give up in the very moment in which their answer arrives, and loops that end then:
+nothing is lost with the answer, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from bookie.testing.in_process import InProcessCluster
+from ledger.errors import InvalidArgument, LedgerClosed
+from ledger.runtime import bridge
+from ledger.runtime.bridge import BackgroundLoop, Completion
+from stream import aio, blocking
+from stream.aio import bridge as aio_bridge
+from stream.blocking import bridge as blocking_bridge
+from stream.bridge.appends import Appends
+from tests.stream.bridge.test_bridge import Story, loops, tick
+
+RECORDS = 12
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    directory: Path = tmp_path_factory.mktemp("answers")
+    with InProcessCluster(directory) as running:
+        yield running
+
+
+def filled(cluster: InProcessCluster, name: str) -> list[bytes]:
+    values = [b"%d" % number for number in range(RECORDS)]
+    with (
+        blocking.Namespace.connect(cluster.uri, name, create=True) as namespace,
+        namespace.writer("s", create=True) as writer,
+    ):
+        for value in values:
+            writer.append(value)
+    return values
+
+
+async def cancelled_too_late(step: asyncio.Task[object]) -> None:
+    """Cancels a task when its answer is there, and it was not awake since."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    time.sleep(0.1)  # noqa: ASYNC251 (the loop stands still, the trio thread does not)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+
+
+async def stubborn() -> int:
+    with trio.CancelScope(shield=True):
+        await trio.sleep(0.05)
+    return 7
+
+
+def test_an_answer_nobody_takes_is_given_back() -> None:
+    returned: list[int] = []
+
+    async def main() -> None:
+        async with aio_bridge.open_bridge() as bridge:
+
+            async def call() -> object:
+                return await bridge.call(stubborn, returned.append)
+
+            await cancelled_too_late(asyncio.create_task(call()))
+            bridge.ask(lambda: None)
+            assert returned == [7]
+            assert await bridge.call(stubborn, returned.append) == 7
+
+    asyncio.run(main())
+    with blocking_bridge.open_bridge() as bridge:
+        with pytest.raises(TimeoutError), blocking.fail_after(0.01):
+            bridge.call(stubborn, returned.append)
+        assert bridge.call(stubborn, returned.append) == 7
+    assert returned == [7, 7]
+
+
+@pytest.mark.parametrize("by", ["batch", "record"])
+@pytest.mark.parametrize("auto_advance", [True, False])
+def test_a_consumer_loses_nothing_when_asking_was_cancelled(
+    cluster: InProcessCluster, by: str, auto_advance: bool
+) -> None:
+    name = f"consumed-{by}-{auto_advance}"
+    values = filled(cluster, name)
+    seen: list[bytes] = []
+
+    async def main() -> None:
+        async with (
+            aio.Namespace.connect(cluster.uri, name) as namespace,
+            namespace.consumer("s", group="g", auto_advance=auto_advance) as consumer,
+        ):
+
+            async def step() -> list[bytes]:
+                if by == "batch":
+                    return (await anext(consumer)).batch.values()
+                return [(await consumer.next_record()).record.value]
+
+            while len(seen) < RECORDS:
+                seen.extend(await step())
+                if len(seen) < RECORDS:
+                    await cancelled_too_late(asyncio.create_task(step()))
+                    if auto_advance:
+                        at = next(iter((await consumer.commit()).values()))
+                        records = await namespace.read_last("s", RECORDS)
+                        assert sum(record.position < at for record in records) <= len(seen)
+
+    async def bounded() -> None:
+        await asyncio.wait_for(main(), 60)
+
+    asyncio.run(bounded())
+    assert seen == values
+
+
+def test_reading_backward_loses_nothing_when_a_step_was_cancelled(
+    cluster: InProcessCluster,
+) -> None:
+    values = filled(cluster, "backward")
+    seen: list[bytes] = []
+
+    async def main() -> None:
+        async with (
+            aio.Namespace.connect(cluster.uri, "backward") as namespace,
+            namespace.backward_batches("s") as batches,
+        ):
+
+            async def step() -> list[bytes]:
+                return (await anext(batches)).values()
+
+            while len(seen) < RECORDS:
+                await cancelled_too_late(asyncio.create_task(step()))
+                seen[:0] = await step()
+
+    asyncio.run(main())
+    assert seen == values
+
+
+def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
+    """A completion that is set twice: `entered`, of a block whose caller has stopped waiting."""
+    completion = Completion()
+    bridge = blocking_bridge.Bridge
+    with blocking_bridge.open_bridge() as own:
+        with pytest.raises(TimeoutError), blocking.fail_after(0):
+            own.wait(completion)
+        bridge.wake([completion])
+        bridge.wake([completion])
+        own.call(tick)
+
+
+def test_a_job_that_fails_ends_the_loop_and_all_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    story, outcomes = Story(), list[BaseException]()
+
+    def attempt(act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 (it is looked at below)
+            outcomes.append(error)
+
+    def sleeping(bridge: blocking_bridge.Bridge) -> None:
+        bridge.call(trio.sleep_forever)
+
+    def holding(bridge: blocking_bridge.Bridge) -> None:
+        with bridge.hold(story.block):
+            bridge.call(trio.sleep_forever)
+
+    with blocking_bridge.open_bridge() as bridge:
+        threads = [
+            threading.Thread(target=attempt, args=(lambda act=act: act(bridge),))
+            for act in (sleeping, holding)
+        ]
+        for thread in threads:
+            thread.start()
+        while not story.events:
+            bridge.call(tick)
+        bridge.post(lambda: 1 // 0)
+        for thread in threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in threads)
+        assert [type(error) for error in outcomes] == [LedgerClosed, LedgerClosed]
+        with pytest.raises(LedgerClosed):
+            bridge.call(tick)
+    with blocking_bridge.open_bridge() as another:
+        another.call(tick)
+    assert "the background loop failed" in caplog.text
+
+
+def test_a_call_behind_the_last_task_of_a_failing_loop_is_told() -> None:
+    loop = BackgroundLoop()
+    loop.start()
+    entered: list[BaseException | None] = []
+
+    def die() -> None:
+        assert loop._nursery is not None
+        loop._nursery.cancel_scope.cancel()
+
+    loop.post(die)
+    loop.ended.wait()
+
+    async def later() -> None:
+        pass
+
+    call = bridge.Call(loop, later, blocking_bridge.Bridge.wake)
+    call.start()
+    entered.append(call.error)
+    assert isinstance(entered[0], LedgerClosed)
+
+
+def test_ctrl_c_while_the_loop_starts_harms_no_later_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = BackgroundLoop.start
+
+    def interrupted(self: BackgroundLoop) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BackgroundLoop, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), blocking_bridge.open_bridge():
+        pass
+    monkeypatch.setattr(BackgroundLoop, "start", start)
+    with blocking_bridge.open_bridge() as bridge:
+        bridge.call(tick)
+
+
+def test_a_block_dropped_in_the_trio_thread_does_not_stop_it() -> None:
+    """As garbage collection does to a block that was never left: it runs in any thread."""
+    story = Story()
+    with blocking_bridge.open_bridge() as bridge:
+        block = bridge.hold(story.block)
+        block.__enter__()
+        with blocking.fail_after(10):
+            bridge.call(lambda: left_in_trio(block))
+        while "left" not in story.events:
+            bridge.call(tick)
+
+
+async def left_in_trio(block: blocking_bridge.BridgedContext[str]) -> None:
+    block.__exit__(GeneratorExit, GeneratorExit(), None)
+
+
+def test_a_flush_does_not_wait_for_what_came_after_it(cluster: InProcessCluster) -> None:
+    async def main() -> None:
+        async with aio.Namespace.connect(cluster.uri, "flushed", create=True) as namespace:
+            await namespace.set_policy(linger_ms=60_000)
+            async with namespace.writer("s", create=True) as writer:
+                first = writer.append_nowait(b"first")
+                flushing = asyncio.create_task(writer.flush())
+                while not flushing.done():
+                    assert not first.is_confirmed or time.monotonic() < begin + 20
+                    await asyncio.sleep(0)
+                    if writer.has_room and not first.is_confirmed:
+                        writer.append_nowait(b"later")
+                assert first.is_confirmed
+
+    begin = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - begin < 20
+
+
+def test_a_record_whose_hop_another_thread_owes_is_flushed(cluster: InProcessCluster) -> None:
+    """A thread that was stopped between asking for the hop and making it."""
+    with blocking.Namespace.connect(cluster.uri, "owed", create=True) as namespace:
+        with namespace.writer("s", create=True) as writer:
+            writer._appends._is_asked = True
+            ticket = writer.append_nowait(b"1")
+            writer.flush()
+            assert ticket.is_confirmed
+            writer._appends._is_asked = True
+            writer.append_nowait(b"2")
+        assert [record.value for record in namespace.read_last("s", 2)] == [b"1", b"2"]
+
+
+def test_waiting_for_room_again_and_again_leaves_nothing_behind() -> None:
+    appends = Appends("s", lambda job: None, lambda completions: None, 0)
+    completions = {id(appends.want_room()) for _ in range(100)}
+    assert len(completions) == 1
+    with blocking_bridge.open_bridge() as bridge:
+        completion = Completion()
+        for _ in range(100):
+            with pytest.raises(TimeoutError), blocking.fail_after(0):
+                bridge.wait(completion)
+        assert not completion.waiters
+
+    async def main() -> None:
+        async with aio_bridge.open_bridge() as bridge:
+            for _ in range(100):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(bridge.wait(completion), 0.0001)
+            assert not completion.waiters
+
+    asyncio.run(main())
+
+
+def test_an_append_in_another_asyncio_loop_is_refused(cluster: InProcessCluster) -> None:
+    async def main() -> None:
+        async with aio.Namespace.connect(cluster.uri, "foreign", create=True) as namespace:
+            async with namespace.writer("s", create=True) as writer:
+                ticket = writer.append_nowait(b"1")
+
+                async def elsewhere() -> None:
+                    with pytest.raises(RuntimeError, match="another asyncio event loop"):
+                        await writer.append(b"never")
+
+                await asyncio.to_thread(asyncio.run, elsewhere())
+                await ticket.wait()
+            assert [record.value for record in await namespace.read_last("s", 9)] == [b"1"]
+
+    asyncio.run(main())
+
+
+def test_the_face_for_asyncio_is_for_asyncio(cluster: InProcessCluster) -> None:
+    before = loops()
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="in trio use `stream`"):
+            await aio.Namespace.connect(cluster.uri, "x").__aenter__()
+
+    trio.run(main)
+    assert loops() == before
+
+
+def test_a_start_that_is_none_is_refused(cluster: InProcessCluster) -> None:
+    filled(cluster, "begins")
+    with blocking.Namespace.connect(cluster.uri, "begins") as namespace, blocking.fail_after(20):
+        for start in ("earliest", 0, None):
+            with (
+                pytest.raises(InvalidArgument, match="must be EARLIEST"),
+                namespace.reader("s", start=start) as reader,  # type: ignore[arg-type]
+            ):
+                next(reader)

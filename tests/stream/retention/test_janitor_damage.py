@@ -1,0 +1,61 @@
+"""A janitor meets damaged metadata: it says so, takes nothing for gone, and cleans all the rest."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from ledger.errors import MetadataCorrupt
+from stream import Janitor, Namespace
+from stream.cli.janitor import sweep as sweep_all
+from stream.store.streams import namespace_path, stream_path
+from tests.stream.retention.test_trash import WINDOW_MS, tell, write
+
+
+def test_a_ledger_that_cannot_be_read_is_counted_and_keeps_no_other_orphan() -> None:
+    async def story(namespace: Namespace) -> None:
+        client = namespace.client
+        await write(namespace, "s", [b"a"])
+        async with client.create_ledger() as damaged:
+            pass
+        path = await client.ledgers.path(damaged.ledger_id)
+        await client.store.put(path, b"no metadata at all")
+        async with client.create_ledger(custom={"ledgerstream.stream": b"n/s"}) as orphan:
+            pass
+        report = await Janitor(client, "n", orphan_age_ms=-1).sweep()
+        assert (report.failures, report.orphans_deleted) == (1, 1)
+        left = await client.list_ledgers()
+        assert damaged.ledger_id in left
+        assert orphan.ledger_id not in left
+
+    tell(story)
+
+
+def test_partitions_of_a_node_that_cannot_be_read_are_not_taken_for_left_over() -> None:
+    async def story(namespace: Namespace) -> None:
+        await namespace.create_stream("p", partitions=2)
+        await write(namespace, "s", [b"a"])
+        await namespace.delete_stream("s")
+        await namespace.client.store.put(stream_path("n", "p"), b"{}")
+        await trio.sleep(WINDOW_MS / 1000)
+        report = await Janitor(namespace.client, "n").sweep()
+        assert (report.failures, report.streams, report.streams_purged) == (1, 2, 1)
+
+    tell(story)
+
+
+def test_a_namespace_that_cannot_be_read_keeps_no_other_from_being_cleaned() -> None:
+    async def story(namespace: Namespace) -> None:
+        client = namespace.client
+        await Namespace(client, "broken").ensure()
+        await client.store.put(namespace_path("broken"), b"{}")
+        await write(namespace, "s", [b"a"])
+        await namespace.delete_stream("s")
+        await trio.sleep(WINDOW_MS / 1000)
+        reports = await sweep_all(client)
+        assert reports["broken"].failures == 1
+        assert reports["n"].streams_purged == 1
+        with pytest.raises(MetadataCorrupt):
+            await Namespace(client, "broken").policy()
+
+    tell(story)

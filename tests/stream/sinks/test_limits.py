@@ -1,0 +1,42 @@
+"""A batch that is too much for the metadata is refused before any writer is disturbed for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie.testing import SimCluster, simulate
+from ledger.errors import InvalidArgument
+from stream.core.metadata.streams import SegmentEnd
+from stream.sinks.sinks import SinkLedger, commit_batch
+from tests.stream.sim_namespace import sim_namespace
+from tests.stream.sinks.sink_ledgers import nearly_full, write_ledger
+
+
+def test_a_writer_is_not_interrupted_for_a_batch_that_finds_no_room() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with sim_namespace(cluster) as namespace:
+            client = namespace.client
+            await namespace.create_stream("s")
+            await namespace.store.update_stream("n", "s", nearly_full)
+            ledger = await write_ledger(client, "s", [[b"1"]])
+            async with namespace.writer("s") as writer:
+                await writer.append(b"own")
+                before = await namespace.stream_metadata("s")
+                for _ in range(3):
+                    with pytest.raises(InvalidArgument, match="fewer and larger"):
+                        await commit_batch(client, [ledger])
+                    await writer.append(b"own")
+                assert await namespace.stream_metadata("s") == before
+
+    simulate(story)
+
+
+def test_a_batch_of_too_many_ledgers_is_refused() -> None:
+    async def story(cluster: SimCluster) -> None:
+        async with sim_namespace(cluster) as namespace:
+            end = SegmentEnd(0, 1, 1)
+            ledgers = [SinkLedger("n", f"s{n % 8}", n, end) for n in range(10_000)]
+            with pytest.raises(InvalidArgument, match=r"10000 ledgers for 8 streams.*fewer tasks"):
+                await commit_batch(namespace.client, ledgers)
+
+    simulate(story)
