@@ -19,11 +19,11 @@ from ledger.core import placement
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
-from ledger.metastore import ledgers_root, open_store
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.clients import ClientRegistration
-from ledger.metastore.layout import Layout, layout_of_uri
+from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
@@ -130,16 +130,17 @@ class LedgerClient:
 
         Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
         """
+        address = ClusterAddress.parse(cluster)
         async with (
-            open_store(cluster) as store,
+            open_store(address) as store,
             cls(
                 store,
                 TcpNetwork(),
                 rng=random.SystemRandom(),
                 now_ms=wall_ms,
                 options=options,
-                root=ledgers_root(cluster),
-                layout=layout_of_uri(cluster),
+                root=address.root,
+                layout=address.layout,
                 auth=auth,
             ) as client,
         ):

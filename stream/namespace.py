@@ -27,7 +27,7 @@ from stream.core.position import EARLIEST, FromTime, Position, Start
 from stream.core.receipt import Receipt
 from stream.core.retention import RetentionPlan
 from stream.core.sinks import SinkLedger
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.errors import NamespaceExists, StreamExists
 from stream.partitions import partitions as partitioning
 from stream.partitions.partitions import PartitionedInfo
@@ -229,7 +229,7 @@ class Namespace:
 
         A writer elsewhere can append nothing more. Raises NoSuchStream, RecoveryIncomplete.
         """
-        machine = Succession(stream, self.client.now_ms(), begins_next=False)
+        machine = Takeover(stream, self.client.now_ms(), begins_next=False)
         return await self._ledgers(stream).run(machine)
 
     def _ledgers(self, stream: str) -> StreamLedgers:

@@ -1,7 +1,7 @@
-"""NamespaceScope: what every operation on a namespace needs, and nothing more.
+"""What every operation on a namespace needs, and nothing more.
 
-It is passed to partitions, merged readers and verification, which must not know `Namespace`. It
-keeps no state but its addresses.
+Partitions, merged readers and verification take a `NamespaceScope`; they must not know `Namespace`.
+It keeps no state but its addresses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stream.store.streams import StreamStore
 
 @dataclass(frozen=True, slots=True)
 class NamespaceScope:
-    """One namespace of one cluster: a client, the store of its streams, and its name."""
+    """A namespace of a cluster: a client, the store of its streams, and its name."""
 
     client: LedgerClient
     store: StreamStore

@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from itertools import islice
 
 from bookie.core.buffer_pool import SegmentPool
+from bookie.core.capacity import DirectoryCapacity
 from ledger.errors import InvalidArgument
+from ledger.wire.v2 import ADD_BYTES_MIN, ADD_ENTRY_AT
 
 Buffer = bytes | bytearray | memoryview
 Half = dict[int, dict[int, int]]
 
-ENTRY_OFFSET = 28
-"""Where the entry begins in a frame: after length (4), packet header (4), master key (20)."""
-FRAME_BYTES_MIN = ENTRY_OFFSET + 32
-"""A frame whose entry has its 32-byte header and nothing else."""
 OFFSET_MASK = 0xFFFFFFFF
 OWN_SEGMENT_BYTES = 256 * 1024
 
@@ -34,7 +32,7 @@ class WriteCache:
     """Entries by ledger and entry id, in two halves: one takes adds while the other is flushed.
 
     A value is `segment_no << 32 | offset of the frame`. The add path writes `active[l][e]`
-    and `nbytes` itself; between two awaits that is atomic with queueing for the journal.
+    itself and then calls `count`; between two awaits that is atomic with queueing for the journal.
 
     Memory: `nbytes` counts the frames of the active half; segments (receive buffers) are
     larger than the frames in them, and live until no half can point into them: a released
@@ -46,6 +44,7 @@ class WriteCache:
 
     __slots__ = (
         "_active_last",
+        "_capacity",
         "_flushing_last",
         "_next_segment_no",
         "_own_end",
@@ -62,8 +61,14 @@ class WriteCache:
         "spares",
     )
 
-    def __init__(self, bytes_max: int, spares: SegmentPool | None = None) -> None:
-        """`bytes_max`: bytes of frames in one half. `spares`: where freed segments may go."""
+    def __init__(
+        self,
+        bytes_max: int,
+        spares: SegmentPool | None = None,
+        capacity: DirectoryCapacity | None = None,
+    ) -> None:
+        """`bytes_max`: bytes of frames in one half. `spares`: where freed segments may go.
+        `capacity`: where the cache reports whether its active half is full."""
         assert bytes_max > 0
         self.active: Half = {}
         self.flushing: Half | None = None
@@ -72,6 +77,7 @@ class WriteCache:
         self.bytes_max = bytes_max
         self.released_bytes = 0
         """Sizes of the segments released since the last swap: held, but no longer filled."""
+        self._capacity = capacity or DirectoryCapacity()
         self._released: list[int] = []
         self._released_flushing: list[int] = []
         self._shared: dict[int, SharedSegment] = {}
@@ -99,6 +105,18 @@ class WriteCache:
         """A swap and a flush would give segments back, if only of a connection that has ended."""
         return bool(self._released)
 
+    def count(self, nbytes: int) -> None:
+        """The caller has put frames of `nbytes` bytes into the active half."""
+        self.nbytes += nbytes
+        if self.nbytes >= self.bytes_max:
+            self._capacity.report_cache(True)
+
+    def charge(self, nbytes: int) -> None:
+        """A segment of `nbytes` bytes is no longer filled, and cannot be freed before a flush."""
+        self.released_bytes += nbytes
+        if self.released_bytes >= self.bytes_max:
+            self._capacity.report_cache(True)
+
     def add_segment(self, view: memoryview) -> int:
         """Registers a buffer that frames will lie in; returns its number for the values."""
         number = self._next_segment_no
@@ -117,7 +135,7 @@ class WriteCache:
             return
         self._released.append(segment_no)
         if shared is None:
-            self.released_bytes += view.nbytes
+            self.charge(view.nbytes)
         else:
             self._shared[segment_no] = shared
             shared.hold(self)
@@ -128,12 +146,12 @@ class WriteCache:
         Raises InvalidArgument if `frame` is not one frame with at least an entry header.
         """
         size = len(frame)
-        if size < FRAME_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
+        if size < ADD_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
             raise InvalidArgument(
-                f"a frame of {size} bytes: needs {FRAME_BYTES_MIN} or more and its own length "
+                f"a frame of {size} bytes: needs {ADD_BYTES_MIN} or more and its own length "
                 "in the first four"
             )
-        ledger_id, entry_id = _frame_ids(frame, ENTRY_OFFSET)
+        ledger_id, entry_id = _frame_ids(frame, ADD_ENTRY_AT)
         if ledger_id < 0 or entry_id < 0:
             raise InvalidArgument(f"entry {entry_id} of ledger {ledger_id}: ids are never negative")
         own_no, offset, _ = self.reserve_own(size, OWN_SEGMENT_BYTES)
@@ -159,7 +177,7 @@ class WriteCache:
         end = self._own_end + len(frames)
         self.segments[self._own_no][self._own_end : end] = frames
         self._own_end = end
-        self.nbytes += len(frames)
+        self.count(len(frames))
 
     def get(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """The entry as stored (header, digest, payload), newest first, or None."""
@@ -174,7 +192,7 @@ class WriteCache:
                 return None
         segment = self.segments[place >> 32]
         offset = place & OFFSET_MASK
-        return segment[offset + ENTRY_OFFSET : offset + 4 + _frame_length(segment, offset)[0]]
+        return segment[offset + ADD_ENTRY_AT : offset + 4 + _frame_length(segment, offset)[0]]
 
     def holds(self, ledger_id: int) -> bool:
         """Is there any entry of this ledger in either half?"""
@@ -201,6 +219,7 @@ class WriteCache:
         self._released_flushing, self._released = self._released, []
         self.nbytes = 0
         self.released_bytes = 0
+        self._capacity.report_cache(False)
         if self._shared:
             for shared in self._shared.values():
                 shared.release(self)
@@ -242,14 +261,14 @@ class SharedSegment:
         """`cache` has released the segment; its frames there are in its active half."""
         self._holders.append(cache)
         if len(self._holders) == 1:
-            cache.released_bytes += self._nbytes
+            cache.charge(self._nbytes)
 
     def release(self, cache: WriteCache) -> None:
         """`cache` has swapped its halves: its frames are being flushed."""
         was_charged = self._holders[0] is cache
         self._holders.remove(cache)
         if was_charged and self._holders:
-            self._holders[0].released_bytes += self._nbytes
+            self._holders[0].charge(self._nbytes)
 
 
 def _last_of(half: Half, known: dict[int, tuple[int, int]], ledger_id: int) -> int:

@@ -8,7 +8,7 @@ ratios rule, as Apache's do; on small ones what is needed does.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 KIB = 1024
@@ -183,7 +183,7 @@ class WriteGate:
     Fences and forced ledgers always pass: they need almost nothing, and recovery hangs on them.
     """
 
-    __slots__ = ("is_read_only", "takes_recovery")
+    __slots__ = ("is_read_only", "on_change", "takes_recovery")
 
     def __init__(self) -> None:
         self.is_read_only = False
@@ -191,6 +191,12 @@ class WriteGate:
         self.takes_recovery = True
         """Adds of recovery or with priority, and a writer's last add confirmed pass, read-only or
         not."""
+        self.on_change: Callable[[], None] | None = None
+
+    def set(self, *, is_read_only: bool, takes_recovery: bool) -> None:
+        self.is_read_only, self.takes_recovery = is_read_only, takes_recovery
+        if self.on_change is not None:
+            self.on_change()
 
     def refuses(self, *, is_urgent: bool) -> bool:
         return self.is_read_only and not (is_urgent and self.takes_recovery)
@@ -220,5 +226,5 @@ def decide_gate(
         one.state is not DiskState.FULL or one.has_free(nbytes) for one, nbytes in every
     )
     before = gate.is_read_only, gate.takes_recovery
-    gate.is_read_only, gate.takes_recovery = is_read_only, takes_recovery
+    gate.set(is_read_only=is_read_only, takes_recovery=takes_recovery)
     return before != (is_read_only, takes_recovery)

@@ -1,4 +1,4 @@
-"""The journal's bytes and decisions; its twin with files and tasks is `storage/journal.py`.
+"""The journal's bytes and decisions; its twin with files and tasks is `storage/journal/journal.py`.
 
 Answers for the layout of files and groups (docs/formats.md, "Journal") and for when a group
 is committed; `journal_scan` reads them back, `journal_frames` knows what is in a group. Must
@@ -11,7 +11,7 @@ A journal cut off between two groups looks like one that was never written any f
 says that it was. The layout is in docs/formats.md.
 
 When a journal that acknowledges before it syncs does sync; its twin is
-`storage/journal_flush.py`.
+`storage/journal/page_cache_flush.py`.
 
 Little and often: a disk that is given seconds of writes at once is busy for seconds, and every
 other request waits behind them.
@@ -166,7 +166,7 @@ def group_bytes(payload_bytes: int, *, is_late: bool = False) -> int:
 
 def encode_group_header(header: GroupHeader) -> bytes:
     *fields, synced_sequence = header
-    if header.is_late:
+    if synced_sequence != header.sequence - 1:
         assert synced_sequence < header.sequence, f"{header} follows itself"
         packed = _GROUP_HEADER.pack(_LATE_GROUP_MAGIC, *fields)
         packed += _SYNCED_SEQUENCE.pack(synced_sequence)
@@ -220,8 +220,9 @@ def group_views(
     assert nbytes <= PAYLOAD_BYTES_MAX, f"a group of {nbytes} bytes"
     synced = sequence - 1 if synced_sequence is None else synced_sequence
     head = GroupHeader(nbytes, file.file_id, file.salt, sequence, frames, crc, synced)
-    padding = -(head.header_bytes + nbytes) % BLOCK_BYTES
-    return [encode_group_header(head), *views, memoryview(_ZEROS)[:padding]]
+    encoded = encode_group_header(head)
+    padding = -(len(encoded) + nbytes) % BLOCK_BYTES
+    return [encoded, *views, memoryview(_ZEROS)[:padding]]
 
 
 # --- when to commit

@@ -6,7 +6,7 @@ bookie deny the entries of all their ledgers.
 
 Which journal and which ledger directory a ledger belongs to, and what that means for marks.
 
-Twins with files: `storage/bookie_storage.py` and `storage/journal_release.py`. Must never let a
+Twins with files: `storage/bookie_storage.py` and `storage/journal/trimmer.py`. Must never let a
 journal forget what one of the directories that depend on it has not stored (Apache's #3329), nor
 let a mark go backwards (#4740).
 """

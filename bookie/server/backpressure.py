@@ -83,12 +83,12 @@ _ASK_STATES_S: Final = 0.1
 QUEUED_CALLBACKS_MAX = 100_000
 """Answers that wait for all journals together, each having an equal share: what only waits has no
 bytes. Fences may be twice as many."""
-_RESERVE: Final = 1.25
+RESERVE: Final = 1.25
 """So many times a bound may requests with priority fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PressureLimits:
+class BackpressureLimits:
     """Bounds over all connections of a bookie. Bytes and seconds."""
 
     queued_bytes_max: int
@@ -101,7 +101,7 @@ class PressureLimits:
     """How long a peer may take none of the replies that wait for it."""
 
     @classmethod
-    def of(cls, config: BookieConfig) -> PressureLimits:
+    def of(cls, config: BookieConfig) -> BackpressureLimits:
         return cls(
             queued_bytes_max=config.journal_queue_bytes_max,
             add_wait_s_max=config.write_cache_wait_ms_max / 1000,
@@ -117,10 +117,10 @@ class Blocked(NamedTuple):
     need: RequestCost
 
 
-class Pressure:
+class Backpressure:
     """Shared by all connections of one server."""
 
-    def __init__(self, storage: BookieStorage, limits: PressureLimits) -> None:
+    def __init__(self, storage: BookieStorage, limits: BackpressureLimits) -> None:
         self.limits = limits
         self.held_bytes = 0
         """Adds that connections hold until there is room."""
@@ -130,38 +130,34 @@ class Pressure:
         """Connections closed because the peer took no replies."""
         self.connections = 0
         """Open ones; each has a receive buffer."""
+        self.segment_bytes_max = SEGMENT_BYTES_MAX
+        """Of the receive buffer of each connection."""
         self._storage = storage
-        self._share = limits.queued_bytes_max // len(storage.journals)
+        self._share = share = limits.queued_bytes_max // len(storage.journals)
+        self._callbacks_max = callbacks_max = QUEUED_CALLBACKS_MAX // len(storage.journals)
+        for journal in storage.journals:
+            journal.capacity.bound(
+                bytes_max=share, critical_bytes_max=share * RESERVE, callbacks_max=callbacks_max
+            )
         self._cache_bytes = sum(one.cache.bytes_max for one in storage.directories)
         # Per shard: what must end for it to open, and since when that is so.
         self._closed: dict[int, tuple[tuple[Wait, object], float]] = {}
 
     # --- adds
 
-    @property
-    def is_felt(self) -> bool:
-        """Some group takes no ordinary adds now. Ask after each chunk of adds: asking also wakes
-        the checkpoint tasks when it is time."""
-        is_full = self._storage.is_full
-        share = self._share
-        for journal in self._storage.journals:
-            if journal.queued_bytes > share:
-                return True
-        return is_full
-
     def cause(self, shard: Shard) -> Wait | None:
         """Why the group takes no ordinary adds now; None if it does."""
         if shard.directory.is_full and not self._storage.gate.is_shut:
             return Wait.WRITE_CACHE
-        return Wait.JOURNAL if shard.journal.queued_bytes > self._share else None
+        return Wait.JOURNAL if shard.journal.capacity.is_limited else None
 
     def may_use_reserve(self, shard: Shard) -> bool:
         """Whether a recovery add may go on although the group is closed."""
         cache = shard.directory.cache
         # Buffers with few frames in them take as much memory as full ones.
         return (
-            max(cache.nbytes, cache.released_bytes) < cache.bytes_max * _RESERVE
-            and shard.journal.queued_bytes <= self._share * _RESERVE
+            max(cache.nbytes, cache.released_bytes) < cache.bytes_max * RESERVE
+            and shard.journal.queued_bytes <= self._share * RESERVE
         )
 
     def closed_since(self, shard_no: int, shard: Shard, cause: Wait) -> float:
@@ -181,28 +177,14 @@ class Pressure:
             gate = self._storage.gate
             if shard.directory.is_full and not gate.is_shut:
                 await shard.directory.wait_capacity(gate)
-            elif shard.journal.queued_bytes > self._share:
+            elif shard.journal.capacity.is_limited:
                 done = trio.Event()
-                shard.journal.open_group.on_accepted.append(done.set)
-                shard.journal.kick()
+                shard.journal.with_group(on_accepted=done.set)
                 await done.wait()
             else:
                 return
 
     # --- what adds nothing to a cache, but must be kept all the same
-
-    @property
-    def is_strained(self) -> bool:
-        """`must_wait` may be true of some request. Asked once for some hundred of them."""
-        most_bytes, most = self._share * _RESERVE, self._callbacks_max
-        for journal in self._storage.journals:
-            if journal.queued_bytes > most_bytes or journal.queued_callbacks > most:
-                return True
-        return self._storage.are_states_over
-
-    @property
-    def _callbacks_max(self) -> int:
-        return QUEUED_CALLBACKS_MAX // len(self._storage.journals)
 
     def blocking(self, body: RequestBody) -> Blocked | None:
         """What the request must wait for; None if it may be taken now."""
@@ -218,7 +200,7 @@ class Pressure:
         journal = shard.journal
         if need & RequestCost.STATE and shard.directory.are_states_over:
             return True
-        if need & RequestCost.FRAME and journal.queued_bytes > self._share * _RESERVE:
+        if need & RequestCost.FRAME and journal.queued_bytes > self._share * RESERVE:
             return True
         most = self._callbacks_max * (2 if need & RequestCost.URGENT else 1)
         return bool(need & RequestCost.ANSWER) and journal.queued_callbacks > most
@@ -238,12 +220,12 @@ class Pressure:
 
     # --- received bytes
 
-    @property
-    def segment_bytes_max(self) -> int:
-        """Of the receive buffer of each connection: all together take about as much memory as
-        half a write cache, which they become."""
+    def count_connection(self, change: int) -> None:
+        """A connection was opened (1) or closed (-1)."""
+        self.connections += change
+        # All together take about as much memory as half a write cache, which they become.
         share = self._cache_bytes // max(1, self.connections)
-        return max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
+        self.segment_bytes_max = max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
 
     # --- replies
 

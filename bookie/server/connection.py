@@ -16,7 +16,7 @@ from functools import partial
 import trio
 
 from bookie.server.add_intake import AddIntake, ReceivedSegments
-from bookie.server.backpressure import Blocked, Pressure
+from bookie.server.backpressure import Backpressure, Blocked
 from bookie.server.error_replies import error_reply
 from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_connection_closed
 from bookie.server.request_metrics import RequestCounts, Wait
@@ -34,6 +34,8 @@ from ledger.wire.messages import AddRequest, Request, RequestRefused, Response, 
 _log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">I").unpack_from
+_LENGTH_BYTES = 4
+"""What a frame begins with."""
 
 _WAITING_READS_MAX = 1000
 """Requests of one connection that may wait for a disk at once."""
@@ -46,7 +48,7 @@ _FRAMES_PER_SLICE = 500
 
 
 class Connection:
-    """One peer. The protocol version is fixed by the first v2 frame (facts 1.1)."""
+    """A connection to one peer. Its first v2 frame fixes the version of all that follow."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Connection:
         storage: BookieStorage,
         requests: Requests,
         counts: RequestCounts,
-        pressure: Pressure,
+        pressure: Backpressure,
         *,
         frame_bytes_max: int,
     ) -> None:
@@ -82,7 +84,7 @@ class Connection:
         self._waiting_reads = 0
         self._has_unread = False
         """Requests were left in the buffer, because too much waited already, or others did."""
-        self._is_strained = False
+        self._is_critical = False
         self._blocked: Blocked | None = None
         """What the next request in the buffer waits for."""
         self._replies: list[bytes] = []
@@ -122,12 +124,12 @@ class Connection:
             yield_to_threads()
             if self._has_unread:
                 self._has_unread = False
-                self._look_for_room()
+                self._check_capacity()
                 self._take_chunk(self._received)
                 continue
             buffer.segment_bytes_max = self._pressure.segment_bytes_max
             space = buffer.space()
-            if self._look_for_room():
+            if self._check_capacity():
                 space = space[:_CAREFUL_BYTES_MAX]
             try:
                 count = transport.recv_into(space)
@@ -171,12 +173,13 @@ class Connection:
         event, self._is_room_made = self._is_room_made, trio.Event()
         event.set()
 
-    def _look_for_room(self) -> bool:
-        """Whether adds must be asked for one by one; asking wakes checkpoint tasks."""
-        is_careful = self._pressure.is_felt or self._held.nbytes > 0
-        self._is_strained = self._pressure.is_strained
+    def _check_capacity(self) -> bool:
+        """Whether adds must be asked for one by one."""
+        capacity = self._storage.capacity
+        is_careful = capacity.is_limited or self._held.nbytes > 0
+        self._is_critical = capacity.is_critical
         self._intake.is_careful = is_careful or self._storage.gate.is_read_only
-        self._intake.takes_new = not (self._intake.is_careful or self._is_strained)
+        self._intake.takes_new = not (self._intake.is_careful or self._is_critical)
         return is_careful
 
     def _take_chunk(self, received: ReceivedSegments) -> None:
@@ -189,6 +192,8 @@ class Connection:
             while not self._is_closed:  # it may be found out by a reply
                 taken += intake.take_many(received)
                 at = buffer.start
+                if buffer.end - at < _LENGTH_BYTES:
+                    break
                 if not is_held and (taken >= _FRAMES_PER_SLICE or self._is_too_much_asked):
                     self._has_unread = True
                     break
@@ -202,7 +207,8 @@ class Connection:
                 taken += 1
         finally:
             self._is_taking = False
-            self._send_replies()
+            if self._replies:
+                self._send_replies()
             if self._is_closed:
                 self._received.release()  # not before: places in it were still being kept
 
@@ -224,7 +230,7 @@ class Connection:
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        if self._is_strained and received is self._received:
+        if self._is_critical and received is self._received:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
                 return False
@@ -329,7 +335,7 @@ class Connection:
         frames = self._held.take(shard_no)
         buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
         received = ReceivedSegments(buffer, self._storage.directories)
-        self._look_for_room()
+        self._check_capacity()
         try:
             self._take_chunk(received)
         finally:

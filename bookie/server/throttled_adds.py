@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from bookie.server.backpressure import Pressure
+from bookie.server.backpressure import Backpressure
 from ledger.wire.messages import Buffer
 
 THROTTLED_BYTES_MAX = 64 * 1024
@@ -18,7 +18,7 @@ THROTTLED_BYTES_MAX = 64 * 1024
 class ThrottledAdds:
     """By number of the shard. Counts what it holds in `pressure`."""
 
-    def __init__(self, pressure: Pressure) -> None:
+    def __init__(self, pressure: Backpressure) -> None:
         self.nbytes = 0
         self._pressure = pressure
         self._frames: dict[int, bytearray] = {}

@@ -2,7 +2,7 @@
 
 Ledger `l` has its frames in journal `l mod journals` and its entries in directory `l mod
 directories`. What concerns one ledger goes to its directory; this module only finds it. Pure twin:
-`core/directories.py`.
+`core/marks.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import trio
 
 from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
+from bookie.core.capacity import Capacity
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import WriteGate
 from bookie.core.integrity_state import IntegrityStage, IntegrityState
@@ -101,6 +102,12 @@ class BookieStorage:
                 directory.close()
             raise
         self.directories = tuple(opened)
+        self.capacity = Capacity(
+            self.gate,
+            [directory.capacity for directory in opened],
+            [journal.capacity for journal in self.journals],
+        )
+        """Whether more can be taken; see there."""
         self.shards = tuple(
             Shard(journal, directory, self.journals[journal], opened[directory])
             for shard in range(layout.shards)
@@ -159,22 +166,8 @@ class BookieStorage:
 
     @property
     def is_full(self) -> bool:
-        """Adds must wait: a directory has no room. Any one stops all, because nobody knows whom
-        the bytes are for that a socket holds.
-
-        Ask after each chunk of adds: asking also wakes the checkpoint tasks when it is time.
-        """
-        is_full = False
-        for directory in self.directories:  # all of them: each must be asked
-            if directory.is_full:
-                is_full = True
-        # While no add is taken none need wait, and reads must not wait behind adds.
-        return is_full and not (self.gate.is_shut and self.failure is None)
-
-    @property
-    def are_states_over(self) -> bool:
-        """A directory has so many new or changed ledgers that no request may be taken at all."""
-        return any(directory.are_states_over for directory in self.directories)
+        """Adds must wait: a directory has no capacity; see `Capacity.is_full`."""
+        return self.capacity.is_full
 
     async def wait_capacity(self) -> None:
         """Returns when adds may go on. Raises StorageFailed or JournalFailed if never."""

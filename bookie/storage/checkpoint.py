@@ -107,11 +107,6 @@ class Checkpointer:
         self._trimmer.loaded(self._number, found.marks)
 
     @property
-    def is_due(self) -> bool:
-        """As much is in memory as may be there before a checkpoint."""
-        return self._cache.is_active_full or self._states.are_changes_many
-
-    @property
     def has_work(self) -> bool:
         return (
             bool(self._cache.active)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from bookie.core.capacity import DirectoryCapacity
 from bookie.core.disk_space import WriteGate
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.options import StorageFailed
@@ -23,8 +24,13 @@ ASK_DISK_S = 0.5
 class CheckpointScheduler:
     """Makes a checkpoint when one is due, and at an interval."""
 
-    def __init__(self, checkpointer: Checkpointer, interval_s: float) -> None:
+    def __init__(
+        self, checkpointer: Checkpointer, capacity: DirectoryCapacity, interval_s: float
+    ) -> None:
+        """`capacity`: of the directory; says when a checkpoint is due, and is notified when none
+        can begin."""
         self._checkpointer = checkpointer
+        self._capacity = capacity
         self.has_space: Callable[[int], Awaitable[bool]] | None = None
         """Whether the disk has room for so many bytes, which are then kept for this directory
         until it asks for none; None: always. Set it before `run`."""
@@ -32,6 +38,8 @@ class CheckpointScheduler:
         """What is in memory stays there: the disk has no room for it."""
         self.metrics = checkpointer.metrics
         self._interval_s = interval_s
+        self._is_running = False
+        capacity.on_due = self._ask_if_running
         self._write_lock = trio.Lock()
         self._is_checkpointing = False
         self._wanted = trio.Event()
@@ -46,19 +54,18 @@ class CheckpointScheduler:
     @property
     def is_full(self) -> bool:
         """Requests must wait: the active half is full, or too many ledgers are new or changed,
-        and a checkpoint holds the other half.
-
-        Asking wakes the task when a checkpoint is due, so ask after each chunk of requests.
-        """
-        if not self._checkpointer.is_due:
-            return False
-        self._wanted.set()
-        return self._is_checkpointing or self.is_waiting_for_disk or self.failure is not None
+        and a checkpoint holds the other half."""
+        return self._capacity.is_full
 
     @property
     def is_due(self) -> bool:
         """As much is in memory as may be there before a checkpoint."""
-        return self._checkpointer.is_due
+        return self._capacity.is_due
+
+    def _report(self) -> None:
+        has_failed = self.failure is not None
+        is_blocked = self._is_checkpointing or self.is_waiting_for_disk or has_failed
+        self._capacity.report_checkpoint(is_blocked=is_blocked, is_failed=has_failed)
 
     async def wait_capacity(self, gate: WriteGate | None = None) -> None:
         """Returns when adds may go on, or none is taken any more (`gate`). Raises the failure if
@@ -86,6 +93,11 @@ class CheckpointScheduler:
         """A checkpoint is wanted soon. Cheap; may be said often."""
         self._wanted.set()
 
+    def _ask_if_running(self) -> None:
+        # A replay makes its checkpoints itself.
+        if self._is_running:
+            self._wanted.set()
+
     async def made(self) -> None:
         """Returns when `run` has made a checkpoint of all that is in memory now, which it does when
         the disk has room: that may take as long as the disk is full. Raises the failure."""
@@ -100,11 +112,15 @@ class CheckpointScheduler:
         """Nothing works any more; whoever waits is told. The first failure counts."""
         if self.failure is None:
             self.failure = failure
+            self._report()
         self._swapped.set()
         self._one_ended.set()
 
     async def run(self) -> None:
         """Until cancelled. Raises StorageFailed."""
+        self._is_running = True
+        if self._capacity.is_due:
+            self._capacity.on_due()  # it was not heard before
         while True:
             with trio.move_on_after(self._interval_s):
                 await self._wanted.wait()
@@ -127,11 +143,13 @@ class CheckpointScheduler:
                 if await has_space(self._checkpointer.bytes_to_write):
                     return
                 self.is_waiting_for_disk = True
+                self._report()
                 self._swapped.set()  # whoever waits looks whether adds are taken at all
                 self._swapped = trio.Event()
                 await trio.sleep(ASK_DISK_S)
         finally:
             self.is_waiting_for_disk = False
+            self._report()
 
     async def make(self, *, moves_mark: bool = True, leisure_s: float = 0) -> None:
         """A checkpoint now, if there is anything to write; see `Checkpointer.make`. Raises
@@ -143,6 +161,7 @@ class CheckpointScheduler:
             if not self._checkpointer.has_work:
                 return
             self._is_checkpointing = True
+            self._report()
             started = trio.current_time()
             swapped, self._swapped = self._swapped, trio.Event()
             try:
@@ -161,6 +180,7 @@ class CheckpointScheduler:
                 raise
             finally:
                 self._is_checkpointing = False
+                self._report()
             self.checkpoints += 1
             self.seconds_last = trio.current_time() - started
             self.metrics.checkpoint_made(self.seconds_last)

@@ -6,16 +6,14 @@ stop adds that are checked against the other.
 
 from __future__ import annotations
 
-import struct
 import weakref
 from collections import OrderedDict
 
 from bookie.core.caches import WriteCache
+from bookie.core.capacity import DirectoryCapacity
 from bookie.core.ledger_state import LedgerState
 from bookie.storage.index.index import Index
-
-_lac_of_entry = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 16
+from ledger.wire.v2 import lac_of_entry
 
 
 class LedgerStates:
@@ -31,12 +29,20 @@ class LedgerStates:
     """Where none of the states looked at could be let go, so many more are held before as many are
     looked at again: four steps for each, while a checkpoint is awaited."""
 
-    def __init__(self, index: Index, cache: WriteCache, states_max: int) -> None:
+    def __init__(
+        self,
+        index: Index,
+        cache: WriteCache,
+        states_max: int,
+        capacity: DirectoryCapacity | None = None,
+    ) -> None:
+        """`capacity`: where it is reported whether there are too many changes."""
         # Ordered: to find the first key of a dict takes a step per key that was there before it.
         self.held: OrderedDict[int, LedgerState] = OrderedDict()
         self._index = index
         self._cache = cache
         self._states_max = states_max
+        self._capacity = capacity or DirectoryCapacity()
         self._looked_at = states_max
         """With no more than these in `held` there is nothing to let go."""
         # A connection may keep a state that was let go: whoever asks next must get the same.
@@ -75,11 +81,14 @@ class LedgerStates:
     def changed(self, state: LedgerState) -> None:
         """Something in `state` must outlive the process: the next checkpoint stores it."""
         self._dirty[state.ledger_id] = state
+        if len(self._dirty) >= self._states_max:
+            self._report()
 
     def take_changed(self) -> dict[int, LedgerState]:
         """What the checkpoint that begins now must store; `saved` when it is durable."""
         assert not self._saving, "the states taken before are not saved yet"
         self._saving, self._dirty = self._dirty, {}
+        self._report()
         return self._saving
 
     @property
@@ -92,20 +101,16 @@ class LedgerStates:
         return len(self._dirty)
 
     @property
-    def are_changes_many(self) -> bool:
-        """So many states cannot be let go that a checkpoint must come first: fences and explicit
-        LACs of ever new ledgers fill no cache."""
-        return self.changes_filled >= 1
-
-    @property
     def changes_filled(self) -> float:
         """How many there are of as many as may be."""
         return len(self._dirty) / self._states_max
 
-    @property
-    def are_changes_over(self) -> bool:
-        """There are twice as many: nothing that could change another may be taken."""
-        return len(self._dirty) >= 2 * self._states_max
+    def _report(self) -> None:
+        # Fences and explicit LACs of ever new ledgers fill no cache. With as many changes as
+        # states may be in memory a checkpoint must come; with twice as many nothing that could
+        # change another state may be taken.
+        count, states_max = len(self._dirty), self._states_max
+        self._capacity.report_states(count >= states_max, count >= 2 * states_max)
 
     def saved(self) -> None:
         """What `take_changed` gave is durable in the index."""
@@ -118,6 +123,7 @@ class LedgerStates:
         assert not self._saving, "a checkpoint is under way"
         state.delete()
         self._dirty.pop(state.ledger_id, None)
+        self._report()
 
     def drop_deleted(self, ledger_id: int) -> None:
         """A deleted ledger's tombstone is in the index: memory need not keep its state, which
@@ -145,7 +151,7 @@ class LedgerStates:
         last = self._cache.last_entry_id(ledger_id)
         entry = self._cache.get(ledger_id, last) if last >= 0 else None
         if entry is not None:
-            state.lac = max(state.lac, _lac_of_entry(entry, _LAC_OFFSET)[0])
+            state.lac = max(state.lac, lac_of_entry(entry))
         return state
 
     def _evict(self) -> None:

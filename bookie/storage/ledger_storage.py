@@ -16,6 +16,7 @@ import trio
 from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
 from bookie.core.caches import ReadCache, WriteCache
+from bookie.core.capacity import DirectoryCapacity
 from bookie.core.disk_space import WriteGate
 from bookie.core.journal import Mark
 from bookie.core.journal_frames import encode_explicit_lac, encode_fence
@@ -62,7 +63,8 @@ class LedgerStorage:
         store that belongs to it. `trimmer`: of the bookie's journals. `spares`: for its cache."""
         self.directory = directory
         self._journals = trimmer.journals
-        self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares)
+        self.capacity = capacity = DirectoryCapacity()
+        self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares, capacity)
         self._read_cache = blocks = ReadCache(options.read_cache_bytes)
         self._index = index = Index(pairs)
         self._logs = logs = EntryLogs(
@@ -71,7 +73,7 @@ class LedgerStorage:
             log_bytes_max=options.entry_log_bytes_max,
             flush_bytes=options.flush_entrylog_bytes,
         )
-        self._states = states = LedgerStates(index, cache, options.states_max)
+        self._states = states = LedgerStates(index, cache, options.states_max, capacity)
         self.states = states.held  # for the add path; `state` also asks the index
         self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
         self._checkpointer = Checkpointer(
@@ -85,12 +87,13 @@ class LedgerStorage:
             logs=logs,
             states=states,
         )
-        self.task = task = CheckpointScheduler(self._checkpointer, options.checkpoint_interval_s)
+        self.task = task = CheckpointScheduler(
+            self._checkpointer, capacity, options.checkpoint_interval_s
+        )
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
-        self.integrity = DirectoryIntegrity(
-            pairs, changes := IndexChanges(task.writing, task.poison)
-        )
+        changes = IndexChanges(task.writing, task.poison)
+        self.integrity = DirectoryIntegrity(pairs, changes)
         self.scrubber = Scrubber(disk, index, pairs, logs, changes, options.scrub_bytes_per_s)
         self.garbage = GarbageCollector(
             disk,
@@ -139,15 +142,14 @@ class LedgerStorage:
             on_durable()
 
         journal = self.journal_of(state.ledger_id)
-        group = journal.open_group
         if state.is_fenced:
             # Its frame is in this group or an earlier one, so it is durable when this one is.
-            group.on_durable.append(durable)
+            journal.with_group(on_durable=durable)
         else:
             state.fence()
             self._states.changed(state)
-            group.add(encode_fence(state.ledger_id, state.master_key), durable)
-        journal.kick()
+            frame = encode_fence(state.ledger_id, state.master_key)
+            journal.queue(frame, on_durable=durable)
 
     def set_explicit_lac(
         self, state: LedgerState, lac: int, packet: Buffer, on_durable: Callable[[], None] | None
@@ -159,7 +161,8 @@ class LedgerStorage:
         state.set_explicit_lac(lac, packet)
         self._states.changed(state)
         frame = encode_explicit_lac(state.ledger_id, state.master_key, lac, packet)
-        self.journal_of(state.ledger_id).open_group.add(frame, on_durable)
+        journal = self.journal_of(state.ledger_id)
+        journal.queue(frame, on_durable=on_durable, is_urgent=False)
 
     # --- entries
 
@@ -215,15 +218,12 @@ class LedgerStorage:
 
     @property
     def is_full(self) -> bool:
-        """Adds must wait: the active half is full and the other is still being flushed.
-
-        Ask after each chunk of adds: asking also wakes the checkpoint task when it is time.
-        """
-        return self.task.is_full
+        """Adds must wait: the active half is full and the other is still being flushed."""
+        return self.capacity.is_full
 
     @property
     def are_states_over(self) -> bool:
-        return self._states.are_changes_over
+        return self.capacity.are_states_over
 
     async def wait_capacity(self, gate: WriteGate | None = None) -> None:
         """Returns when adds may go on, or `gate` takes none. Raises `task.failure` if never."""

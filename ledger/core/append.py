@@ -5,11 +5,11 @@ Hot core: methods and plain ints, nothing per entry. Instead of counting acks pe
 keeps, for each bookie, the entry up to which *all* of its entries are acknowledged; the last
 add confirmed follows by choosing the right one of these marks.
 
-Entries are dealt to the ensemble in turn (facts 8.1). If every bookie gets every entry there
-is one *class* of entries; with striping there are E classes (entry id mod E), and inside a
-class all entries have the same write set. Acks out of order are kept aside until the gap
-closes. The core never confirms while an ensemble change is under way: an entry must reach
-its ack quorum in the ensemble that is stored.
+Entries go to the bookies of the ensemble in turn, as in Apache's
+`RoundRobinDistributionSchedule`. If every bookie gets every entry there is one *class* of
+entries; with striping there are E classes (entry id mod E), and inside a class all entries have
+the same write set. Acks out of order are kept aside until the gap closes. The core never confirms
+during an ensemble change: an entry must reach its ack quorum in the ensemble that is stored.
 
 Where sync is deferred an ack does not mean durable: then acks move only the last add
 acknowledged, and the last add confirmed follows once bookies that acknowledged were forced.

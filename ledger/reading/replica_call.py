@@ -95,13 +95,13 @@ class ReplicaCall(Generic[Value]):
     def interrupt(self) -> None:
         """`run` returns None soon, unless it has an answer."""
         self.is_interrupted = True
-        self._waiter.unpark()
+        self._wake()
 
     def _ask(self, bookie: str) -> None:
         def answered(outcome: Outcome) -> None:
             if self._gives_up_at.pop(bookie, None) is not None:
                 self._outcomes.append((bookie, outcome))
-                self._waiter.unpark()
+                self._wake()
 
         self._gives_up_at[bookie] = trio.current_time() + self._timeout_s
         self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
@@ -128,3 +128,6 @@ class ReplicaCall(Generic[Value]):
             del self._gives_up_at[bookie]
             actions += self._read.handle(Failed(bookie, self._give_ups[bookie]()))
         return actions
+
+    def _wake(self) -> None:
+        self._waiter.unpark()

@@ -7,7 +7,6 @@ same bytes go to all bookies of the write set.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from ledger.errors import (
     Unauthorized,
     error_of_status,
 )
+from ledger.wire import v2
 from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
 from ledger.writing import frames as add_frames
 from ledger.writing.ensemble_change import EnsembleChange
@@ -33,9 +33,6 @@ from ledger.writing.overload_retry import OverloadRetry
 from ledger.writing.receipts import EntryAcks
 from ledger.writing.send_loop import SendLoop
 
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 44
-"""In the head of an add frame, where the buffers hold it apart from the payload."""
 _LAC_ENTRIES_PENDING = 4
 """With more entries on their way the next add comes soon, and tells the last add confirmed. With
 fewer it may be long in coming: those on their way carry an older one."""
@@ -170,7 +167,7 @@ class EnsembleSender:
             if not buffer:
                 continue
             frames = b"".join(buffer)
-            lac_carried: int = _LAC(buffer[-2], _LAC_OFFSET)[0]
+            lac_carried = v2.lac_of_add(buffer[-2])  # the buffers hold payloads apart
             bytes_held = len(frames)
             if self.wire_version == 3:
                 frames = add_frames.to_v3(buffer, is_sync_deferred=self.is_sync_deferred)

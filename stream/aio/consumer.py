@@ -66,7 +66,7 @@ class Consumer:
     async def next_record(self) -> RecordDelivery:
         """The next record of any partition; see `__anext__`."""
         inner = self._inner
-        taken = await self._bridge.call(inner._next_of_part, inner._take_back_record)
+        taken = await self._bridge.call(inner._next_delivered_record, inner._take_back_record)
         return taken[0]
 
     def advance(self, handled: Delivery | RecordDelivery) -> None:
@@ -111,5 +111,5 @@ class RecordIterator:
 
     async def __anext__(self) -> RecordDelivery:
         inner = self._inner._consumer
-        taken = await self._bridge.call(inner._next_of_part, inner._take_back_record)
+        taken = await self._bridge.call(inner._next_delivered_record, inner._take_back_record)
         return taken[0]

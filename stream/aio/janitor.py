@@ -12,13 +12,13 @@ from stream.retention.janitor import Janitor as TrioJanitor
 
 
 class Janitor:
-    """Cleans one namespace.
+    """Cleans up one namespace.
 
     Args:
         client: of the cluster; the caller keeps it open.
         namespace: its name.
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
-        sink_orphan_age_ms: the same for one that a sink's task made, while its batch is not
+        sink_orphan_age_ms: the same for a ledger that a sink's task made, while its batch is not
             committed; the batch fails if it takes longer.
     """
 
@@ -48,13 +48,13 @@ class Janitor:
         return made
 
     async def run(self, interval_s: float) -> None:
-        """Sweeps for ever, `interval_s` apart; failures are logged and tried again."""
+        """Sweeps forever, `interval_s` apart; failures are logged and tried again."""
         await self._bridge.call(lambda: self._inner.run(interval_s))
 
     async def sweep(self) -> SweepReport:
-        """Looks at every stream, at the trash and at every orphan once.
+        """Checks every stream, the trash and every orphan once.
 
-        What fails is counted, and does not keep the others from being cleaned. Raises
+        A failure is counted, and does not keep the other streams from being cleaned up. Raises
         NoSuchNamespace, MetadataUnavailable.
         """
         return await self._bridge.call(lambda: self._inner.sweep())

@@ -494,9 +494,9 @@ class Namespace:
         MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
         stream.
         """
-        told = self._bridge.relay(on_progress)
+        relayed = self._bridge.relay(on_progress)
         return await self._bridge.call(
-            lambda: self._inner.verify(stream, receipt=receipt, on_progress=told)
+            lambda: self._inner.verify(stream, receipt=receipt, on_progress=relayed)
         )
 
     async def policy(self) -> NamespaceMetadata:

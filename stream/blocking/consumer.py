@@ -66,7 +66,7 @@ class Consumer:
     def next_record(self) -> RecordDelivery:
         """The next record of any partition; see `__next__`."""
         inner = self._inner
-        taken = self._bridge.call(inner._next_of_part, inner._take_back_record)
+        taken = self._bridge.call(inner._next_delivered_record, inner._take_back_record)
         return taken[0]
 
     def advance(self, handled: Delivery | RecordDelivery) -> None:
@@ -111,5 +111,5 @@ class RecordIterator:
 
     def __next__(self) -> RecordDelivery:
         inner = self._inner._consumer
-        taken = self._bridge.call(inner._next_of_part, inner._take_back_record)
+        taken = self._bridge.call(inner._next_delivered_record, inner._take_back_record)
         return taken[0]

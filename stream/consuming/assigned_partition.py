@@ -1,4 +1,4 @@
-"""HeldPartition: one partition as one member of a consumer group has it, from wish to release.
+"""AssignedPartition: one partition as one member of a consumer group has it, from wish to release.
 
 Acquires the group's cursor when its holder has let go or is dead, offers batches, and hands over:
 stops offering, waits for what was handed out, commits, releases. Must never commit at an epoch
@@ -33,15 +33,15 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-DOUBT_S = 10.0
+COMMITS_FAILING_MAX_S = 10.0
 """A member whose commits fail for so long hands out nothing more: it may be dead to the others."""
 FORCE_MARGIN_S = 5.0
 """How much longer than its hand-over time a living holder is waited for, before it is fenced."""
-_LET_GO_TRIES_MAX = 5
+_RELEASE_TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class MemberContext:
     """What all partitions of one member share."""
 
     client: LedgerClient
@@ -68,7 +68,7 @@ class HoldState(enum.Enum):
     LEAVING = "leaving"
 
 
-class HeldPartition:
+class AssignedPartition:
     """Of one consumer, from the assignment until it was left.
 
     Args:
@@ -77,7 +77,11 @@ class HeldPartition:
     """
 
     def __init__(
-        self, seat: Seat, partition: str, start: Start, on_offer: Callable[[HeldPartition], None]
+        self,
+        context: MemberContext,
+        partition: str,
+        start: Start,
+        on_offer: Callable[[AssignedPartition], None],
     ) -> None:
         self.partition = partition
         self.state = HoldState.WAITING
@@ -85,7 +89,7 @@ class HeldPartition:
         self.cursor: Cursor | None = None
         self.is_suspended = False
         """Others may have taken it: nothing is handed out until it was looked at again."""
-        self._seat = seat
+        self._context = context
         self._start = start
         self._on_offer = on_offer
         self._leaving = trio.Event()
@@ -117,7 +121,7 @@ class HeldPartition:
         if self.state is not HoldState.HOLDING or self.is_suspended or self.cursor is None:
             return False
         since_s = self.cursor.failing_since_s
-        return since_s is None or trio.current_time() - since_s < DOUBT_S
+        return since_s is None or trio.current_time() - since_s < COMMITS_FAILING_MAX_S
 
     def take(self) -> RecordBatch | None:
         """The batch that was offered; None if it may not be handed out any more, or not now."""
@@ -127,11 +131,11 @@ class HeldPartition:
         self._answered.set()
         return offer
 
-    def handed_out(self, to: Position) -> None:
+    def note_handed_out(self, to: Position) -> None:
         """Records before `to` were handed out; a hand-over waits until they are handled."""
         self._delivered = max(self._delivered, to)
 
-    def taken_back(self, begin: Position, end: Position) -> None:
+    def note_undelivered(self, begin: Position, end: Position) -> None:
         """Of what was handed out, this reached nobody: a hand-over does not wait for it."""
         if self._delivered == end:
             self._delivered = begin
@@ -162,7 +166,7 @@ class HeldPartition:
                 break
             await self._hold(cursor)
         if self._may_be_ours:
-            await self._let_go()
+            await self._release_unconfirmed()
 
     # Acquiring.
 
@@ -171,20 +175,20 @@ class HeldPartition:
         waiting: tuple[int, float] | None = None
         while not self._leaving.is_set():
             try:
-                stream = await self._seat.streams.read_living_stream(
-                    self._seat.namespace, self.partition
+                stream = await self._context.streams.read_living_stream(
+                    self._context.namespace, self.partition
                 )
-                slot = await self._seat.cursors.look(
-                    self._seat.namespace, stream, self._seat.groups.name
+                slot = await self._context.cursors.read_slot(
+                    self._context.namespace, stream, self._context.groups.name
                 )
                 present = slot.cursor
                 if present is not None and await self._is_held_by_other(present):
                     now_s = trio.current_time()
                     if waiting is None or waiting[0] != present.epoch:
                         waiting = (present.epoch, now_s)
-                    patience_s = waiting[1] + self._seat.hand_over_s + FORCE_MARGIN_S - now_s
-                    if patience_s > 0:
-                        await self._wait_changed(stream, present, patience_s)
+                    remaining_s = waiting[1] + self._context.hand_over_s + FORCE_MARGIN_S - now_s
+                    if remaining_s > 0:
+                        await self._wait_changed(stream, present, remaining_s)
                         continue
                     if not await self._is_still_assigned():
                         await self._pause(RETRY_S)
@@ -206,14 +210,14 @@ class HeldPartition:
         return None
 
     async def _is_held_by_other(self, cursor: CursorMetadata) -> bool:
-        if not cursor.holder or cursor.token == self._seat.token:
+        if not cursor.holder or cursor.token == self._context.token:
             return False
-        return await self._seat.groups.token_of(cursor.holder) == cursor.token
+        return await self._context.groups.token_of(cursor.holder) == cursor.token
 
     async def _is_still_assigned(self) -> bool:
         """Asked before force: what a watch told may be old."""
-        group = (await self._seat.groups.read()).group
-        return group is not None and group.assignment.get(self.partition) == self._seat.member
+        group = (await self._context.groups.read()).group
+        return group is not None and group.assignment.get(self.partition) == self._context.member
 
     async def _take_cursor(
         self,
@@ -223,47 +227,47 @@ class HeldPartition:
         last_epoch: int,
     ) -> Cursor:
         """Raises MetadataConflict if somebody else came first."""
-        seat, now_ms = self._seat, self._seat.client.now_ms()
+        context, now_ms = self._context, self._context.client.now_ms()
         if present is None:
-            position = await find(seat.client, stream, self._start, seat.namespace)
-            present = new_cursor(stream, seat.groups.name, position, last_epoch, now_ms)
-        wanted = present.acquired(seat.member, seat.token, now_ms)
+            position = await find(context.client, stream, self._start, context.namespace)
+            present = new_cursor(stream, context.groups.name, position, last_epoch, now_ms)
+        wanted = present.acquired(context.member, context.token, now_ms)
         self._may_be_ours = True
         try:
-            version = await seat.cursors.put(seat.namespace, wanted, version)
+            version = await context.cursors.put(context.namespace, wanted, version)
         except (MetadataConflict, NoSuchCursor) as error:
             self._may_be_ours = False
             raise MetadataConflict(str(error)) from None
         return self._cursor(stream, wanted, version)
 
     def _cursor(self, stream: StreamMetadata, stored: CursorMetadata, version: int) -> Cursor:
-        seat = self._seat
+        context = self._context
         return Cursor(
-            seat.client, seat.namespace, stream, stored, version,
-            token=seat.token, commit_interval_ms=seat.commit_interval_ms,
+            context.client, context.namespace, stream, stored, version,
+            token=context.token, commit_interval_ms=context.commit_interval_ms,
         )  # fmt: skip
 
     async def _wait_changed(
-        self, stream: StreamMetadata, held: CursorMetadata, patience_s: float
+        self, stream: StreamMetadata, held: CursorMetadata, remaining_s: float
     ) -> None:
         """Until the holder let go, died, or we are to leave."""
-        seat = self._seat
+        context = self._context
 
         async def wait_released() -> None:
-            watch = seat.cursors.watch(seat.namespace, stream, held.name)
+            watch = context.cursors.watch(context.namespace, stream, held.name)
             async with aclosing(watch) as cursors:
                 async for cursor in cursors:
                     if cursor is None or cursor.epoch != held.epoch or not cursor.holder:
                         return
 
         async def wait_dead() -> None:
-            path = seat.groups.member_path(held.holder)
-            async with aclosing(seat.client.store.watch(path)) as nodes:
+            path = context.groups.member_path(held.holder)
+            async with aclosing(context.client.store.watch(path)) as nodes:
                 async for node in nodes:
                     if node is None or node.data != held.token.encode():
                         return
 
-        with trio.move_on_after(patience_s):
+        with trio.move_on_after(remaining_s):
             async with open_background() as nursery:
                 done = trio.Event()
 
@@ -307,7 +311,7 @@ class HeldPartition:
             feeding.cancel()
             if cursor.error is None and cursor.position < self._delivered:
                 self._drained = trio.Event()
-                with trio.move_on_after(self._seat.hand_over_s):
+                with trio.move_on_after(self._context.hand_over_s):
                     await self._drained.wait()
         await self._release(cursor)
         if isinstance(cursor.error, CursorMoved | NoSuchCursor):
@@ -326,16 +330,16 @@ class HeldPartition:
             except LedgerError:
                 return  # another has it already
 
-    async def _let_go(self) -> None:
+    async def _release_unconfirmed(self) -> None:
         """The answer to the last try to acquire got lost, and now it is not wanted any more."""
-        seat = self._seat
-        for _ in range(_LET_GO_TRIES_MAX):
+        context = self._context
+        for _ in range(_RELEASE_TRIES_MAX):
             try:
-                stream = await seat.streams.read_living_stream(seat.namespace, self.partition)
-                cursor, version, _ = await seat.cursors.look(
-                    seat.namespace, stream, seat.groups.name
+                stream = await context.streams.read_living_stream(context.namespace, self.partition)
+                cursor, version, _ = await context.cursors.read_slot(
+                    context.namespace, stream, context.groups.name
                 )
-                is_ours = cursor is not None and cursor.holder and cursor.token == seat.token
+                is_ours = cursor is not None and cursor.holder and cursor.token == context.token
                 if is_ours and cursor is not None and version is not None:
                     await self._cursor(stream, cursor, version).release()
             except RetryableError:
@@ -346,11 +350,11 @@ class HeldPartition:
                 return
 
     async def _feed(self, position: Position, scope: trio.CancelScope) -> None:
-        seat = self._seat
+        context = self._context
         with scope:
             while True:
                 try:
-                    async with seat.open_reader(self.partition, position) as reader:
+                    async with context.open_reader(self.partition, position) as reader:
                         while True:
                             batch = await reader.next_batch()
                             await self._offer_until_taken(batch)

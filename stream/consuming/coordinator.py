@@ -1,4 +1,4 @@
-"""Coordinator: a member's part in deciding who handles what. Core: core/assignment.py.
+"""Coordinator: a member's part in deciding who handles what. Core: core/metadata/groups.py.
 
 There is no leader: whoever sees that the assignment does not fit members and partitions changes
 it, comparing versions; the others wait a moment longer by their rank, so that one does it. Reads
@@ -70,8 +70,8 @@ class Coordinator:
         """Until cancelled. Raises NoSuchStream, MemberExists, MetadataCorrupt."""
         async with open_background() as nursery:
             nursery.start_soon(membership.keep)
-            nursery.start_soon(self._follow, self._groups.watch_members, self._saw_members)
-            nursery.start_soon(self._follow, self._groups.watch, self._saw_group)
+            nursery.start_soon(self._follow, self._groups.watch_members, self._note_members)
+            nursery.start_soon(self._follow, self._groups.watch, self._note_group)
             nursery.start_soon(
                 self._follow_partitions if self._is_partitioned else self._follow_stream
             )
@@ -80,13 +80,13 @@ class Coordinator:
     # What there is.
 
     async def _follow(
-        self, watch: Callable[[], AsyncGenerator[T, None]], saw: Callable[[T], None]
+        self, watch: Callable[[], AsyncGenerator[T, None]], note: Callable[[T], None]
     ) -> None:
         while True:
             try:
                 async with aclosing(watch()) as values:
                     async for value in values:
-                        saw(value)
+                        note(value)
             except RetryableError as error:
                 _log.info("group=%s: %s", self._groups.name, error)
             await trio.sleep(RETRY_S)
@@ -122,11 +122,11 @@ class Coordinator:
                 _log.info("group=%s: %s", self._groups.name, error)
             await trio.sleep(RETRY_S)
 
-    def _saw_members(self, members: list[str]) -> None:
+    def _note_members(self, members: list[str]) -> None:
         self._members = members
         self._changed.set()
 
-    def _saw_group(self, node: GroupNode) -> None:
+    def _note_group(self, node: GroupNode) -> None:
         if self._node is not None and node.is_older_than(self._node):
             return  # from before a change of our own
         self._node = node
@@ -181,4 +181,4 @@ class Coordinator:
         if wanted is not group:
             version = await self._groups.put(wanted, node.version)
             node = GroupNode(wanted, version, node.created_ms)
-        self._saw_group(node)
+        self._note_group(node)

@@ -1,6 +1,6 @@
 """Cursor: a durable position in one stream, committed at most once per interval.
 
-Core: core/cursor_metadata.py. Must never commit over what somebody else committed, never move
+Core: core/metadata/cursors.py. Must never commit over what somebody else committed, never move
 back, and never take an unknown outcome for a failure: a commit of ours that arrived late is
 found by its token, and gone on from.
 """
@@ -195,7 +195,7 @@ class Cursor:
                         self._failing_since_s = trio.current_time()
                     raise
                 else:
-                    self._took(wanted, version)
+                    self._note_stored(wanted, version)
                     return
         raise MetadataConflict(f"cursor {self.name!r}: its version rose {UPDATE_TRIES_MAX} times")
 
@@ -204,11 +204,11 @@ class Cursor:
 
         True if it is a release of ours that happened after all.
         """
-        slot = await self._cursors.look(self._namespace, self._metadata, self.name)
+        slot = await self._cursors.read_slot(self._namespace, self._metadata, self.name)
         present = slot.cursor
         if present is not None and slot.version is not None:
             if (present.epoch, present.token) == (self.epoch, self.token):
-                self._took(present, slot.version)
+                self._note_stored(present, slot.version)
                 return False
             if slot.version == self._version:
                 return False  # it has not been ours yet, nor anybody else's since
@@ -221,7 +221,7 @@ class Cursor:
         self._advanced.set()  # `run` ends
         raise self._error
 
-    def _took(self, stored: CursorMetadata, version: int) -> None:
+    def _note_stored(self, stored: CursorMetadata, version: int) -> None:
         self._stored, self._version = stored, version
         self._failing_since_s = None
 
@@ -242,7 +242,7 @@ async def open_cursor(
     metadata = await store.read_living_stream(namespace, stream)
     cursors = CursorStore(client.store)
     while True:
-        slot = await cursors.look(namespace, metadata, name)
+        slot = await cursors.read_slot(namespace, metadata, name)
         if slot.cursor is not None and slot.version is not None:
             stored, version = slot.cursor, slot.version
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stream.consuming.assigned_partition import HeldPartition
+from stream.consuming.assigned_partition import AssignedPartition
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
 
@@ -28,10 +28,10 @@ class RecordDelivery(NamedTuple):
 
 
 @dataclass(slots=True)
-class Part:
+class DeliveredBatch:
     """A batch of which the records before `index` were handed out."""
 
-    held: HeldPartition
+    assigned: AssignedPartition
     delivery: Delivery
     records: list[Record]
     index: int = 0
@@ -39,11 +39,11 @@ class Part:
     @property
     def is_lost(self) -> bool:
         """Another gets the rest, or we at another epoch. What is merely in doubt is not lost."""
-        return not self.held.is_holding(self.delivery.epoch)
+        return not self.assigned.is_holding(self.delivery.epoch)
 
     @property
     def is_current(self) -> bool:
-        return self.held.is_offering and not self.is_lost
+        return self.assigned.is_offering and not self.is_lost
 
     @property
     def handed_out_to(self) -> Position:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from ledger.runtime.background import open_background
-from stream.consuming.assigned_partition import Seat
+from stream.consuming.assigned_partition import MemberContext
 from stream.consuming.consumer import Consumer
 from stream.consuming.coordinator import Coordinator
 from stream.consuming.cursor import COMMIT_INTERVAL_MS, check_interval_ms, lag_of
@@ -23,7 +23,7 @@ from stream.errors import NoSuchCursor
 from stream.reading.lag import CursorLag
 from stream.reading.reader import StreamReader
 from stream.store.cursors import CursorStore
-from stream.store.groups import GroupStore, list_groups, no_group
+from stream.store.groups import GroupStore, list_groups, no_such_group
 from stream.store.partitions import PartitionStore
 from stream.store.streams import StreamStore, was_deleted
 
@@ -82,18 +82,18 @@ async def open_consumer(
     created_ms, partitions, is_partitioned = await _look_up(client, namespace, stream)
     token = f"{client.rng.getrandbits(64):016x}"
     groups = GroupStore(client.store, namespace, stream, created_ms, group)
-    seat = Seat(
+    context = MemberContext(
         client=client, namespace=namespace, groups=groups,
         member=check_name(member or f"m-{token}", "member"), token=token,
         commit_interval_ms=commit_interval_ms, hand_over_s=hand_over_s, open_reader=open_reader,
     )  # fmt: skip
-    consumer = Consumer(seat, partitions=partitions, start=start, auto_advance=auto_advance)
+    consumer = Consumer(context, partitions=partitions, start=start, auto_advance=auto_advance)
     membership = Membership(
-        client.store, groups.member_path(seat.member), token,
-        on_lost=consumer.note_lost, on_again=consumer.note_again,
+        client.store, groups.member_path(context.member), token,
+        on_lost=consumer.note_lost, on_rejoined=consumer.note_rejoined,
     )  # fmt: skip
     coordinator = Coordinator(
-        client, namespace, groups, seat.member, created_ms=created_ms,
+        client, namespace, groups, context.member, created_ms=created_ms,
         partitions=partitions, is_partitioned=is_partitioned, on_assignment=consumer.note_group,
     )  # fmt: skip
     try:
@@ -139,7 +139,7 @@ async def describe_group(
     groups = GroupStore(client.store, namespace, stream, created_ms, group)
     present = (await groups.read()).group
     if present is None:
-        raise no_group(namespace, stream, group)
+        raise no_such_group(namespace, stream, group)
     rows = [
         await _describe_partition(
             client, namespace, partition, group, present.assignment.get(partition)
@@ -154,7 +154,7 @@ async def _describe_partition(
     client: LedgerClient, namespace: str, partition: str, group: str, assigned_to: str | None
 ) -> GroupPartition:
     stream = await StreamStore(client.store).read_living_stream(namespace, partition)
-    cursor = (await CursorStore(client.store).look(namespace, stream, group)).cursor
+    cursor = (await CursorStore(client.store).read_slot(namespace, stream, group)).cursor
     if cursor is None:
         return GroupPartition(partition, assigned_to or "", "", 0, None, None)
     lag = await lag_of(client, namespace, stream, cursor.position)

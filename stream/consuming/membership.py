@@ -38,7 +38,7 @@ class Membership:
     Args:
         path: of the node.
         on_lost: the others may take what this member holds; called at once.
-        on_again: the member is visible again.
+        on_rejoined: the member is visible again.
     """
 
     def __init__(
@@ -48,35 +48,35 @@ class Membership:
         token: str,
         *,
         on_lost: Callable[[], None],
-        on_again: Callable[[], None],
+        on_rejoined: Callable[[], None],
     ) -> None:
         self._store = store
         self._path = path
         self._token = token.encode()
         self._on_lost = on_lost
-        self._on_again = on_again
-        self._may_come_late = False
+        self._on_rejoined = on_rejoined
+        self._may_appear_late = False
         """The answer to a try to make the node was lost: it may be made long after."""
 
     async def begin(self) -> None:
         """Returns when visible. Raises MemberExists, MetadataUnavailable."""
-        is_anothers = False
+        is_taken = False
         with trio.move_on_after(PREDECESSOR_TIMEOUT_S):
             while True:
-                is_anothers = False
+                is_taken = False
                 try:
                     await self._store.create(self._path, self._token, is_ephemeral=True)
                 except NodeExists:
                     if await self._is_ours():
                         return
-                    is_anothers = True
+                    is_taken = True
                     await self._wait_gone(is_any=True)
                 except BaseException:
-                    self._may_come_late = True
+                    self._may_appear_late = True
                     raise
                 else:
                     return
-        if not is_anothers:
+        if not is_taken:
             # A store that hangs says nothing about who has the name.
             raise MetadataUnavailable(
                 f"{self._path}: no answer of the metadata store in {PREDECESSOR_TIMEOUT_S:g} s"
@@ -102,7 +102,7 @@ class Membership:
                 await trio.sleep(_RETRY_S)
                 continue
             is_lost = False
-            self._on_again()
+            self._on_rejoined()
 
     async def end(self) -> bool:
         """Leaves the group; another's node stays. False if `vanish` has more to do."""
@@ -111,15 +111,15 @@ class Membership:
         except LedgerError as error:
             _log.info("member=%s: not left yet: %s", self._path, error)
             return False
-        return not self._may_come_late
+        return not self._may_appear_late
 
-    async def vanish(self) -> None:
+    async def remove_eventually(self) -> None:
         """What `end` could not do, when the store can be reached: the session may live on for
         days, and others would wait for a member that is not there."""
         while True:
             try:
                 await self._remove()
-                if not self._may_come_late or not await self._came_late():
+                if not self._may_appear_late or not await self._appeared_late():
                     return
             except RetryableError:
                 await trio.sleep(_RETRY_S)
@@ -135,7 +135,7 @@ class Membership:
         except (NoSuchNode, MetadataConflict):
             pass
 
-    async def _came_late(self) -> bool:
+    async def _appeared_late(self) -> bool:
         with trio.move_on_after(LATE_S):
             async with aclosing(self._store.watch(self._path)) as nodes:
                 async for node in nodes:

@@ -19,14 +19,14 @@ from stream.core.names import (
 from stream.core.position import FromTime, Position
 from stream.errors import StreamExists
 from stream.reading import seek
-from stream.retention.orphans import delete_uncounted
+from stream.retention.orphans import delete_orphaned_partition
 from stream.retention.reclaim import truncate_stream
 from stream.scope import NamespaceScope
 from stream.store.partitions import PartitionStore, for_each_partition
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
-    kept_changing,
-    no_stream,
+    no_such_stream,
+    too_many_conflicts,
 )
 
 
@@ -80,7 +80,7 @@ async def grow(scope: NamespaceScope, stream: str, partitions: int) -> Partition
     Raises NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
     """
     store = PartitionStore(scope.client.store)
-    await store.read_living(scope.name, stream)
+    await store.read_partitioned(scope.name, stream)
     return await store.grow(scope.name, stream, partitions)
 
 
@@ -91,7 +91,7 @@ def without_partitions(names: Sequence[str]) -> list[str]:
 
 async def measure(scope: NamespaceScope, stream: str) -> PartitionedInfo:
     """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-    present = await PartitionStore(scope.client.store).read_living(scope.name, stream)
+    present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
 
     async def measure_one(number: int, name: str) -> StreamInfo:
         return await seek.stream_info(scope.client, await scope.stream_metadata(name))
@@ -108,7 +108,7 @@ async def truncate(
     Returns where each of these partitions begins. Raises NoSuchStream, NotPartitioned,
     InvalidArgument (an impossible partition: nothing is done), PartitionsFailed.
     """
-    present = await PartitionStore(scope.client.store).read_living(scope.name, stream)
+    present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
     if not isinstance(to, FromTime) and (
         missing := [number for number in to if not 0 <= number < present.partitions]
     ):
@@ -156,13 +156,13 @@ async def delete(scope: NamespaceScope, stream: str) -> bool:
         except MetadataConflict:
             continue
     else:
-        raise kept_changing(f"stream {stream!r}")
+        raise too_many_conflicts(f"stream {stream!r}")
     is_ours = version == -1
 
     async def delete_one(number: int, name: str) -> bool:
-        return await delete_uncounted(scope.client, scope.name, name)
+        return await delete_orphaned_partition(scope.client, scope.name, name)
 
     deleted = await for_each_partition(present, delete_one)
     if not is_ours and not any(deleted.values()):
-        raise no_stream(scope.name, stream)
+        raise no_such_stream(scope.name, stream)
     return True

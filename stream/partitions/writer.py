@@ -1,7 +1,7 @@
 """PartitionedWriter: routes records to the partitions of a stream, each with a writer of its own.
 
 Must keep records of one key in order, growth included, and never let one partition's trouble
-stop the others. The decisions are core/routing.py; the writers partition_writers.py.
+stop the others. The decisions are core/routing.py; the writers writers.py.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ async def open_partitioned_writer(
     Closed at the end of the block; after an exception in it segments are left open for the next
     writer to recover. Raises NoSuchStream, NotPartitioned, PartitionsFailed (of `own`).
     """
-    present = await PartitionStore(scope.client.store).read_living(scope.name, stream)
+    present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
     routes = Routes(present.partitions, own)
     async with open_background() as nursery:
         writers = PartitionWriters(scope, watch, present, options, nursery, own)

@@ -22,7 +22,7 @@ from stream.writing.open_segment import WriterOptions
 from stream.writing.policy_watch import PolicyWatch
 from stream.writing.writer import StreamWriter, open_writer
 
-OPENED_AT_ONCE_MAX = 16
+OPENINGS_MAX = 16
 PENDING_BYTES_MIN = 256 << 10
 """What one partition may have unconfirmed at least, some batches, however many there are."""
 
@@ -61,7 +61,7 @@ class PartitionWriters:
         self._options = options
         self._nursery = nursery
         self._own = None if own is None else dict.fromkeys(own)
-        self._limiter = trio.CapacityLimiter(OPENED_AT_ONCE_MAX)
+        self._limiter = trio.CapacityLimiter(OPENINGS_MAX)
         self._openings: dict[int, _Opening] = {}
         self._errors: dict[int, LedgerError] = {}
         self._retry_at: dict[int, float] = {}

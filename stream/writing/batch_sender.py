@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from ledger.errors import LedgerError
-from stream.core.producers import Mixture
+from stream.core.producers import ProducerSet
 from stream.errors import SequenceMismatch
 from stream.writing.batch import Batch, BatchKind
 from stream.writing.open_segment import OpenSegment
@@ -62,7 +62,7 @@ class BatchSender:
         self.entries_confirmed = 0
         self._now_ms = now_ms
         self._on_settled = on_settled
-        self._producers = Mixture()
+        self._producers = ProducerSet()
         """The producers of the segment's entries and of what may follow them."""
 
     async def wait_pending(self) -> None:
@@ -132,7 +132,7 @@ class BatchSender:
         ledger = segment.ledger
         # Every unconfirmed batch may be sent to this segment, or to one after it.
         pending = (*self.sent, *self.ready)
-        self._producers = Mixture(batch.producer_id for batch in pending)
+        self._producers = ProducerSet(batch.producer_id for batch in pending)
 
         def confirmed(entry: int) -> None:
             segment.confirmed = entry

@@ -16,9 +16,9 @@ import trio
 from ledger.errors import LedgerClosed, LedgerError, LedgerFenced, RetryableError
 from ledger.writing.writer import LedgerWriter
 from stream.core.metadata.namespaces import NamespaceMetadata, should_prepare, should_roll
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.errors import HandedOver, NoSuchStream, TakenOver
-from stream.takeover import StreamLedgers, makes_alike
+from stream.takeover import StreamLedgers, makes_same_ledgers
 from stream.writing.accumulator import RecordAccumulator
 from stream.writing.open_segment import OpenSegment, WriterOptions
 from stream.writing.segment_owner import SegmentOwner
@@ -88,7 +88,7 @@ class SegmentLifecycle(SegmentOwner):
 
     def _is_outdated(self) -> bool:
         """Whether the policy wants other ledgers than the open one."""
-        return bool(self._segments) and not makes_alike(self._made_for, self._policy)
+        return bool(self._segments) and not makes_same_ledgers(self._made_for, self._policy)
 
     # The task
 
@@ -183,7 +183,7 @@ class SegmentLifecycle(SegmentOwner):
         may be one as before: a policy that cannot be followed must not make segments endless."""
         ledger, self._prepared = self._prepared, None
         if ledger is not None:
-            if makes_alike(self._prepared_for, self._policy):
+            if makes_same_ledgers(self._prepared_for, self._policy):
                 self._made_for = self._prepared_for
                 return ledger
             await self._ledgers.discard(ledger)
@@ -217,7 +217,7 @@ class SegmentLifecycle(SegmentOwner):
         segment = OpenSegment(stream.next_segment, ledger, old.first_sequence + old.records)
         self._segments = [old, segment]
         self._sender.use_segment(segment)
-        machine = Succession(
+        machine = Takeover(
             stream.name, now_ms, epoch=stream.epoch, stream=stream, version=version,
             is_recovery=False, begins_at=(segment.number, segment.first_sequence),
         )  # fmt: skip
@@ -258,7 +258,7 @@ class SegmentLifecycle(SegmentOwner):
         """Closes the ledger and seals the segment; False if it failed and must be repaired."""
         try:
             stream, version = await self._check_epoch()
-            machine = Succession(
+            machine = Takeover(
                 stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version,
                 is_recovery=False, begins_next=False,
             )  # fmt: skip

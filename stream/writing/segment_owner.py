@@ -24,10 +24,10 @@ from ledger.errors import (
 from ledger.writing.writer import LedgerWriter
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import ProducerState, SegmentEnd, StreamMetadata
-from stream.core.takeover import EndLedger, MakeLedger, Succession
+from stream.core.takeover import EndLedger, MakeLedger, Takeover
 from stream.errors import CompressionUnavailable, NoSuchStream, TakenOver
 from stream.retention.reclaim import reclaim_stream
-from stream.takeover import StreamLedgers, makes_alike
+from stream.takeover import StreamLedgers, makes_same_ledgers
 from stream.writing.accumulator import RecordAccumulator
 from stream.writing.open_segment import OpenSegment, WriterOptions
 
@@ -84,7 +84,7 @@ class SegmentOwner:
 
         Raises NoSuchStream, EpochMismatch and what ledgers raise.
         """
-        machine = Succession(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
+        machine = Takeover(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
         ledger = await self._succeed(machine)
         stream = self._stream
         assert stream is not None, machine.story()
@@ -99,7 +99,7 @@ class SegmentOwner:
 
     async def _succeed(
         self,
-        machine: Succession,
+        machine: Takeover,
         *,
         closing: OpenSegment | None = None,
         made: LedgerWriter | None = None,
@@ -144,7 +144,7 @@ class SegmentOwner:
         try:
             ledger = await self._ledgers.make(policy)
         except NotEnoughBookies:
-            if not self._segments or makes_alike(policy, self._made_for):
+            if not self._segments or makes_same_ledgers(policy, self._made_for):
                 raise
             return await self._ledgers.make(self._made_for)
         self._made_for = policy
@@ -291,7 +291,7 @@ class SegmentOwner:
     async def _replace_segment(self) -> None:
         stream, version = await self._check_epoch()
         stale = list(self._segments)
-        machine = Succession(
+        machine = Takeover(
             stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version
         )
         ledger = await self._succeed(machine)

@@ -18,7 +18,7 @@ from typing import Any
 from bookie.standalone import cluster
 from tests.interop.build import build
 from tests.interop.java_client import TIMEOUTS, java_uri
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.znodes import forget_registration
 
 DB_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"

@@ -17,12 +17,12 @@ import pytest
 from tests.interop.apache_bookie import ApacheBookie, bookie_settings, start_all
 from tests.interop.build import require_tools
 from tests.interop.java_client import JavaClient, JavaVm
+from tests.interop.mixed_bookies import BookieProcess, running_bookies
 from tests.interop.our_bookies import OurBookies
 from tests.interop.results import expect_results
 from tests.interop.results import pytest_configure as pytest_configure  # the plugin's hooks
 from tests.interop.results import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.interop.results import pytest_sessionfinish as pytest_sessionfinish
-from tests.interop.stage import BookieProcess, running_bookies
 from tests.interop.versions import VERSIONS
 from tests.zookeeper import RunningZooKeeper
 
@@ -38,11 +38,11 @@ LONGEST_FIRST = (
     "test_autorecovery.py",
     "test_our_client_apache_bookies.py",
     "test_mixed.py",
-    "test_java_client_trouble.py",
-    "test_pulsar_broker.py",
+    "test_java_client_bookie_failures.py",
+    "test_broker.py",
     "test_java_client_tools.py",
     "test_shell.py",
-    "test_java_client_refusals.py",
+    "test_java_client_rejections.py",
     "test_pulsar.py",
 )
 """Files that take minutes: processes which take a file at a time end together only if none of these
@@ -53,7 +53,7 @@ is taken last. An estimate by what the files start and wait for; `--durations=0`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     expect_results(config, items)
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    ours = [n for n, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    ours = [n for n, item in enumerate(items) if Path(__file__).parent in item.path.parents]
     in_order = sorted((items[n] for n in ours), key=lambda i: places.get(i.path.name, len(places)))
     for n, item in zip(ours, in_order, strict=True):
         items[n] = item

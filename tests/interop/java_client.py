@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from tests.interop.build import build
-from tests.interop.patience import (
+from tests.interop.timeouts import (
     CONNECT_TIMEOUT_S,
     PATIENCE_S,
     REQUEST_TIMEOUT_S,

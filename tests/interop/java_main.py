@@ -10,7 +10,7 @@ import trio
 
 from tests.interop.apache_bookie import bookie_settings, write_settings
 from tests.interop.build import build
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from tests.interop.apache_bookie import free_port
-from tests.interop.patience import PATIENCE_S, SESSION_TIMEOUT_MS
+from tests.interop.timeouts import PATIENCE_S, SESSION_TIMEOUT_MS
 from tests.system.cluster import environment
 
 SETTINGS: dict[str, object] = {

@@ -14,7 +14,7 @@ from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
 from ledger.writing.writer import LedgerWriter
 from tests.interop.java_client import JavaClient, payload
-from tests.interop.patience import CONNECT_TIMEOUT_S, PATIENCE_S, REQUEST_TIMEOUT_S
+from tests.interop.timeouts import CONNECT_TIMEOUT_S, PATIENCE_S, REQUEST_TIMEOUT_S
 
 AREA = "our client, Apache bookies"
 PASSWORD = b"open sesame"

@@ -9,7 +9,7 @@ import trio
 
 from tests.interop.apache_bookie import bookie_settings
 from tests.interop.java_client import CLIENT_SETTINGS, JavaVm
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 
 
 class Shell:

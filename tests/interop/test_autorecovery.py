@@ -21,10 +21,10 @@ from ledger.writing.writer import LedgerWriter
 from tests.interop.apache_bookie import AutoRecovery
 from tests.interop.conftest import OUR_BOOKIES, GetVm
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
-from tests.interop.mixed import read_replicas
 from tests.interop.our_bookies import OurBookies, wait_until_async
-from tests.interop.patience import PATIENCE_S
+from tests.interop.replicas import read_replicas
 from tests.interop.shell import Shell
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.znodes import forget_registration, root_of, znodes, zookeeper_client
 
 pytestmark = pytest.mark.interop
@@ -238,13 +238,13 @@ async def test_closed_ledgers_are_whole_again(story: Story, ours: LedgerClient) 
         await check_whole(ours, ledger_id, entries, story.dead)
 
 
-@result("an open ledger nobody writes to: recovered, its writer is told")
+@result("an open ledger without a running writer: recovered, its writer is fenced")
 async def test_an_idle_writer_of_java_is_told(story: Story, ours: LedgerClient) -> None:
     assert story.idle_of_java_error in ("LedgerFenced", "LedgerClosed")
     await check_whole(ours, story.idle_of_java, ENTRIES, story.dead)
 
 
-@result("an idle writer of ours: replaces the bookie itself, or is told")
+@result("an idle writer of ours: replaces the bookie itself, or gets an error")
 async def test_an_idle_writer_of_ours_goes_on_or_is_told(story: Story, ours: LedgerClient) -> None:
     if story.idle_error is None:
         await check_whole(ours, story.idle, ENTRIES + 1, story.dead)
@@ -253,7 +253,7 @@ async def test_an_idle_writer_of_ours_goes_on_or_is_told(story: Story, ours: Led
         await check_whole(ours, story.idle, ENTRIES, story.dead)
 
 
-@result("an open ledger being written to: goes on or is recovered, nothing is lost")
+@result("an open ledger being written to: continues or is recovered, nothing is lost")
 async def test_a_busy_writer_loses_nothing(story: Story, ours: LedgerClient) -> None:
     assert story.busy_acked > 20
     assert story.busy_error is None or isinstance(story.busy_error, LedgerFenced | LedgerClosed)

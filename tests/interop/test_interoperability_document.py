@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from tests.interop.conftest import GetApacheBookies, GetJava
 from tests.interop.java_client import JavaClient, payload
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.versions import VERSIONS
 from tests.system.cluster import environment
 from tests.tidy.checkout import ROOT

@@ -19,8 +19,8 @@ from ledger.core.metadata_format import decode, encode
 from ledger.errors import MetadataCorrupt
 from tests.interop.conftest import GetVm
 from tests.interop.java_client import Answer, JavaError, JavaVm, from_base64
-from tests.interop.java_side import java_digest
-from tests.interop.patience import PATIENCE_S
+from tests.interop.takeover.java_client import java_digest
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -161,7 +161,7 @@ def test_random_metadata_means_the_same_to_both(
     assert same_bytes > len(cases) // 4
 
 
-@in_words("what old clients left out is understood alike")
+@in_words("fields that old clients leave out have the same meaning")
 def test_missing_fields_mean_the_same_to_both(java_vm: GetVm, version: str) -> None:
     vm = java_vm(version)
     whole = replace(random_metadata(random.Random(SEED), 2), ledger_id=7, created_ms=-1)

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from ledger.metastore.zookeeper.address import parse_address
-from tests.interop.patience import PATIENCE_S, SESSION_TIMEOUT_MS
+from tests.interop.timeouts import PATIENCE_S, SESSION_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def _failed_sync_retried(stack: ExitStack) -> None:
             try:
                 await sync(self)
             except OSError:
-                if self._mounted.is_frozen:
+                if self._mount.is_frozen:
                     raise
             else:
                 return

@@ -57,11 +57,11 @@ def query_error(
     ("options", "words"),
     [
         ({"startingOffset": "earliest"}, ["'startingoffset'", "did you mean startingPosition?"]),
-        ({"maxBytesPerTask": "many"}, ["maxBytesPerTask='many'", "no size", "64m"]),
+        ({"maxBytesPerTask": "many"}, ["maxBytesPerTask='many'", "not a size", "64m"]),
         ({"columns": "vaule"}, ["no column 'vaule'", "did you mean value?"]),
         ({"streamPattern": "tests/*"}, ["stream and streamPattern are given"]),
-        ({"stream": "tests/eror"}, ["no stream 'tests/eror'", "alike are", "stream create"]),
-        ({"stream": "test/errors"}, ["no namespace 'test'", "alike are tests"]),
+        ({"stream": "tests/eror"}, ["no stream 'tests/eror'", "similar names", "stream create"]),
+        ({"stream": "test/errors"}, ["no namespace 'test'", "similar names: tests"]),
     ],
 )
 def test_load_fails_at_once(
@@ -144,7 +144,7 @@ def write(frame: DataFrame, streams: Streams, mode: str = "append", **options: A
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        ("'v' AS value", {"stream": "tests/eror"}, ["no stream 'tests/eror'", "alike are"]),
+        ("'v' AS value", {"stream": "tests/eror"}, ["no stream 'tests/eror'", "similar names"]),
         ("'v' AS value", {"sinkid": "a"}, ["sinkId='a'", "only in writeStream", "txnAppId"]),
         ("'v' AS value", {"txnAppId": "a"}, ["txnAppId='a'", "without txnVersion"]),
         ("'v' AS value", {"strem": "tests/x"}, ["'strem'", "did you mean stream?"]),

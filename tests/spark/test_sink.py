@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from ledger.client import LedgerClient
 from stream.core.routing import partition_of
 from stream.takeover import STREAM_TAG
@@ -34,7 +34,7 @@ async def _tags(client: LedgerClient, ledger_id: int) -> dict[str, bytes]:
 
 
 def _ledgers(streams: Streams) -> set[int]:
-    return set(kept(streams.cluster).run(_list))
+    return set(cached_cluster(streams.cluster).run(_list))
 
 
 def test_a_frame_is_appended_in_the_order_of_its_partitions(
@@ -128,14 +128,14 @@ def test_a_task_that_fails_leaves_nothing_in_a_stream(
     assert streams.values(name) == []
     # A task that Spark kills meanwhile can tell nobody what it has: janitors find it by its tag.
     for left in _ledgers(streams) - before:
-        assert kept(streams.cluster).run(_tags, left)[STREAM_TAG] == name.encode()
+        assert cached_cluster(streams.cluster).run(_tags, left)[STREAM_TAG] == name.encode()
 
 
 @pytest.mark.parametrize(
     ("query", "options", "told"),
     [
         ("SELECT 1 AS value", {}, "column 'value' is int; it must be binary or string"),
-        ("SELECT 'v' AS text", {}, "column 'text' has no place"),
+        ("SELECT 'v' AS text", {}, "column 'text' is not part"),
         ("SELECT 'k' AS key", {}, "no column 'value'"),
         ("SELECT 'v' AS value, DATE '2020-01-01' AS event_time", {}, "CAST.event_time AS TIMEST"),
         ("SELECT CAST(NULL AS STRING) AS value", {}, "'value' is null in row 0"),

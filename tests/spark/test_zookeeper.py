@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import skip_without_zookeeper
-from tests.spark.mortal import MortalDataSource
-from tests.spark.orders import Order, Orders
+from tests.spark.kills.injection import EXPECTED
+from tests.spark.kills.killable_source import MortalDataSource
+from tests.spark.kills.orders import Order, Orders
 from tests.spark.streams import Streams, connected
-from tests.spark.torment import EXPECTED
 from tests.system.cluster import StandaloneCluster
 
 pytestmark = pytest.mark.zookeeper

@@ -16,6 +16,7 @@ FUNCTION_LINES_MAX = 60
 LONG_FILES = {
     "bookie/bookie.py": "puts a bookie together: one place to see all of its parts",
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
+    "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
     "stream/core/retention.py": "one policy, for streams and for partitioned ones",
     "stream/namespace.py": "the facade: one short method per operation, most of it docstrings",
 }

@@ -1,7 +1,7 @@
 """The files of one journal directory: the next to write, those still needed, those kept for
 people to look at, those to recycle.
 
-Used by `storage/journal.py` alone. Must never let go of a file that a replay may need, begin
+Used by `journal.py` alone. Must never let go of a file that a replay may need, begin
 a file under an id used before, or hand out a file whose name and header are not durable. On a
 full disk it waits for room: until a file is named there is nothing in it that could be in doubt.
 """

@@ -1,7 +1,7 @@
 """Syncs what a journal wrote and acknowledged without a sync; its twin is
-`core/journal_flush.py`.
+`core/journal.py`.
 
-Used by `storage/journal.py` alone, and only with `journal_sync_data = false`. Must never say that
+Used by `journal.py` alone, and only with `journal_sync_data = false`. Must never say that
 a group is durable which was written after the sync began.
 """
 
@@ -115,10 +115,10 @@ class PageCacheFlush:
             await self._file.sync(drops_cache=self._drops_cache)
             self.synced_sequence = sequence
             self.unsynced_bytes -= nbytes
+            done, self._syncing = self._syncing, []
             self._on_synced(mark, trio.current_time() - began)
             self._synced.set()
             self._synced = trio.Event()
-            done, self._syncing = self._syncing, []
             for callback in done:
                 callback()
 

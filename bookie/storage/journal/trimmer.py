@@ -1,4 +1,4 @@
-"""Lets go of journal files that no ledger directory needs any more; twin of `core/directories.py`.
+"""Lets go of journal files that no ledger directory needs any more; twin of `core/marks.py`.
 
 Every directory reports here the marks that it has durably stored. A journal's files go only before
 the least mark of all directories that depend on it.

@@ -1,6 +1,6 @@
 """The metadata store on one SQLite file, shared by the processes of one machine.
 
-The trio half of `sqlite_file.py`: it moves calls to threads, many at a time (`sqlite_lane.py`),
+The trio half of `tree.py`: it moves calls to threads, many at a time (`batching.py`),
 keeps the session alive, and turns others' commits into watch events. Never used in the simulator
 (threads).
 """

@@ -1,9 +1,9 @@
-"""The metadata tree in one SQLite file: the blocking half of `sqlite.py`.
+"""The metadata tree in one SQLite file: the blocking half of `store.py`.
 
 Called from one thread at a time for reading, one for heartbeats, and one for the rest. What a
 change committed survives loss of power (WAL with synchronous=FULL). Sessions are rows with a
 heartbeat on the machine's monotonic clock, which all processes share; any process may bury a dead
-one (`sqlite_silence.py`), in the transaction that drops its nodes.
+one (`liveness.py`), in the transaction that drops its nodes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from ledger.errors import InvalidArgument, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import check_node, check_path
-from ledger.metastore.zookeeper.address import OWN, parse_address
+from ledger.metastore.zookeeper.address import OWN, ZooKeeperAddress, parse_address
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
 from ledger.metastore.zookeeper.errors import OutcomeUnknown, translate
 from ledger.metastore.zookeeper.session import Issue, ZooKeeperSession, synced
@@ -33,14 +33,14 @@ _ROOT = Node(b"", 0, 0)
 
 @asynccontextmanager
 async def open_zookeeper(
-    uri: str, *, session_timeout_ms: int = 5000
+    cluster: str | ZooKeeperAddress, *, session_timeout_ms: int = 5000
 ) -> AsyncIterator[ZooKeeperStore]:
-    """A session with the ZooKeeper of the cluster `uri`; it ends with the block.
+    """A session with the ZooKeeper of a cluster; it ends with the block.
 
     The server bounds `session_timeout_ms` (by default 2 to 20 of its ticks). Raises
     InvalidArgument, and MetadataUnavailable if no server is reached within that time.
     """
-    address = parse_address(uri)
+    address = parse_address(cluster) if isinstance(cluster, str) else cluster
     if session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
         raise InvalidArgument(
             f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
@@ -50,7 +50,7 @@ async def open_zookeeper(
         async with open_background() as nursery:
             nursery.start_soon(link.run)
             give_up_at = trio.current_time() + link.patience_s
-            await link.wait_connected(give_up_at, f"open {uri}")
+            await link.wait_connected(give_up_at, f"open {address.uri}")
             yield ZooKeeperStore(link)
     finally:
         await link.aclose()

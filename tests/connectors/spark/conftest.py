@@ -28,5 +28,5 @@ def _nothing_is_kept() -> Iterator[None]:
     """What is kept for the life of a process would keep the background loop going under the tests
     of other folders."""
     yield
-    for cluster in list(client_cache._kept.values()):
+    for cluster in list(client_cache._clusters.values()):
         cluster.disconnect()

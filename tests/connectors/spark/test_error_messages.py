@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from connectors.spark.error_messages import HIDE_VARIABLE, plain_errors
+from connectors.spark.error_messages import HIDE_VARIABLE, errors_without_traceback
 from ledger.errors import InvalidArgument
 
 
-@plain_errors
+@errors_without_traceback
 class Failing:
     def reads(self, error: BaseException) -> None:
         raise error

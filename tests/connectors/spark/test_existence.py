@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.existence import check_exist
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
@@ -35,9 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Metadata only: what is there is asked of no bookie."""
     path = tmp_path_factory.mktemp("existence") / "cluster.db"
     uri = f"sqlite://{path}"
-    kept(uri).run(_make)
+    cached_cluster(uri).run(_make)
     yield uri
-    kept(uri).disconnect()
+    cached_cluster(uri).disconnect()
 
 
 def named(*streams: str) -> Selection:
@@ -59,15 +59,23 @@ def test_what_may_be_gone_is_fine_but_its_namespace_is_there(cluster: str) -> No
 @pytest.mark.parametrize(
     ("selection", "error", "words"),
     [
-        (named("demo/click"), NoSuchStream, ["'demo/click'", "alike are clicks", "stream create"]),
-        (named("demo/Clicks"), NoSuchStream, ["'demo/Clicks'", "alike are clicks"]),
-        (named("demo/zzz"), NoSuchStream, ["streams of demo clicks, clocks", "and 1 more"]),
+        (
+            named("demo/click"),
+            NoSuchStream,
+            ["'demo/click'", "similar names: clicks", "stream create"],
+        ),
+        (named("demo/Clicks"), NoSuchStream, ["'demo/Clicks'", "similar names: clicks"]),
+        (named("demo/zzz"), NoSuchStream, ["streams of demo: clicks, clocks", "and 1 more"]),
         (named("empty/x"), NoSuchStream, ["there are no streams of empty"]),
-        (named("dmo/clicks"), NoSuchNamespace, ["'dmo'", "alike are demo", "namespace create"]),
+        (
+            named("dmo/clicks"),
+            NoSuchNamespace,
+            ["'dmo'", "similar names: demo", "namespace create"],
+        ),
         (named("demo/wide#4"), NoSuchStream, ["partitions 0 to 3", "no partition 4"]),
         (named("demo/clicks#0"), NoSuchStream, ["'demo/clicks' is not partitioned"]),
-        (named("demo/clicks", "demo/veiws"), NoSuchStream, ["alike are views"]),
-        (Selection(patterns=("nope/*",)), NoSuchNamespace, ["there are the namespaces demo"]),
+        (named("demo/clicks", "demo/veiws"), NoSuchStream, ["similar names: views"]),
+        (Selection(patterns=("nope/*",)), NoSuchNamespace, ["existing namespaces: demo"]),
     ],
 )
 def test_what_is_missing_is_told_from_what_there_is(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stream.core.sinks import SinkMetadata
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.writing.batch_sender import BatchSender
 from tests.sim.commits.run import run_world
 
@@ -33,7 +33,7 @@ def _sequences_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Succession, "_note", lambda *_: None)
+    monkeypatch.setattr(Takeover, "_note", lambda *_: None)
 
 
 @pytest.mark.parametrize(

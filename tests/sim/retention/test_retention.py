@@ -98,8 +98,8 @@ def _ledgers_go_before_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = reclaim.apply_retention
 
     async def hasty(
-        client: LedgerClient, namespace: str, seen: reclaim.Seen, *rest: PartitionSizes
-    ) -> reclaim.Applied:
+        client: LedgerClient, namespace: str, seen: reclaim.StreamVersion, *rest: PartitionSizes
+    ) -> reclaim.RetentionResult:
         plan, _ = await reclaim.plan_retention(client, seen.policy, seen.stream)
         await delete_ledgers(client, [segment.ledger_id for segment in plan.purged])
         return await apply(client, namespace, seen, *rest)

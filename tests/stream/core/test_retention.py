@@ -193,12 +193,12 @@ def test_reasons_are_words_and_numbers() -> None:
     after = retained(stream, gone)
     in_trash = explain(after, rules, {"billing": Position(2, 0, 0)}, now_ms + 60_000)
     assert in_trash.segments[0].reason == (
-        "truncated 1 min ago, the trash keeps 1 h: 59 min left to bring it back"
+        "truncated 1 min ago, the trash keeps 1 h: 59 min left to restore it"
     )
     missing = explain(stream, rules, {"other": Position(9, 0, 0)}, now_ms)
     assert missing.segments[0].reason == (
-        "cursor 'billing' of retention_cursors is not there, or cannot be read: all is kept "
-        "until it is made or left out of the setting"
+        "cursor 'billing' of retention_cursors does not exist, or cannot be read: all is kept "
+        "until it is created or removed from the setting"
     )
     at_once = explain(stream, policy(retention_bytes=1 << 20, trash_ms=0), {}, now_ms)
     assert at_once.segments[0].reason == (
@@ -301,5 +301,5 @@ def test_what_was_purged_does_not_seem_to_come_back() -> None:
     for through in (2, 3):  # 3: nothing is left at all
         left = purged(stream, through)
         assert len(untruncated(left, None).live()) == len(left.segments)
-        with pytest.raises(InvalidArgument, match="was purged and cannot come back"):
+        with pytest.raises(InvalidArgument, match="was purged and cannot be restored"):
             untruncated(left, Position(1, 0, 0))

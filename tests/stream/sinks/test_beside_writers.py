@@ -12,7 +12,7 @@ from stream import HandedOver, Janitor, Namespace, SequenceMismatch, StreamWrite
 from stream.core.entry.records import Record
 from stream.core.metadata.streams import SegmentEnd
 from stream.core.position import EARLIEST, Position
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.sinks import commit as sink_commit
 from stream.sinks.sinks import commit_batch
 from stream.takeover import StreamLedgers
@@ -279,7 +279,7 @@ def test_a_commit_at_the_moment_of_a_roll(seed: int, monkeypatch: pytest.MonkeyP
             run = SegmentOwner._succeed
             is_rolling = trio.Event()
 
-            async def slowly(own: SegmentOwner, machine: Succession, **rest: object) -> object:
+            async def slowly(own: SegmentOwner, machine: Takeover, **rest: object) -> object:
                 is_rolling.set()
                 if seed % 2:
                     await trio.sleep(seed * 0.005)

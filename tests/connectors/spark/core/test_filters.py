@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded, bounds_of
+from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounds_of, narrow
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import read_header
 from stream.core.metadata.streams import Segment, SegmentEnd
@@ -129,7 +129,7 @@ def test_what_is_exact_needs_no_filter(
 ) -> None:
     bounds, exact = NO_BOUNDS, []
     for each in comparisons:
-        bounds, is_exact = bounded(bounds, each)
+        bounds, is_exact = narrow(bounds, each)
         if is_exact and each.column in ("sequence", "stream", "partition"):
             exact.append(each)
     exact_bounds = bounds_of(exact)
@@ -149,7 +149,7 @@ def test_what_is_not_understood_bounds_nothing() -> None:
         Comparison("partition", ">", (1,)),
         Comparison("value", "=", (b"x",)),
     ):
-        assert bounded(NO_BOUNDS, strange) == (Bounds(), False), strange
+        assert narrow(NO_BOUNDS, strange) == (Bounds(), False), strange
 
 
 @pytest.mark.parametrize("is_open", [True, False])

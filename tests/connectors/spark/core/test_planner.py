@@ -111,10 +111,10 @@ def a_stream_and_two_offsets(
     """Of entries with 10 records and 50 bytes; with the places of all records."""
     counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     segments: list[Segment] = []
-    places: list[tuple[int, int, int]] = []
+    index: list[tuple[int, int, int]] = []
     for number, entries in enumerate(counts, 1):
-        segments.append(a_segment(number, len(places), entries, entries * 50))
-        places += [(number, entry, slot) for entry in range(entries) for slot in range(10)]
+        segments.append(a_segment(number, len(index), entries, entries * 50))
+        index += [(number, entry, slot) for entry in range(entries) for slot in range(10)]
     if draw(st.booleans()):
         segments[-1] = Segment(segments[-1].number, 9, segments[-1].first_sequence, 5)
     stream = StreamMetadata(
@@ -123,14 +123,14 @@ def a_stream_and_two_offsets(
     )  # fmt: skip
 
     def offset(sequence: int) -> StreamOffset:
-        if sequence == len(places):
+        if sequence == len(index):
             last = segments[-1]
             return at(last.number, counts[-1], 0, sequence, counts[-1] * 50)
-        number, entry, slot = places[sequence]
+        number, entry, slot = index[sequence]
         return at(number, entry, slot, sequence, entry * 50 + slot * 5)
 
-    low, high = sorted(draw(st.tuples(*[st.integers(0, len(places))] * 2)))
-    return stream, offset(low), offset(high), places[low:high]
+    low, high = sorted(draw(st.tuples(*[st.integers(0, len(index))] * 2)))
+    return stream, offset(low), offset(high), index[low:high]
 
 
 @given(a_stream_and_two_offsets())
@@ -139,10 +139,10 @@ def test_ranges_are_the_records_between_two_offsets(
 ) -> None:
     stream, start, end, wanted = case
     ranges = ranges_between("n/s", stream, start, end)
-    places = [
+    index = [
         (segment, entry, slot)
         for segment, entry, first, behind in entries_of(ranges)
         for slot in range(first, 10 if behind is None else behind)
     ]
-    assert places == wanted
+    assert index == wanted
     assert sum(each.nbytes for each in ranges) == 5 * len(wanted)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from connectors.spark.core.planner import SegmentRange, plan
-from connectors.spark.monitoring.plan_summary import plan_text, tell_plan
-from connectors.spark.monitoring.progress import Earlier, Watch, watching
+from connectors.spark.monitoring.plan_summary import plan_text, print_plan
+from connectors.spark.monitoring.progress import BaselineStages, ProgressWatch, watching
 from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
 from stream.core.metadata.streams import Segment, SegmentState
 
@@ -51,7 +51,7 @@ def test_it_is_told_where_somebody_looks(
     monkeypatch.setenv(TERMINAL_VARIABLE, terminal)
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
-    tell_plan(options(progress=wanted), plan(ranges(), task_bytes_max=128 << 20))
+    print_plan(options(progress=wanted), plan(ranges(), task_bytes_max=128 << 20))
     assert bool(shown.getvalue()) == is_told
 
 
@@ -84,16 +84,16 @@ def test_the_bar_counts_tasks_of_stages_that_began_in_the_block() -> None:
     tracker.stages = {1: (9, 1, 0), 2: (16, 4, 1)}
     tracker.active = [1]
     tracker.jobs = {7: [1]}
-    earlier = Earlier.of(tracker)  # type: ignore[arg-type]
+    earlier = BaselineStages.of(tracker)  # type: ignore[arg-type]
     tracker.active = [1, 2]
-    watch = Watch()
-    watch.look(tracker, earlier)  # type: ignore[arg-type]
+    watch = ProgressWatch()
+    watch.update(tracker, earlier)  # type: ignore[arg-type]
     assert (watch.tasks, watch.tasks_done, watch.failures) == (16, 4, 1)
     assert watch.bar().startswith("[#######.......................] 4 of 16 tasks, ")
     tracker.stages = {1: (9, 9, 0), 2: (16, 16, 1), 3: (2, 2, 0)}
     tracker.jobs = {7: [1], 8: [2], 9: [3]}
     tracker.active = []
-    watch.look_back(tracker, earlier)  # type: ignore[arg-type]
+    watch.finish(tracker, earlier)  # type: ignore[arg-type]
     assert watch.summary().startswith("18 tasks of 2 stages in ")
     assert watch.summary().endswith(", 1 attempt failed")
 

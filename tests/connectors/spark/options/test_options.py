@@ -18,7 +18,7 @@ from connectors.spark.options.options import (
     Selection,
     WriteOptions,
 )
-from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, Where
+from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, AppliesTo
 from ledger.errors import InvalidArgument
 from stream.core.position import (
     EARLIEST,
@@ -112,15 +112,15 @@ def test_every_form_of_a_place(text: str, start: object) -> None:
 
 
 def test_places_of_single_streams_and_of_their_partitions() -> None:
-    places = read(
+    index = read(
         {
             "stream": "", "streams": "demo/a, demo/b,demo/a",
             "startingPosition": '{"demo/a": "sequence=5", "demo/a#2": "end=1", "*": "earliest"}',
         },
         is_streaming=True,
     )  # fmt: skip
-    assert places.selection == Selection(streams=("demo/a", "demo/b"))
-    assert [places.starting.of(name) for name in ("demo/a", "demo/a#1", "demo/a#2", "demo/b")] == [
+    assert index.selection == Selection(streams=("demo/a", "demo/b"))
+    assert [index.starting.of(name) for name in ("demo/a", "demo/a#1", "demo/a#2", "demo/b")] == [
         FromSequence(5), FromSequence(5), FromEnd(1), EARLIEST,
     ]  # fmt: skip
     alone = read({"startingPosition": '{"demo/clicks": "end=2"}'}, is_streaming=True)
@@ -164,9 +164,9 @@ def test_streams_are_named_in_one_of_four_ways() -> None:
         ({"startingPosition": "time=20260131"}, ["in 1970", "2026-01-31"]),
         ({"startingPosition": "end=5", "endingPosition": "end=10"}, ["would read nothing"]),
         ({"provider": "x", "option.stream": "a/b"}, ["catalog", "CREATE TEMPORARY VIEW"]),
-        ({"startingPosition": '{"demo/clicks": 7}'}, ["7", "no text"]),
+        ({"startingPosition": '{"demo/clicks": 7}'}, ["7", "not a string"]),
         ({"startingPosition": '{"demo/clicks": '}, ["JSON object"]),
-        ({"startingPosition": '{"demo/views": "earliest"}'}, ["demo/views, which is not read"]),
+        ({"startingPosition": '{"demo/views": "earliest"}'}, ["demo/views, which is not selected"]),
         ({"startingPosition": "latest"}, ["'latest'", "would read nothing", "end=N"]),
         ({"endingPosition": "earliest"}, ["'earliest'", "would read nothing"]),
         ({"startingPosition": "3:0:1", "endingPosition": "3:0:0"}, ["would read nothing"]),
@@ -175,18 +175,18 @@ def test_streams_are_named_in_one_of_four_ways() -> None:
                 "startingPosition": '{"demo/clicks#1": "time=9", "*": "time=1"}',
                 "endingPosition": "time=8",
             },
-            ["of demo/clicks#1 is behind", "would read nothing"],
+            ["of demo/clicks#1 is after", "would read nothing"],
         ),
         ({"stream": "", "paths": '["clicks"]'}, ["paths=", "two names"]),
         ({"stream": "", "streams": ",".join(f"n/s{n}" for n in range(101))}, ["streams=", "101"]),
         ({"columns": "value,kee"}, ["columns='value,kee'", "did you mean key?", "append_time"]),
         ({"columns": "key,key"}, ["named twice"]),
-        ({"maxBytesPerTask": "64mm"}, ["maxBytesPerTask='64mm'", "no size", "64MiB"]),
+        ({"maxBytesPerTask": "64mm"}, ["maxBytesPerTask='64mm'", "not a size", "64MiB"]),
         ({"maxBytesPerTask": "0"}, ["at least 1 byte"]),
         ({"minTasks": "0"}, ["minTasks='0'", "1 or more"]),
         ({"minTasks": "two"}, ["minTasks='two'", "1 or more"]),
         ({"failOnDataLoss": "yes"}, ["failOnDataLoss='yes'", "true or false"]),
-        ({"rowsPerBatch": "1.5"}, ["rowsPerBatch='1.5'", "whole number"]),
+        ({"rowsPerBatch": "1.5"}, ["rowsPerBatch='1.5'", "integer"]),
         ({"progress": "loud"}, ["progress='loud'", "auto, true or false"]),
         ({"maxRecordsPerTrigger": "5"}, ["maxRecordsPerTrigger='5'", "only in readStream"]),
         ({"startingOffset": "earliest"}, ["'startingOffset'", "did you mean startingPosition?"]),
@@ -210,7 +210,7 @@ def test_what_is_wrong_is_said(options: dict[str, str], words: list[str]) -> Non
             {"minRecordsPerTrigger": "9", "maxRecordsPerTrigger": "8"},
             ["9", "8", "no micro-batch", "Lower"],
         ),
-        ({"maxTriggerDelay": "soon"}, ["maxTriggerDelay='soon'", "no duration", "1m30s"]),
+        ({"maxTriggerDelay": "soon"}, ["maxTriggerDelay='soon'", "not a duration", "1m30s"]),
         ({"maxBytesPerTrigger": "-1"}, ["maxBytesPerTrigger='-1'"]),
     ],
 )
@@ -296,7 +296,7 @@ def test_every_option_of_the_table_is_read() -> None:
             continue
         message = error_of(
             {"stream": "" if option.name.startswith("stream") else "a/b", option.name: "?"},
-            is_streaming=option.where is Where.STREAMING,
+            is_streaming=option.applies_to is AppliesTo.STREAMING,
         )
         assert option.name in message
         assert option.forms in message
@@ -304,7 +304,7 @@ def test_every_option_of_the_table_is_read() -> None:
         if option.name == "cluster":
             continue
         with pytest.raises(InvalidArgument) as caught:
-            write({option.name: "?"}, is_streaming=option.where is Where.STREAMING)
+            write({option.name: "?"}, is_streaming=option.applies_to is AppliesTo.STREAMING)
         assert option.name in str(caught.value)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter, TaskCommit
 from ledger.client import LedgerClient
@@ -41,7 +41,7 @@ async def _list(client: LedgerClient) -> list[int]:
 
 
 def _ledgers(streams: Streams) -> list[int]:
-    return kept(streams.cluster).run(_list)
+    return cached_cluster(streams.cluster).run(_list)
 
 
 def _ids(commit: TaskCommit) -> set[int]:
@@ -133,7 +133,11 @@ def test_messages_that_do_not_belong_together_are_refused(streams: Streams) -> N
     ("schema", "options", "told"),
     [
         (StructType().add("value", "integer"), {}, "binary or string"),
-        (StructType().add("value", "string").add("event_time", "timestamp_ntz"), {}, "no instant"),
+        (
+            StructType().add("value", "string").add("event_time", "timestamp_ntz"),
+            {},
+            "not a point in time",
+        ),
         (
             StructType().add("value", "string").add("headers", ArrayType(StringType())),
             {},
@@ -141,7 +145,7 @@ def test_messages_that_do_not_belong_together_are_refused(streams: Streams) -> N
         ),
         (StructType().add("value", "string").add("partition", "string"), {}, "AS INT"),
         (StructType().add("value", "string").add("value", "string"), {}, "twice"),
-        (StructType().add("value", "string"), {"stream": ""}, "to which stream"),
+        (StructType().add("value", "string"), {"stream": ""}, "no target stream"),
         (StructType().add("value", "string"), {"sortWithinBatch": "key"}, "not written"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectors.spark.client.client_cache import KeptCluster, kept
+from connectors.spark.client.client_cache import ClusterClient, cached_cluster
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink import sort_merge, task_writer
 from connectors.spark.sink.batch_commit import commit_task_ledgers, discard_task_ledgers
@@ -38,8 +38,8 @@ _ON_CLUSTER = settings(
 
 
 @pytest.fixture
-def kept_cluster(streams: Streams) -> KeptCluster:
-    return kept(streams.cluster)
+def kept_cluster(streams: Streams) -> ClusterClient:
+    return cached_cluster(streams.cluster)
 
 
 def _options(streams: Streams, **options: str) -> WriteOptions:
@@ -54,7 +54,7 @@ def _write(
     **options: str,
 ) -> BatchCommit:
     """A whole batch: each task, then the driver."""
-    chosen, cluster = _options(streams, **options), kept(streams.cluster)
+    chosen, cluster = _options(streams, **options), cached_cluster(streams.cluster)
     sink_id, batch_id = batch or (None, None)
     found: list[TaskLedger] = []
     for number, batches in enumerate(tasks):
@@ -162,7 +162,7 @@ def test_a_batch_is_sorted_over_all_tasks(
     monkeypatch.setattr(task_writer, "GATHERED_BYTES_MAX", 400)  # so that tasks have several runs
     monkeypatch.setattr(sort_merge, "MERGED_AT_ONCE_MAX", 2)
     name = streams.create()
-    before = set(kept(streams.cluster).run(_ledgers))
+    before = set(cached_cluster(streams.cluster).run(_ledgers))
     _write(
         streams, [list(map(_table, batches)) for batches in tasks],
         stream=name, sortWithinBatch=columns, entryBytes="200",
@@ -177,20 +177,20 @@ def test_a_batch_is_sorted_over_all_tasks(
     # Rows that are equal stay in the order of tasks, and in that of a task.
     assert _triples(streams, name) == sorted(rows, key=order)
     segments = streams.of(name).stream_metadata(name.partition("/")[2]).segments
-    left = set(kept(streams.cluster).run(_ledgers)) - before
+    left = set(cached_cluster(streams.cluster).run(_ledgers)) - before
     assert left == {segment.ledger_id for segment in segments}
 
 
 def test_sorted_tasks_that_follow_each_other_are_not_merged(streams: Streams) -> None:
     name = streams.create()
     tasks = [[_batch(value=[b"x"] * 4, event_time=[t, t + 1, t + 2, t + 3])] for t in (40, 10, 13)]
-    before = set(kept(streams.cluster).run(_ledgers))
+    before = set(cached_cluster(streams.cluster).run(_ledgers))
     done = _write(streams, tasks, stream=name, sortWithinBatch="event_time")
     assert [row.event_time_ms for row in streams.rows(name)] == [
         10, 11, 12, 13, 13, 14, 15, 16, 40, 41, 42, 43,
     ]  # fmt: skip
     assert done.streams[0].segments == 3
-    assert len(set(kept(streams.cluster).run(_ledgers)) - before) == 3
+    assert len(set(cached_cluster(streams.cluster).run(_ledgers)) - before) == 3
 
 
 def test_a_batch_is_committed_once_and_leaves_nothing_behind(streams: Streams) -> None:
@@ -198,10 +198,10 @@ def test_a_batch_is_committed_once_and_leaves_nothing_behind(streams: Streams) -
     tasks = [[_batch(value=[b"once"])]]
     sink = name.replace("/", "-")
     assert not _write(streams, tasks, (sink, 4), stream=name).is_repeat
-    before = kept(streams.cluster).run(_ledgers)
+    before = cached_cluster(streams.cluster).run(_ledgers)
     assert _write(streams, tasks, (sink, 4), stream=name).is_repeat
     assert streams.values(name) == [b"once"]
-    assert kept(streams.cluster).run(_ledgers) == before
+    assert cached_cluster(streams.cluster).run(_ledgers) == before
     with pytest.raises(CommitOutOfOrder):
         _write(streams, tasks, (sink, 3), stream=name)
 
@@ -214,7 +214,7 @@ def test_a_batch_without_rows_counts(streams: Streams) -> None:
         _write(streams, [[]], (sink, 6), stream=name)
 
 
-def test_ledgers_say_what_they_are_for(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_ledgers_say_what_they_are_for(streams: Streams, kept_cluster: ClusterClient) -> None:
     name = streams.create()
     writer = TaskWriter(
         kept_cluster, _options(streams, stream=name), SinkBatch("a-sink", 3, "task 9")
@@ -257,7 +257,7 @@ def test_entries_are_compressed_as_the_namespace_says(streams: Streams, compress
 
 
 def test_a_record_over_the_limit_is_named_and_nothing_stays(
-    streams: Streams, kept_cluster: KeptCluster
+    streams: Streams, kept_cluster: ClusterClient
 ) -> None:
     namespace = streams.namespace("small")
     namespace.set_policy(record_bytes_max=50)
@@ -269,7 +269,7 @@ def test_a_record_over_the_limit_is_named_and_nothing_stays(
     assert kept_cluster.run(_ledgers) == before
 
 
-def test_too_many_targets_are_refused(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_too_many_targets_are_refused(streams: Streams, kept_cluster: ClusterClient) -> None:
     name = streams.create(partitions=4)
     before = kept_cluster.run(_ledgers)
     batch = _batch(value=[b"v"] * 4, partition=[0, 1, 2, 3])
@@ -281,7 +281,7 @@ def test_too_many_targets_are_refused(streams: Streams, kept_cluster: KeptCluste
 @pytest.mark.parametrize(
     ("columns", "error", "told"),
     [
-        ({"partition": [4]}, InvalidArgument, "partition 4 .* legal is 0 to 3"),
+        ({"partition": [4]}, InvalidArgument, "partition 4 .* valid: 0 to 3"),
         ({"partition": [-1]}, InvalidArgument, "partition -1"),
         ({"stream": ["tests/no-such"]}, NoSuchStream, "createStreams"),
         ({"stream": ["nowhere/x"]}, NoSuchNamespace, "nowhere"),
@@ -302,7 +302,7 @@ def test_rows_must_name_a_stream_where_there_is_no_default(streams: Streams) -> 
         _write(streams, [[_batch(value=[b"v", b"w"], stream=[streams.create(), None])]])
 
 
-def test_streams_are_made_with_the_batch(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_streams_are_made_with_the_batch(streams: Streams, kept_cluster: ClusterClient) -> None:
     name, later = streams.name(), streams.name()
     batch = _batch(value=[b"a", b"b"], stream=[name, later])
     _write(streams, [[batch]], createStreams="true")
@@ -324,7 +324,7 @@ def test_a_task_keeps_to_the_rate_of_the_namespace(streams: Streams) -> None:
 
 
 def test_a_task_is_held_back_until_its_bytes_are_durable(
-    streams: Streams, kept_cluster: KeptCluster
+    streams: Streams, kept_cluster: ClusterClient
 ) -> None:
     name = streams.create()
     target = Target(*name.split("/"))
@@ -338,7 +338,7 @@ def test_a_task_is_held_back_until_its_bytes_are_durable(
     assert made.end.records == 50
 
 
-def test_a_task_whose_ledger_fails_is_told(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_a_task_whose_ledger_fails_is_told(streams: Streams, kept_cluster: ClusterClient) -> None:
     name = streams.create()
     batch = _batch(value=[bytes(1000)] * 2000)
     fenced = threading.Event()

@@ -16,9 +16,9 @@ from connectors.spark.core.admission import NO_LIMITS, Limits
 from connectors.spark.core.offsets import Offsets
 from connectors.spark.core.planner import SegmentRange
 from connectors.spark.options.options import ReadOptions
-from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.discovery import discover
-from connectors.spark.source.end_tracker import FOLLOWED_MAX, Followers
+from connectors.spark.source.end_tracker import FOLLOWED_MAX, EndTracker
 from connectors.spark.source.micro_batches import MicroBatches
 from ledger.client import LedgerClient
 from tests.connectors.spark.source.range_reading import read_ranges
@@ -52,7 +52,7 @@ class Query:
         self.client = client
         self.executor = executor or client
         self.log = log
-        self.losses = LossLog(is_error=fail_on_data_loss)
+        self.losses = DataLossLog(is_error=fail_on_data_loss)
         self.batches = MicroBatches(read.selection, read.starting, self.losses)
         self.seen: list[list[Seen]] = []
         """By micro-batch."""
@@ -62,13 +62,13 @@ class Query:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Query]:
-        followers = Followers(self.client, self._selection, followed_max=self.followed_max)
+        tracker = EndTracker(self.client, self._selection, followed_max=self.followed_max)
         start = Offsets.from_json(json.loads(self.log[-1])) if self.log else ()
         (await discover(self.client, self._selection)).check(start)
-        await followers.begin(start)
-        self.batches.followers = followers
+        await tracker.begin(start)
+        self.batches.tracker = tracker
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(followers.run)
+            nursery.start_soon(tracker.run)
             if not self.log:
                 self._began = await self.batches.initial()
             yield self

@@ -9,9 +9,9 @@ from bookie.testing import SimCluster
 from connectors.spark.core.filters import NO_BOUNDS
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.source.batch_reader import _plan
-from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.micro_batches import MicroBatches
-from connectors.spark.source.stream_reader import _begin, _pieces
+from connectors.spark.source.stream_reader import _begin, _partitions
 from stream import Namespace, Position
 from stream.retention.janitor import Janitor
 from tests.connectors.spark.source.sample_namespaces import a_world, append, told
@@ -65,15 +65,15 @@ def test_a_micro_batch_is_planned_beside_a_purge() -> None:
                 await append(namespace, "a", 20)
             options = options_for(is_streaming=True, startingPosition="earliest")
             client = namespace.client
-            losses = LossLog(is_error=False)
+            losses = DataLossLog(is_error=False)
             batches = MicroBatches(options.selection, options.starting, losses)
             # Nobody tells it of what happens now.
-            batches.followers = await _begin(client, options.selection, ())
+            batches.tracker = await _begin(client, options.selection, ())
             start, end = await batches.initial(), batches.newest()
             await namespace.truncate("a", Position(3, 0, 0))
             await Janitor(client, "n", orphan_age_ms=0).sweep()
-            (piece,) = await _pieces(client, batches, start, end, options)
-            assert [each.segment for each in piece.ranges] == [3]
+            (partition,) = await _partitions(client, batches, start, end, options)
+            assert [each.segment for each in partition.ranges] == [3]
             assert losses.records == 40
 
     told(story)

@@ -313,7 +313,7 @@ def test_a_segment_that_was_read_and_purged_leaves_no_room_in_the_limit_of_bytes
                 await trio.sleep(100)
                 await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
                 await trio.sleep(1)
-                known = query.batches.followers.streams["n/a"].metadata
+                known = query.batches.tracker.streams["n/a"].metadata
                 assert [each.number for each in known.segments] == [2]
                 assert await query.step(Limits(bytes_max=1000)) is not None
                 ranges = await query.batches.ranges(await query.start_of_last(), query.position)

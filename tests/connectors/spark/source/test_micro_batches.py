@@ -113,12 +113,12 @@ def test_nothing_is_asked_of_anybody_while_nothing_happens() -> None:
             async with query.running():
                 await query.drain()
                 await trio.sleep(5)
-                version = query.batches.followers.version
+                version = query.batches.tracker.version
                 await trio.sleep(60)
-                assert query.batches.followers.version == version
+                assert query.batches.tracker.version == version
                 await writer.append(b"y")
                 await trio.sleep(1)
-                assert query.batches.followers.version > version
+                assert query.batches.tracker.version > version
                 assert await query.step() is not None
 
     told(story)
@@ -131,10 +131,10 @@ def test_a_query_that_is_behind_is_not_told_of_every_entry() -> None:
         async with a_world(cluster, "a") as namespace, namespace.writer("a") as writer:
             query = Query(namespace.client, [], stream="n/a")
             async with query.running():
-                version = query.batches.followers.version
+                version = query.batches.tracker.version
                 for number in range(200):
                     await writer.append(b"%d" % number)
-                assert query.batches.followers.version - version <= 2
+                assert query.batches.tracker.version - version <= 2
                 rows = await query.step()
                 assert rows is not None
                 assert len(rows) >= 199

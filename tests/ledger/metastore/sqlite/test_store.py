@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
-from ledger.metastore import open_store, sqlite_path
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import Create
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.sqlite.liveness import ProcessIdentity, identity_of, is_gone
@@ -302,9 +302,9 @@ async def test_addresses_nobody_can_serve_are_refused(uri: str, message: str) ->
 
 
 async def test_addresses_choose_the_driver(tmp_path: Path) -> None:
-    assert sqlite_path("sqlite:///tmp/c.db") == "/tmp/c.db"
-    assert sqlite_path("sqlite:////tmp/c.db") == "/tmp/c.db"
-    assert sqlite_path("sqlite://c.db") == "c.db"
+    assert ClusterAddress.parse("sqlite:///tmp/c.db").sqlite_path == "/tmp/c.db"
+    assert ClusterAddress.parse("sqlite:////tmp/c.db").sqlite_path == "/tmp/c.db"
+    assert ClusterAddress.parse("sqlite://c.db").sqlite_path == "c.db"
     async with open_store(f"sqlite:///{tmp_path}/four.db") as store:
         await store.create("/a", b"")
     assert (tmp_path / "four.db").exists()
