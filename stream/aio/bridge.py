@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, Job, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.bridge.appends import Appends
 
 T = TypeVar("T")
 
@@ -30,7 +29,7 @@ class Bridge:
     def __init__(self, loop: BackgroundLoop) -> None:
         self._loop = loop
         self._host = asyncio.get_running_loop()
-        self._outgoing: list[Callable[[], object]] = []
+        self._outgoing: list[Job] = []
         self._arrived: deque[Completion] = deque()
         self._is_host_asked = False
 
@@ -43,7 +42,7 @@ class Bridge:
 
     # To the trio thread
 
-    def post(self, job: Callable[[], object]) -> None:
+    def post(self, job: Job) -> None:
         """Has `job` run in the trio thread, in order, after this turn of the asyncio loop."""
         outgoing = self._outgoing
         if not outgoing:
@@ -57,27 +56,17 @@ class Bridge:
 
         def run() -> None:
             for job in jobs:
-                job()
+                job.run()
 
         try:
             self._loop.post(run)
         except LedgerClosed as error:
-            # Calls and blocks end with an error even so.
             for job in jobs:
-                owner = getattr(job, "__self__", None)
-                if isinstance(owner, Call):
-                    owner.error = owner.error or error
-                    self._set(owner)
-                elif isinstance(owner, RemoteContext):
-                    owner.error = owner.error or error
-                    self._set(owner.entered)
-                    self._set(owner.left)
-                elif isinstance(owner, Appends):
-                    job()  # closed by now: refuses what it finds
+                job.refuse(error)
 
-    def post_now(self, job: Callable[[], object]) -> None:
+    def post_now(self, job: Job) -> None:
         """The same from any thread, also when the asyncio loop is closed already."""
-        self._loop.post(job)
+        self._loop.post(job.run)
 
     # From the trio thread
 
@@ -149,11 +138,11 @@ class Bridge:
         """
         self.check_loop()
         call = Call(self._loop, make, self.wake, give_back)
-        self.post(call.start)
+        self.post(Job(call.start, call.refuse))
         try:
             await self.wait(call)
         except BaseException:
-            self.post(call.cancel)
+            self.post(Job(call.cancel, call.refuse))
             await self.wait_out(call)
             raise
         return call.result()
@@ -197,11 +186,11 @@ class BridgedContext(Generic[T]):
     async def __aenter__(self) -> T:
         bridge, remote = self._bridge, self._remote
         bridge.check_loop()
-        bridge.post(remote.start)
+        bridge.post(Job(remote.start, remote.refuse))
         try:
             await bridge.wait(remote.entered)
         except BaseException:
-            bridge.post(remote.cancel)
+            bridge.post(Job(remote.cancel, remote.refuse))
             await bridge.wait_out(remote.left)
             raise
         return remote.value
@@ -214,15 +203,15 @@ class BridgedContext(Generic[T]):
     ) -> None:
         bridge, remote = self._bridge, self._remote
         if error is None:
-            bridge.post(remote.leave)
+            bridge.post(Job(remote.leave, remote.refuse))
         elif isinstance(error, Exception):
-            bridge.post(remote.fail)
+            bridge.post(Job(remote.fail, remote.refuse))
         else:
-            bridge.post(remote.cancel)
+            bridge.post(Job(remote.cancel, remote.refuse))
         try:
             await bridge.wait(remote.left)
         except BaseException:
-            bridge.post(remote.cancel)
+            bridge.post(Job(remote.cancel, remote.refuse))
             await bridge.wait_out(remote.left)
             raise
         if remote.error is not None and (error is None or isinstance(error, Exception)):
@@ -232,7 +221,7 @@ class BridgedContext(Generic[T]):
         """Ends what nobody will leave any more: for finalizers, in any thread."""
         if not self._remote.left.is_set:
             try:
-                self._bridge.post_now(self._remote.cancel)
+                self._bridge.post_now(Job(self._remote.cancel, self._remote.refuse))
             except LedgerClosed:
                 pass
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 
 from ledger.errors import InvalidArgument
+from ledger.runtime.bridge import Job
 from stream.blocking.bridge import Bridge
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
@@ -43,7 +44,7 @@ class Advancing:
             # Reset by the job as its first act: who sees it set is sure that a job will follow.
             self._is_asked = True
             try:
-                self._bridge.post(self._follow)
+                self._bridge.post(Job(self._follow))
             except BaseException:
                 self._is_asked = False
                 raise

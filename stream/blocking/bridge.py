@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, Job, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 
 T = TypeVar("T")
@@ -73,9 +73,9 @@ class Bridge:
 
     # To the trio thread
 
-    def post(self, job: Callable[[], object]) -> None:
+    def post(self, job: Job) -> None:
         """Has `job` run in the trio thread; jobs of one thread in order."""
-        self._loop.post(job)
+        self._loop.post(job.run)
 
     post_now = post
 
@@ -128,7 +128,7 @@ class Bridge:
     def abort(self, cancel: Callable[[], object], completion: Completion) -> None:
         """Has `cancel` run in the trio thread and waits for `completion`, ignoring `fail_after`."""
         try:
-            self.post(cancel)  # also if it is set: there may be a value to give back
+            self.post(Job(cancel))  # also if it is set: there may be a value to give back
         except LedgerClosed:
             return
         if not completion.is_set:
@@ -146,7 +146,7 @@ class Bridge:
         self.check_loop()
         call = Call(self._loop, make, self.wake, give_back)
         try:
-            self.post(call.start)
+            self.post(Job(call.start))
             self.wait(call)
         except BaseException:
             self.abort(call.cancel, call)
@@ -183,7 +183,7 @@ class BridgedContext(Generic[T]):
         bridge, remote = self._bridge, self._remote
         bridge.check_loop()
         try:
-            bridge.post(remote.start)
+            bridge.post(Job(remote.start))
             bridge.wait(remote.entered)
         except BaseException:
             bridge.abort(remote.cancel, remote.left)
@@ -205,11 +205,11 @@ class BridgedContext(Generic[T]):
             if remote.left.is_set:
                 pass  # it ended by itself, or with the loop
             elif error is None:
-                bridge.post(remote.leave)
+                bridge.post(Job(remote.leave))
             elif isinstance(error, Exception):
-                bridge.post(remote.fail)
+                bridge.post(Job(remote.fail))
             else:
-                bridge.post(remote.cancel)
+                bridge.post(Job(remote.cancel))
             bridge.wait(remote.left)
         except BaseException:
             bridge.abort(remote.cancel, remote.left)
@@ -221,7 +221,7 @@ class BridgedContext(Generic[T]):
         """Ends what nobody will leave any more: for finalizers, in any thread."""
         if not self._remote.left.is_set:
             try:
-                self._bridge.post_now(self._remote.cancel)
+                self._bridge.post_now(Job(self._remote.cancel))
             except LedgerClosed:
                 pass
 

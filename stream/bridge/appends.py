@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.runtime.bridge import Completion, Wake
+from ledger.runtime.bridge import Completion, Job, Post, Wake
 from stream.core.entry.encoder import Headers
 from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, record_bytes
@@ -24,7 +24,6 @@ from stream.core.position import Position
 from stream.writing.batch import Ticket as TrioTicket
 
 T = TypeVar("T")
-Post = Callable[[Callable[[], object]], None]
 
 
 class PendingRecord(Completion):
@@ -221,6 +220,7 @@ class Appends:
         self._gathered: deque[PendingRecord] = deque()
         self._is_asked = False
         self._is_closed = False
+        self._arrival = Job(self.arrive, self._refuse_arrival)
 
     # Of the trio writer
 
@@ -267,7 +267,7 @@ class Appends:
             # Reset by the job as its first act: who sees it set is sure that a job will follow.
             self._is_asked = True
             try:
-                self._post(self.arrive)
+                self._post(self._arrival)
             except BaseException:
                 self._is_asked = False
                 raise
@@ -293,6 +293,11 @@ class Appends:
             lanes[lane] = None
         for lane in lanes:
             lane.push()
+
+    def _refuse_arrival(self, _error: LedgerError) -> None:
+        """In a caller's thread, when the loop has ended: ends the records without offering them."""
+        self.close()
+        self.arrive()
 
     def end(self, records: Sequence[PendingRecord]) -> None:
         """These have ended, well or not."""

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import Completion, Wake
+from ledger.runtime.bridge import Completion, Job, Post, Wake
 
 T = TypeVar("T")
 Goal = TypeVar("Goal")
@@ -54,7 +54,7 @@ class Prefetch(Generic[T, Goal]):
         self,
         pull: Callable[[Goal], Awaitable[T | None]],
         size_of: Callable[[T], int],
-        post: Callable[[Callable[[], object]], None],
+        post: Post,
         wake: Wake,
         *,
         bytes_max: int = PREFETCH_BYTES,
@@ -90,7 +90,7 @@ class Prefetch(Generic[T, Goal]):
             self._asked.clear()
         if self._is_full and self._held_bytes <= self._bytes_max // 2:
             self._is_full = False
-            self._post(self._stir)
+            self._post(Job(self._stir))
 
     def want(self, goal: Goal) -> Completion:
         """What to wait for while there is no head; then look again."""
@@ -102,7 +102,7 @@ class Prefetch(Generic[T, Goal]):
             completion.is_set = True
         elif self._asked != [goal]:
             self._asked[:] = [goal]
-            self._post(lambda: self._set_goal(goal))
+            self._post(Job(lambda: self._set_goal(goal)))
         return completion
 
     @property

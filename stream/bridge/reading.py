@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple
 
 from ledger.runtime.background import open_background
-from ledger.runtime.bridge import Wake
+from ledger.runtime.bridge import Post, Wake
 from stream.bridge.prefetch import Prefetch
 from stream.core.entry.records import RecordBatch
 from stream.core.position import Position
 from stream.reading.merged_reader import MergedBatch, MergedReader
 from stream.reading.reader import StreamReader
-
-Post = Callable[[Callable[[], object]], None]
 
 BATCH_OVERHEAD_BYTES: Final = 512
 """Counted per batch for its objects."""

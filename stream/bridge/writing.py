@@ -9,8 +9,8 @@ import trio
 
 from ledger.errors import LedgerError
 from ledger.runtime.background import open_background
-from ledger.runtime.bridge import Wake
-from stream.bridge.appends import Appends, Lane, PendingRecord, Post
+from ledger.runtime.bridge import Post, Wake
+from stream.bridge.appends import Appends, Lane, PendingRecord
 from stream.core.entry.encoder import Headers
 from stream.errors import PartitionsFailed
 from stream.partitions.writer import PartitionedWriter
