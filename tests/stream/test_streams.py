@@ -106,7 +106,7 @@ async def test_bad_records_are_refused_and_harm_nobody(tmp_path: Path) -> None:
 
 
 def test_a_writer_must_have_room_for_something() -> None:
-    with pytest.raises(InvalidArgument, match="nothing would ever have room"):
+    with pytest.raises(InvalidArgument, match="no record could ever be taken"):
         WriterOptions(pending_bytes_max=0)
 
 
