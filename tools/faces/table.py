@@ -80,7 +80,7 @@ ticket = PartitionTicket(
 )"""
 _SETTLE = "await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
 _GIVE = """
-self._appends.give(ticket)
+self._appends.submit(ticket)
 return ticket"""
 _ROOM = """\
 if not self._appends.has_room:

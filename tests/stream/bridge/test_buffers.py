@@ -191,7 +191,7 @@ async def test_a_lane_that_is_stuck_does_not_stop_the_other() -> None:
         for lane in appends.lanes():
             nursery.start_soon(lane.run_pushing)
         for record in records:
-            appends.give(record)
+            appends.submit(record)
         assert taken == []
         for places in (1, 2, 2):
             appends.gates[1].open(places)
@@ -210,10 +210,10 @@ async def test_a_lane_that_is_stuck_does_not_stop_the_other() -> None:
 async def test_what_comes_while_a_writer_closes_harms_nothing_before_it() -> None:
     appends = TwoLanes()
     early, late = (Record(number, appends.gates[1], []) for number in (1, 3))
-    appends.give(early)
+    appends.submit(early)
     jobs: list[Job] = []
     appends._post = jobs.append
-    appends.give(late)
+    appends.submit(late)
     appends.close()
     for job in jobs:
         job.run()
@@ -225,14 +225,14 @@ async def test_what_comes_while_a_writer_closes_harms_nothing_before_it() -> Non
 async def test_what_a_closed_writer_left_is_told() -> None:
     appends = TwoLanes()
     record = Record(1, appends.gates[1], [])
-    appends.give(record)
+    appends.submit(record)
     assert not record.is_set
     appends.close()
     appends.end_all()
     with pytest.raises(LedgerClosed, match="closed"):
         record.outcome()
     with pytest.raises(LedgerClosed, match="closed"):
-        appends.give(Record(3, appends.gates[1], []))
+        appends.submit(Record(3, appends.gates[1], []))
 
 
 async def test_records_of_a_loop_that_has_ended_are_refused() -> None:
@@ -240,11 +240,11 @@ async def test_records_of_a_loop_that_has_ended_are_refused() -> None:
     jobs: list[Job] = []
     appends._post = jobs.append
     record = Record(1, appends.gates[1], [])
-    appends.give(record)
+    appends.submit(record)
     assert len(jobs) == 1
     jobs[0].refuse(LedgerClosed("the loop has ended"))
     assert record.is_set
     with pytest.raises(LedgerClosed):
         record.outcome()
     with pytest.raises(LedgerClosed):
-        appends.give(Record(3, appends.gates[1], []))
+        appends.submit(Record(3, appends.gates[1], []))
