@@ -240,7 +240,7 @@ while True:
     ),
     "Cursor": Face(
         attributes={"name": "str", "stream": "str", "position": "Position: self._to"},
-        base="stream.aio.advancing:Advancing",
+        base="stream.aio.cursor_base:CursorBase",
         opened={"_to": "inner.position"},
         skipped=frozenset({"release", "close", "run", "epoch", "failing_since_s"}),
         bodies={"advance": "self._advance(to)"},
