@@ -72,7 +72,7 @@ class Reading:
                 return None
 
     async def _begin_batch(self) -> None:
-        """Ensures that there is a batch whose records are returned one at a time."""
+        """Fetches the next batch, whose records are returned one at a time."""
         batch = await self._next_batch(None)
         assert batch is not None, "without an end there is always a next batch"
         self._batch = batch
