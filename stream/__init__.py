@@ -1,4 +1,22 @@
-"""Streams: endless logs made of ledgers. Public names of the package."""
+"""Streams: unbounded logs of records, made of ledgers. The public names of the package.
+
+- namespace.py: the facade: streams, writers, readers, consumers, policy
+- scope.py: client, store and name of a namespace
+- takeover.py: takes a stream over, and makes and ends its ledgers
+- verify.py: verifies the copies of a stream
+- canary.py: appends and verifies forever
+- errors.py: errors of streams
+- core/: decisions, without I/O
+- store/: documents in the metadata store
+- writing/: writers of one stream
+- reading/: readers
+- consuming/: cursors and consumer groups
+- partitions/: partitioned streams
+- retention/: policies, trash, janitor
+- sinks/: batches of ledgers, committed exactly once
+- bridge/, aio/, blocking/: the same for asyncio and for threads
+- cli/: the command ledgerstream
+"""
 
 from __future__ import annotations
 
@@ -258,7 +276,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    """Imports on first use: a command or client pays only for what it touches."""
+    """Imports a name on first use, so that a program pays only for what it uses."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

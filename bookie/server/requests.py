@@ -234,15 +234,12 @@ class Requests:
         directory.cache.put_frame(frame)
         directory.states[body.ledger_id].advance_lac(lac)
         journal = self._storage.journal_of(body.ledger_id)
-        group = journal.open_group
-        group.views.append(frame)
-        group.nbytes += len(frame)
-        group.overhead_bytes += _REPLY_BYTES + len(entry)
-        group.entries += 1
-        group.on_accepted.append(
-            lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id))
+        journal.queue(
+            frame,
+            1,
+            lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id)),
+            overhead_bytes=_REPLY_BYTES + len(entry),
         )
-        journal.kick()
 
     # ---- LAC, info
 

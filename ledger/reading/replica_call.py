@@ -1,9 +1,8 @@
-"""One question for the replicas of an entry, asked without a task for it. Core: `core.reading`.
+"""Sends one request to the replicas of an entry without a task per request. Core: `core.reading`.
 
-The task that wants the answer sends the request and parks; what comes back, the time for a
-second opinion, or an interruption wake it. Nothing is left running when it returns or is
-cancelled: a late answer falls on deaf ears. A bookie from which not a byte came in all the time
-it had is given up, as by an ordinary call.
+The calling task sends the request and parks; a response, the hedge delay or an interruption wakes
+it. Nothing runs on after it returns or is cancelled: a late response is dropped. A connection over
+which no byte arrives until the timeout is closed, as by an ordinary call.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ Value = TypeVar("Value")
 
 
 class ReplicaCall(Generic[Value]):
-    """Used once.
+    """One request to replicas. Used once.
 
     Args:
-        read: decides whom to ask, and when a second one.
+        read: decides which bookie is asked, and when a further one.
         request: makes the request to a bookie.
-        take: the value of a bookie's answer; raises LedgerError if it is none.
+        take: returns the value of a bookie's response; raises LedgerError if it has none.
         timeout_s: how long each bookie may take.
     """
 
@@ -58,13 +57,13 @@ class ReplicaCall(Generic[Value]):
         self._timeout_s = timeout_s
         self._waiter = ParkingSlot()
         self._gives_up_at: dict[str, float] = {}
-        """Of those that have not answered."""
+        """By bookie that has not answered."""
         self._give_ups: dict[str, Callable[[], LedgerError]] = {}
         self._outcomes: deque[tuple[str, Outcome]] = deque()
 
     async def run(self) -> Value | None:
-        """The first good answer; None if interrupted before. Raises what `read.result` raises
-        when no replica gives one."""
+        """Returns the first good answer; None if interrupted before. Raises what `read.result`
+        raises when no replica returns one."""
         read = self._read
         hedge_at = math.inf
         actions = read.start()
@@ -93,7 +92,7 @@ class ReplicaCall(Generic[Value]):
                 actions = read.handle(HedgeDelayElapsed())
 
     def interrupt(self) -> None:
-        """`run` returns None soon, unless it has an answer."""
+        """Makes `run` return None soon, unless it has an answer."""
         self.is_interrupted = True
         self._wake()
 
@@ -107,7 +106,7 @@ class ReplicaCall(Generic[Value]):
         self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
 
     def _events(self) -> list[ReadReplica | Wait]:
-        """Tells the core what came in, and returns what it wants done."""
+        """Passes what was received to the core, and returns the actions it asks for."""
         actions: list[ReadReplica | Wait] = []
         while self._outcomes and not self._read.finished:
             bookie, outcome = self._outcomes.popleft()

@@ -136,7 +136,7 @@ async def delete(
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         for facts in await _found(namespace, name, cursor):
             await namespace.delete_cursor(parse_stream(facts["stream"]).stream, cursor)
-    output.tell(
+    output.report(
         {"stream": str(name), "cursor": cursor, "deleted": True},
         f"cursor {cursor} of {name} is gone",
     )

@@ -80,7 +80,7 @@ async def delete(
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.delete_group(name.stream, group)
-    output.tell(
+    output.report(
         {"stream": str(name), "group": group, "deleted": True},
         f"consumer group {group} of {name} is gone",
     )

@@ -137,4 +137,4 @@ async def delete(
     """
     async with LedgerClient.connect(cluster.uri) as client:
         await delete_namespace(client, name, purge=purge)
-    output.tell({"namespace": name, "deleted": True}, f"namespace {name} is gone")
+    output.report({"namespace": name, "deleted": True}, f"namespace {name} is gone")

@@ -96,4 +96,4 @@ async def forget(
                 if found is not None and found.committed_ms < before_ms:
                     await forget_sink(client.store, each)
                     forgotten.append(each)
-    output.tell({"forgotten": forgotten}, f"{len(forgotten)} sinks forgotten")
+    output.report({"forgotten": forgotten}, f"{len(forgotten)} sinks forgotten")

@@ -280,7 +280,7 @@ async def delete(
             f"stream {name} is deleted; it can be brought back for {duration_text(trash_ms)} "
             f"(ledgerstream stream undelete {name})"
         )
-    output.tell({"stream": str(name), "deleted": True}, fate)
+    output.report({"stream": str(name), "deleted": True}, fate)
 
 
 async def _check_trash(namespace: Namespace, yes: bool) -> None:

@@ -69,7 +69,7 @@ async def undelete(
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.undelete_stream(name.stream, as_name)
     back = f"{name.namespace}/{as_name or name.stream}"
-    output.tell({"stream": back, "deleted": False}, f"stream {back} is back")
+    output.report({"stream": back, "deleted": False}, f"stream {back} is back")
 
 
 @app.command
@@ -139,7 +139,7 @@ async def purge(
                 f"for good; go on with --yes"
             )
         ledgers = await namespace.purge(name.stream)
-    output.tell(
+    output.report(
         {"stream": str(name), "ledgers_deleted": ledgers},
         f"the trash of stream {name} is empty: {ledgers} ledgers deleted",
     )

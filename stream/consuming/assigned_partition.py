@@ -1,8 +1,8 @@
-"""AssignedPartition: one partition as one member of a consumer group has it, from wish to release.
+"""AssignedPartition: one partition of one member of a consumer group, from acquisition to release.
 
-Acquires the group's cursor when its holder has let go or is dead, offers batches, and hands over:
-stops offering, waits for what was handed out, commits, releases. Must never commit at an epoch
-that is not its own, and never wait for ever for a holder that is stuck.
+It acquires the group's cursor once the holder has released it or is dead, offers batches, and hands
+over: it stops offering, waits until the delivered records are handled, commits, releases. Must
+never commit at an epoch that is not its own, and never wait forever for a stuck holder.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 COMMITS_FAILING_MAX_S = 10.0
-"""A member whose commits fail for so long hands out nothing more: it may be dead to the others."""
+"""A member whose commits have failed for this long delivers nothing more: the others may consider
+it dead."""
 FORCE_MARGIN_S = 5.0
-"""How much longer than its hand-over time a living holder is waited for, before it is fenced."""
+"""How much longer than its handover time a living holder is waited for, before it is fenced."""
 _RELEASE_TRIES_MAX = 5
 
 
@@ -69,7 +70,7 @@ class HoldState(enum.Enum):
 
 
 class AssignedPartition:
-    """Of one consumer, from the assignment until it was left.
+    """One partition of one consumer, from its assignment until the member has left it.
 
     Args:
         start: where to begin if the group has no cursor on this partition.
@@ -88,7 +89,7 @@ class AssignedPartition:
         self.error: LedgerError | None = None
         self.cursor: Cursor | None = None
         self.is_suspended = False
-        """Others may have taken it: nothing is handed out until it was looked at again."""
+        """Other members may have taken it: nothing is delivered until it was checked again."""
         self._context = context
         self._start = start
         self._on_offer = on_offer
@@ -100,31 +101,32 @@ class AssignedPartition:
         self._answered = trio.Event()
         self._may_be_ours = False
 
-    # For the consumer.
+    # For the consumer
 
     @property
     def epoch(self) -> int:
         return 0 if self.cursor is None else self.cursor.epoch
 
     def holds(self, epoch: int) -> bool:
-        """Whether what was handed out at this epoch can still be committed."""
+        """Whether what was delivered at this epoch can still be committed."""
         cursor = self.cursor
         return cursor is not None and cursor.epoch == epoch and cursor.error is None
 
     def is_holding(self, epoch: int) -> bool:
-        """Whether it is ours, or may be: what was read at this epoch nobody reads again."""
+        """Whether it is ours, or may be: no other member reads again what was read at this
+        epoch."""
         return self.state is HoldState.HOLDING and self.holds(epoch)
 
     @property
     def is_offering(self) -> bool:
-        """Whether more may be handed out now."""
+        """Whether more may be delivered now."""
         if self.state is not HoldState.HOLDING or self.is_suspended or self.cursor is None:
             return False
         since_s = self.cursor.failing_since_s
         return since_s is None or trio.current_time() - since_s < COMMITS_FAILING_MAX_S
 
     def take(self) -> RecordBatch | None:
-        """The batch that was offered; None if it may not be handed out any more, or not now."""
+        """Returns the offered batch; None if it may not be delivered any more, or not now."""
         offer = self._offer if self.is_offering else None
         if offer is not None:
             self._offer = None
@@ -132,18 +134,21 @@ class AssignedPartition:
         return offer
 
     def note_handed_out(self, to: Position) -> None:
-        """Records before `to` were handed out; a hand-over waits until they are handled."""
+        """Notes that records before `to` were delivered; a handover waits until they are
+        handled."""
         self._delivered = max(self._delivered, to)
 
     def note_undelivered(self, begin: Position, end: Position) -> None:
-        """Of what was handed out, this reached nobody: a hand-over does not wait for it."""
+        """Notes that these delivered records reached no caller: a handover does not wait for
+        them."""
         if self._delivered == end:
             self._delivered = begin
             if self.cursor is not None and self.cursor.position >= begin:
                 self._drained.set()
 
     def handled(self, to: Position, epoch: int) -> bool:
-        """Records before `to`, handed out at `epoch`, are handled; False if it is not ours now."""
+        """Notes that records before `to`, delivered at `epoch`, are handled; returns False if the
+        partition is no longer ours."""
         if self.cursor is None or not self.holds(epoch):
             return False
         self.cursor.advance(to)
@@ -152,14 +157,14 @@ class AssignedPartition:
         return True
 
     def leave(self) -> None:
-        """The partition is another's from now on: hand it over."""
+        """Begins the handover: the partition is assigned to another member from now on."""
         if self.state is HoldState.HOLDING:
             self.state = HoldState.LEAVING
         self._leaving.set()
         self._ending.set()
 
     async def run(self) -> None:
-        """Until it was left, or failed for good (see `error`)."""
+        """Runs until the partition was left, or failed permanently (see `error`)."""
         while not self._leaving.is_set():
             cursor = await self._acquire()
             if cursor is None:
@@ -168,10 +173,11 @@ class AssignedPartition:
         if self._may_be_ours:
             await self._release_unconfirmed()
 
-    # Acquiring.
+    # Acquiring
 
     async def _acquire(self) -> Cursor | None:
-        """The group's cursor, ours; None if told to leave first, or failed for good."""
+        """Returns the group's cursor, ours; None if the partition must be left first, or failed
+        permanently."""
         waiting: tuple[int, float] | None = None
         while not self._leaving.is_set():
             try:
@@ -194,12 +200,12 @@ class AssignedPartition:
                         await self._pause(RETRY_S)
                         continue
                     _log.warning(
-                        "group=%s partition=%s: member %s does not let go, taken by force",
+                        "group=%s partition=%s: member %s does not release it, taken by force",
                         present.name, self.partition, present.holder,
                     )  # fmt: skip
                 return await self._take_cursor(stream, present, slot.version, slot.last_epoch)
             except MetadataConflict:
-                await trio.lowlevel.checkpoint()  # somebody came between: look again
+                await trio.lowlevel.checkpoint()  # another client came first: read again
             except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
                 _log.info("partition=%s: not acquired: %s", self.partition, error)
                 await self._pause(RETRY_S)
@@ -215,7 +221,8 @@ class AssignedPartition:
         return await self._context.groups.token_of(cursor.holder) == cursor.token
 
     async def _is_still_assigned(self) -> bool:
-        """Asked before force: what a watch told may be old."""
+        """Whether the partition is still ours, checked before a forced takeover: a watch may be
+        late."""
         group = (await self._context.groups.read()).group
         return group is not None and group.assignment.get(self.partition) == self._context.member
 
@@ -226,7 +233,7 @@ class AssignedPartition:
         version: int | None,
         last_epoch: int,
     ) -> Cursor:
-        """Raises MetadataConflict if somebody else came first."""
+        """Acquires the cursor. Raises MetadataConflict if another client came first."""
         context, now_ms = self._context, self._context.client.now_ms()
         if present is None:
             position = await find(context.client, stream, self._start, context.namespace)
@@ -248,23 +255,23 @@ class AssignedPartition:
         )  # fmt: skip
 
     async def _wait_changed(
-        self, stream: StreamMetadata, held: CursorMetadata, remaining_s: float
+        self, stream: StreamMetadata, present: CursorMetadata, remaining_s: float
     ) -> None:
-        """Until the holder let go, died, or we are to leave."""
+        """Waits until the holder releases the cursor or dies, or until this member must leave."""
         context = self._context
 
         async def wait_released() -> None:
-            watch = context.cursors.watch(context.namespace, stream, held.name)
+            watch = context.cursors.watch(context.namespace, stream, present.name)
             async with aclosing(watch) as cursors:
                 async for cursor in cursors:
-                    if cursor is None or cursor.epoch != held.epoch or not cursor.holder:
+                    if cursor is None or cursor.epoch != present.epoch or not cursor.holder:
                         return
 
         async def wait_dead() -> None:
-            path = context.groups.member_path(held.holder)
+            path = context.groups.member_path(present.holder)
             async with aclosing(context.client.store.watch(path)) as nodes:
                 async for node in nodes:
-                    if node is None or node.data != held.token.encode():
+                    if node is None or node.data != present.token.encode():
                         return
 
         with trio.move_on_after(remaining_s):
@@ -275,7 +282,7 @@ class AssignedPartition:
                     try:
                         await wait()
                     except RetryableError as error:
-                        _log.info("partition=%s: looking again: %s", self.partition, error)
+                        _log.info("partition=%s: checking again: %s", self.partition, error)
                         await trio.sleep(RETRY_S)
                     done.set()
 
@@ -287,10 +294,10 @@ class AssignedPartition:
         with trio.move_on_after(seconds):
             await self._leaving.wait()
 
-    # Holding.
+    # Holding
 
     async def _hold(self, cursor: Cursor) -> None:
-        """Offers batches until the partition is to be left, or is lost."""
+        """Offers batches until the partition must be left, or is lost."""
         self._delivered = cursor.position
         if not self._leaving.is_set():
             self._ending = trio.Event()
@@ -328,10 +335,11 @@ class AssignedPartition:
                 _log.info("partition=%s: not released: %s", self.partition, error)
                 await trio.sleep(RETRY_S)
             except LedgerError:
-                return  # another has it already
+                return  # another member has it already
 
     async def _release_unconfirmed(self) -> None:
-        """The answer to the last try to acquire got lost, and now it is not wanted any more."""
+        """Releases a cursor whose acquisition has an unknown outcome, when it is no longer
+        wanted."""
         context = self._context
         for _ in range(_RELEASE_TRIES_MAX):
             try:
@@ -345,7 +353,7 @@ class AssignedPartition:
             except RetryableError:
                 await trio.sleep(RETRY_S)
             except LedgerError:
-                return  # another has it, or there is nothing to have
+                return  # another member has it, or there is no cursor
             else:
                 return
 

@@ -1,8 +1,8 @@
-"""Consumer: one member of a consumer group; what the group's other members do not get, it gets.
+"""Consumer: one member of a consumer group; its members share the partitions of a stream.
 
-Core: core/metadata/groups.py. Every record is handed out at least once; what
-was committed never goes back; only partitions that move to another member pause. Must never
-commit what was not handled, nor at the epoch of another.
+Cores: core/metadata/groups.py, core/metadata/cursors.py. Every record is delivered at least once; a
+committed position never moves back; only partitions that move to another member pause. Must never
+commit what was not handled, nor at the epoch of another member.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from stream.reading.lag import CursorLag
 _log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 5.0
-"""How long the end of a block waits for the last commits and the farewell."""
+"""How long the end of a block waits for the last commits and for leaving the group."""
 
 
 class Consumer:
     """Made by `Namespace.consumer`; an `async with` object, an async iterator of `Delivery`.
 
-    To ask for the next delivery says that all before it are handled; they are committed in the
-    background and when a partition is handed over. With `auto_advance=False` call `advance`;
-    then several tasks may ask at the same time. When the block ends, what was handed out last
+    A request for the next delivery says that all before it are handled; they are committed in the
+    background and when a partition is handed over. With `auto_advance=False` call `advance`; then
+    several tasks may request deliveries at the same time. When the block ends, the last delivery
     counts as handled only after `commit`, or if it was advanced.
     """
 
@@ -56,28 +56,28 @@ class Consumer:
         self._is_waiting = False
         self._outstanding: tuple[AssignedPartition, Position, int] | None = None
         self._delivered: deque[DeliveredBatch] = deque()
-        """Batches that are handed out record by record; of several tasks, a few."""
+        """Batches that are being delivered record by record; with several tasks, a few."""
         self._error: LedgerError | None = None
         self._nursery: trio.Nursery | None = None
         self._resets: int | None = None
 
     @property
     def partitions(self) -> list[str]:
-        """Those this member holds now, in their order."""
+        """The partitions that this member holds now, in their order."""
         holding = {
             name for name, assigned in self._assigned.items() if assigned.state is HoldState.HOLDING
         }
         return [name for name in self._assigned if name in holding]
 
-    # Asking.
+    # Deliveries
 
     def __aiter__(self) -> Consumer:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next records of any partition; waits for ever if there are none.
+        """Returns the next records of any partition; waits forever if there are none.
 
-        Raises Truncated, NoSuchStream, MemberExists, and what reading raises for good.
+        Raises Truncated, NoSuchStream, MemberExists, and what reading raises permanently.
         """
         self._acknowledge()
         delivered = self._rest_of_batch()
@@ -89,11 +89,11 @@ class Consumer:
         return delivery
 
     def records(self) -> RecordIterator:
-        """The same, record by record. May be mixed with batches: nothing is left out."""
+        """Returns the same records one by one. May be mixed with batches: nothing is left out."""
         return RecordIterator(self)
 
     async def next_record(self) -> RecordDelivery:
-        """The next record of any partition; see `__anext__`."""
+        """Returns the next record of any partition; see `__anext__`."""
         return (await self._next_delivered_record())[0]
 
     async def _next_delivered_record(self) -> tuple[RecordDelivery, DeliveredBatch]:
@@ -117,12 +117,12 @@ class Consumer:
             try:
                 records = delivery.batch.records()
             except LedgerError as error:
-                self._error = error  # to go on behind it would leave records out
+                self._error = error  # continuing behind it would skip records
                 raise
             self._delivered.append(DeliveredBatch(assigned, delivery, records))
 
     def _current_batch(self) -> DeliveredBatch | None:
-        """The first that may go on now. Those in doubt stay: nobody reads their rest again."""
+        """Returns the first batch that may be delivered now; unverified ones wait."""
         for delivered in list(self._delivered):
             if delivered.is_lost:
                 self._delivered.remove(delivered)
@@ -145,11 +145,12 @@ class Consumer:
                 return found
 
     async def _next(self) -> tuple[AssignedPartition, Delivery] | None:
-        """What is offered; None if the rest of a batch may go on that could not before."""
+        """Returns what is offered; None if the rest of an earlier batch may be delivered."""
         if self.auto_advance and self._is_waiting:
             raise trio.BusyResourceError(
-                f"two tasks ask consumer {self.member!r} at once, but with auto_advance asking "
-                f"says that what was handed out is handled: use auto_advance=False and advance()"
+                f"two tasks use consumer {self.member!r} at once, but with auto_advance "
+                f"a request says that what was delivered is handled: use auto_advance=False and "
+                f"advance()"
             )
         self._is_waiting = True
         try:
@@ -158,10 +159,10 @@ class Consumer:
                 if self._error is not None:
                     raise self._error
                 if self._current_batch() is not None:
-                    return None  # before what follows it
+                    return None  # it precedes what follows it
                 if (found := self._take_offer()) is not None:
                     return found
-                if self._offered.is_set():  # else others wait for this very one
+                if self._offered.is_set():  # otherwise other tasks wait for this event
                     self._offered = trio.Event()
                 with trio.move_on_after(RETRY_S if self._delivered else math.inf):
                     await self._offered.wait()
@@ -185,7 +186,7 @@ class Consumer:
             self._outstanding = (assigned, to, epoch)
 
     def _take_back(self, delivery: Delivery) -> None:
-        """It never reached who asked for it: it is handed out again."""
+        """Takes back a delivery that never reached the caller: it is delivered again."""
         assigned = self._assigned.get(delivery.partition)
         if assigned is None:
             return
@@ -212,20 +213,20 @@ class Consumer:
             self._delivered.appendleft(delivered)
         self._offered.set()
 
-    # Handling.
+    # Handling
 
     def _acknowledge(self) -> None:
-        """What was handed out last is handled."""
+        """Marks the last delivery as handled."""
         if self._outstanding is not None:
             assigned, to, epoch = self._outstanding
             self._outstanding = None
-            assigned.handled(to, epoch)  # if it was lost meanwhile, another handles it again
+            assigned.handled(to, epoch)  # if it was lost meanwhile, another member handles it again
 
     def advance(self, handled: Delivery | RecordDelivery) -> None:
-        """Everything of this partition up to and with these records is handled.
+        """Marks everything of this partition up to and including these records as handled.
 
-        Committed in the background, at most once per interval. Raises PartitionLost if another
-        member has the partition by now: what is not committed is handled again there.
+        It is committed in the background, at most once per interval. Raises PartitionLost if
+        another member has the partition by now: what is not committed is handled again there.
         """
         if isinstance(handled, Delivery):
             to = handled.batch.after
@@ -240,11 +241,11 @@ class Consumer:
             raise PartitionLost(handled.partition, handled.epoch)
 
     async def commit(self) -> dict[str, Position]:
-        """Stores now what is handled, with `auto_advance` all that was handed out.
+        """Stores now what is handled; with `auto_advance`, all that was delivered.
 
-        Returns the committed position of each partition that is still ours; one that is missing
-        was lost to another member. Raises MetadataUnavailable: some may be stored, all are tried
-        again in the background.
+        Returns the committed position of each partition that is still ours; a missing one was lost
+        to another member. Raises MetadataUnavailable: some may be stored, all are tried again in
+        the background.
         """
         self._acknowledge()
         committed: dict[str, Position] = {}
@@ -261,7 +262,7 @@ class Consumer:
         return committed
 
     async def lag(self) -> dict[str, CursorLag]:
-        """How far each partition of this member is behind its end, asked of metadata and bookies.
+        """Returns how far each partition of this member is behind its end, asked of the bookies.
 
         Raises NoSuchStream, and what reading ledgers raises.
         """
@@ -272,10 +273,10 @@ class Consumer:
             if cursor is not None and cursor.error is None
         }
 
-    # Partitions that come and go. No awaits here: wishes and tasks change together.
+    # Assignment. No awaits here: the wanted partitions and their tasks change together.
 
     def note_group(self, group: GroupMetadata | None) -> None:
-        """The assignment changed; it is a wish for what to hold."""
+        """Notes a changed assignment, which says what this member should hold."""
         self._wanted = [] if group is None else group.partitions_of(self.member)
         if group is not None:
             self._first_partitions = group.first_partitions
@@ -292,7 +293,7 @@ class Consumer:
 
     def _begin(self, partition: str) -> None:
         assert self._nursery is not None, "the consumer is open"
-        # The group has seen nothing of a partition that was added later.
+        # The group has read nothing of a partition that was added later.
         is_first = self._known.index(partition) < self._first_partitions
         start = self._start if is_first else EARLIEST
         assigned = AssignedPartition(self._context, partition, start, self._note_offer)
@@ -302,23 +303,24 @@ class Consumer:
     async def _run_assigned(self, assigned: AssignedPartition) -> None:
         await assigned.run()
         if assigned.error is not None:
-            return  # whoever asks is told
+            return  # the next request raises it
         del self._assigned[assigned.partition]
         if assigned.partition in self._wanted:
-            self._begin(assigned.partition)  # it came back while it was being handed over
+            self._begin(assigned.partition)  # it was assigned again during the handover
 
     def _note_offer(self, assigned: AssignedPartition) -> None:
         self._offers.append(assigned)
         self._offered.set()
 
-    # Being a member.
+    # Membership
 
     def note_lost(self) -> None:
-        """The others take us for dead: nothing is handed out before it was looked at again."""
+        """Suspends delivery until a check: the others consider this member dead."""
         for assigned in self._assigned.values():
             assigned.is_suspended = True
 
     def note_rejoined(self) -> None:
+        """Notes that the member is visible again, and checks its partitions."""
         self._check_all()
 
     def _check_all(self) -> None:
@@ -333,19 +335,19 @@ class Consumer:
             except RetryableError:
                 await trio.sleep(RETRY_S)
             except LedgerError:
-                return  # it was lost, and takes care of itself
+                return  # it was lost, and its task ends
             else:
                 assigned.is_suspended = False
                 return
 
     async def run(self, coordinator: Coordinator, membership: Membership) -> None:
-        """Until cancelled; what ends it is told to whoever asks."""
+        """Runs until cancelled; the error that ends it is raised by the next request."""
         try:
             await coordinator.run(membership)
         except LedgerError as error:
             self._error = error
             self._offered.set()
-            # The others need not wait until somebody asks here.
+            # The others need not wait until this member requests again.
             self.note_group(None)
             await membership.remove_eventually()
 
@@ -368,7 +370,7 @@ class Consumer:
             try:
                 self._context.client.start_background(membership.remove_eventually)
             except LedgerClosed:
-                pass  # then the session ends too, and the member with it
+                pass  # then the session ends too, and the member's node with it
 
     async def _release(self, assigned: AssignedPartition) -> None:
         cursor = assigned.cursor
@@ -383,7 +385,7 @@ class Consumer:
 
 
 class RecordIterator:
-    """Records of a consumer. Holds nothing: it may simply be dropped, and another one goes on."""
+    """Records of a consumer. It owns nothing: drop it, and another one continues."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer

@@ -163,7 +163,7 @@ class Takeover:
         self._gone: LedgerError | None = None
         self._target: StreamMetadata | None = None
         self._step = _Step.NEW
-        self._transcript: deque[str] = deque(maxlen=_EVENTS_REMEMBERED)
+        self._history: deque[str] = deque(maxlen=_EVENTS_REMEMBERED)
 
     @property
     def finished(self) -> bool:
@@ -176,33 +176,33 @@ class Takeover:
         Raises TakenOver if the epoch is no longer ours, EpochMismatch if it is not the requested
         one, NoSuchStream if the stream was deleted.
         """
-        assert self.finished, self.story()
+        assert self.finished, self.history()
         if self.failure is not None:
             raise self.failure
-        assert self.stream is not None, self.story()
+        assert self.stream is not None, self.history()
         return self.stream
 
-    def story(self) -> str:
-        """Returns the last events and actions, for logs and failed assertions."""
-        return "\n".join((*self._transcript, f"now {self._step.value}"))
+    def history(self) -> str:
+        """The last events and actions, for logs and failed assertions."""
+        return "\n".join((*self._history, f"now {self._step.value}"))
 
     def start(self) -> tuple[Action, ...]:
-        assert self._step is _Step.NEW, self.story()
+        assert self._step is _Step.NEW, self.history()
         if self.stream is None:
             return self._go(_Step.READING_TO_TAKE, ReadStream())
         self._note(self.stream)
         return self._end_old()
 
     def handle(self, event: Event) -> tuple[Action, ...]:
-        """Returns the next action; none when finished."""
-        self._transcript.append(f"<- {type(event).__name__}")
+        """The next action; none when finished."""
+        self._history.append(f"<- {type(event).__name__}")
         match self._step, event:
             case _Step.READING_TO_TAKE, StreamRead(stream, version):
                 return self._take(stream, version)
             case _Step.STORING_EPOCH, StreamStored(version):
                 self.version = version
                 self.stream = self._target
-                assert self.stream is not None, self.story()
+                assert self.stream is not None, self.history()
                 self.epoch = self.stream.epoch
                 return self._end_old()
             case _Step.STORING_EPOCH, StoreConflicted() | StoreUnknown():
@@ -210,7 +210,7 @@ class Takeover:
                 return self._go(_Step.READING_TO_TAKE, ReadStream())
             case _Step.ENDING, LedgerEnded(end):
                 self.ended = end
-                assert self._old_ledger is not None, self.story()
+                assert self._old_ledger is not None, self.history()
                 self.ends[self._old_ledger] = end.last_entry
                 return self._make()
             case _Step.ENDING, LedgerGone(error):
@@ -227,12 +227,12 @@ class Takeover:
                 return self._go(_Step.READING_AGAIN, ReadStream())
             case _Step.READING_AGAIN, StreamRead(stream, version):
                 return self._look_again(stream, version)
-        raise AssertionError(f"event {event} does not fit the step\n{self.story()}")
+        raise AssertionError(f"event {event} does not fit the step\n{self.history()}")
 
     def _go(self, step: _Step, *actions: Action) -> tuple[Action, ...]:
         self._step = step
         names = ", ".join(type(action).__name__ for action in actions)
-        self._transcript.append(f"-> {names or 'finished'}")
+        self._history.append(f"-> {names or 'finished'}")
         return actions
 
     def _fail(self, error: LedgerError) -> tuple[Action, ...]:
@@ -249,7 +249,7 @@ class Takeover:
         return self._go(_Step.STORING_EPOCH, StoreStream(self._target, version))
 
     def _end_old(self) -> tuple[Action, ...]:
-        assert self.stream is not None, self.story()
+        assert self.stream is not None, self.history()
         segment = self.stream.open_segment
         self._old_ledger = None if segment is None else segment.ledger_id
         if segment is None:
@@ -260,7 +260,7 @@ class Takeover:
         )
 
     def _make(self, spent: int | None = None) -> tuple[Action, ...]:
-        assert self.stream is not None, self.story()
+        assert self.stream is not None, self.history()
         if self._begins_next:
             return self._go(_Step.MAKING, MakeLedger(self.stream.prepared, spent))
         if self._old_ledger is None and self.stream.interrupted is None:
@@ -268,14 +268,14 @@ class Takeover:
         return self._store()
 
     def _store(self) -> tuple[Action, ...]:
-        assert self.stream is not None, self.story()
-        assert self.epoch is not None, self.story()
+        assert self.stream is not None, self.history()
+        assert self.epoch is not None, self.history()
         target = self.stream
         if self._old_ledger is not None:
-            assert self.ended is not None, self.story()
+            assert self.ended is not None, self.history()
             target = target.sealed(self.epoch, self.ended, self._now_ms)
         if self._begins_next:
-            assert self.made is not None, self.story()
+            assert self.made is not None, self.history()
             target = target.begun(self.epoch, self.made, self._now_ms)
             begun = target.segments[-1]
             if self._begins_at not in (None, (begun.number, begun.first_sequence)):
@@ -295,8 +295,8 @@ class Takeover:
         )
 
     def _look_again(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
-        assert self.epoch is not None, self.story()
-        assert self.stream is not None, self.story()
+        assert self.epoch is not None, self.history()
+        assert self.stream is not None, self.history()
         if stream.is_deleted or stream.created_ms != self.stream.created_ms:
             return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
         if stream.epoch != self.epoch:

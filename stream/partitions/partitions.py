@@ -1,7 +1,7 @@
-"""Partitioned streams as one: made, grown, measured, truncated, deleted.
+"""Partitioned streams as a whole: created, grown, measured, truncated, deleted.
 
-A partition is a stream like any other, with its own writer, segments and cursors; here is what is
-true of all of them together. Every step can be stopped and repeated. Keeps no state.
+A partition is a stream like any other, with its own writer, segments and cursors; this module
+handles all of them together. Every step can be interrupted and repeated. It keeps no state.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PartitionedInfo:
 
 
 async def create(scope: NamespaceScope, stream: str, partitions: int) -> PartitionedStream:
-    """Makes a stream of so many partitions, all of them at once.
+    """Creates a stream of `partitions` partitions, all of them at once.
 
     Raises StreamExists, NoSuchNamespace, InvalidArgument.
     """
@@ -65,7 +65,7 @@ async def create(scope: NamespaceScope, stream: str, partitions: int) -> Partiti
     try:
         await store.create(scope.name, wanted)
     except StreamExists:
-        # What is in the way may be a deleted stream whose partitions are still going.
+        # The existing node may be a deleted stream whose partitions are still being deleted.
         present, _ = await store.read(scope.name, stream)
         if present is None or not present.is_deleted:
             raise
@@ -75,7 +75,7 @@ async def create(scope: NamespaceScope, stream: str, partitions: int) -> Partiti
 
 
 async def grow(scope: NamespaceScope, stream: str, partitions: int) -> PartitionedStream:
-    """Adds partitions until there are so many; writers notice and route to them.
+    """Adds partitions until there are `partitions`; writers notice and route to them.
 
     Raises NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
     """
@@ -85,12 +85,12 @@ async def grow(scope: NamespaceScope, stream: str, partitions: int) -> Partition
 
 
 def without_partitions(names: Sequence[str]) -> list[str]:
-    """Names of streams as users know them: those of partitions are left out."""
+    """Returns the names of streams as users know them, without those of partitions."""
     return [name for name in names if parse_partition(name) is None]
 
 
 async def measure(scope: NamespaceScope, stream: str) -> PartitionedInfo:
-    """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
+    """Returns where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
     present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
 
     async def measure_one(number: int, name: str) -> StreamInfo:
@@ -135,10 +135,10 @@ async def _position_at(scope: NamespaceScope, stream: str, time: FromTime) -> Po
 
 
 async def delete(scope: NamespaceScope, stream: str) -> bool:
-    """Deletes a partitioned stream: for everybody at once, then its partitions. False: it is a
-    plain one, and nothing was done.
+    """Deletes a partitioned stream: first its node, then its partitions. Returns False, and does
+    nothing, for a plain stream.
 
-    If it is stopped, calling it again (or the janitor) goes on. Raises NoSuchStream,
+    If it is interrupted, another call (or the janitor) continues. Raises NoSuchStream,
     PartitionsFailed.
     """
     store = PartitionStore(scope.client.store)

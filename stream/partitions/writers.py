@@ -1,7 +1,7 @@
-"""The writers of a partitioned stream's partitions: opened when needed, closed together.
+"""The writers of a partitioned stream's partitions: opened on demand, closed together.
 
-Each lives in a task of its own, so that one that fails leaves the others alone. Bounds what all
-of them may hold. Routes nothing: that is partitioned_writer.py.
+Each lives in a task of its own, so that a failed one leaves the others alone. Their memory is
+bounded together. Routing is in partitions/writer.py.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from stream.writing.writer import StreamWriter, open_writer
 
 OPENINGS_MAX = 16
 PENDING_BYTES_MIN = 256 << 10
-"""What one partition may have unconfirmed at least, some batches, however many there are."""
+"""The minimum of unconfirmed bytes per partition, some batches, whatever the number of
+partitions."""
 
 _REOPEN_S = 5.0
-"""How long a partition that could not be opened is left alone by records without a key."""
+"""How long records without a key avoid a partition that could not be opened."""
 
 
 class _Opening:
-    """A partition's task: opening, open, or ended."""
+    """The task of a partition: opening, open, or ended."""
 
     __slots__ = ("closing", "ended", "opened")
 
@@ -42,7 +43,8 @@ class _Opening:
 
 
 class PartitionWriters:
-    """`open[number]` is the writer of a partition; a failed one stays there, with its error."""
+    """The open writers: `open[number]` is that of a partition; a failed one stays there, with its
+    error."""
 
     def __init__(
         self,
@@ -69,11 +71,11 @@ class PartitionWriters:
         self._is_closing = False
 
     def grow(self, partitions: int) -> None:
-        """There are so many partitions now."""
+        """Notes that there are `partitions` partitions now."""
         self._count = partitions
 
     def check(self, number: int) -> None:
-        """Raises InvalidArgument for a partition that is not there, or not ours."""
+        """Raises InvalidArgument for a partition that does not exist, or is not ours."""
         if not 0 <= number < self._count:
             raise InvalidArgument(
                 f"stream {self._stream!r} has partitions 0 to {self._count - 1}, not {number}"
@@ -85,7 +87,7 @@ class PartitionWriters:
             )
 
     def want(self, number: int) -> None:
-        """Begins to open a writer. Raises, once, why the last try failed; LedgerClosed."""
+        """Begins to open a writer. Raises, once, why the last attempt failed; LedgerClosed."""
         self.check(number)
         if (error := self._errors.pop(number, None)) is not None:
             raise copy.copy(error)
@@ -96,7 +98,8 @@ class PartitionWriters:
             self._nursery.start_soon(self._run, number, opening)
 
     def want_soon(self, number: int) -> bool:
-        """The same without errors; False if it could not be opened a moment ago."""
+        """Begins to open a writer without raising errors; returns False if it could not be opened a
+        moment ago."""
         if trio.current_time() < self._retry_at.get(number, 0.0):
             return False
         self._errors.pop(number, None)
@@ -104,7 +107,7 @@ class PartitionWriters:
         return True
 
     async def opened(self, number: int, *, is_error_kept: bool = False) -> StreamWriter:
-        """The writer of a partition, opened if it is not. Raises why it could not be.
+        """Returns the writer of a partition, opened if it is not. Raises why it could not be.
 
         `is_error_kept`: the next `want` raises it again.
         """
@@ -118,21 +121,21 @@ class PartitionWriters:
         return self.open[number]
 
     async def open_all(self) -> None:
-        """Opens all that are ours. Raises PartitionsFailed."""
+        """Opens all partitions that are ours. Raises PartitionsFailed."""
         numbers = list(range(self._count) if self._own is None else self._own)
         for number in numbers:
             self.want(number)
-        # One that could not be opened is gone from there by the time the others are.
+        # One that could not be opened is removed from there by the time the others are open.
         for opening in [self._openings[number] for number in numbers]:
             await opening.opened.wait()
         if errors := {n: self._errors.pop(n) for n in numbers if n in self._errors}:
             raise PartitionsFailed(self._stream, errors, [n for n in numbers if n not in errors])
 
     async def reopen(self, number: int) -> None:
-        """Another writer for a partition whose writer failed. Raises why there is none."""
+        """Opens another writer for a partition whose writer failed. Raises why there is none."""
         writer = self.open.get(number)
         if writer is not None and writer.error is not None:
-            if (opening := self._openings.get(number)) is not None:  # else it has just ended
+            if (opening := self._openings.get(number)) is not None:  # otherwise it has just ended
                 opening.closing.set()
                 await opening.ended.wait()
             if self.open.get(number) is writer:
@@ -153,7 +156,7 @@ class PartitionWriters:
         return errors
 
     async def _run(self, number: int, opening: _Opening) -> None:
-        """The life of one writer."""
+        """Opens one writer and keeps it until it is closed."""
         name = partition_name(self._stream, number)
         share = max(self._options.pending_bytes_max // self._count, PENDING_BYTES_MIN)
         options = replace(self._options, pending_bytes_max=share)

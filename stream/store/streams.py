@@ -87,10 +87,7 @@ class StreamStore:
         return decode_namespace(name, node.data), node.version
 
     async def put_namespace(self, namespace: NamespaceMetadata, version: int) -> int:
-        """Replaces a policy that has `version`; returns the new version.
-
-        Raises MetadataConflict if it has another version, NoSuchNamespace.
-        """
+        """Replaces a policy. Raises MetadataConflict if it has another version, NoSuchNamespace."""
         try:
             return await self._store.put(
                 namespace_path(namespace.name), encode_namespace(namespace), version
@@ -103,11 +100,10 @@ class StreamStore:
         return await self._store.children(ROOT)
 
     async def delete_namespace(self, name: str) -> None:
-        """Deletes a namespace without streams.
+        """Deletes a namespace without streams, with the cursors, groups and tombstones of deleted
+        ones.
 
-        Cursors and groups of streams that no longer exist are deleted with it, and so are
-        tombstones. Raises NoSuchNamespace; NamespaceNotEmpty while it has streams, or some in the
-        trash.
+        Raises NoSuchNamespace; NamespaceNotEmpty while it has streams, or some in the trash.
         """
         path = namespace_path(name)
         await self.read_namespace(name)
@@ -164,8 +160,7 @@ class StreamStore:
     # Streams
 
     async def create_stream(self, namespace: str, stream: StreamMetadata) -> StreamMetadata:
-        """Stores a new stream; returns it as stored. A deleted stream of the name stays in the
-        trash.
+        """Stores a new stream; returns it. A deleted stream of the name stays in the trash.
 
         Raises StreamExists, NoSuchNamespace; TooManyStreams beyond `streams_max`, which concurrent
         creations may exceed.
@@ -229,8 +224,7 @@ class StreamStore:
         return decode_stream(name, node.data), node.version
 
     async def read_living_stream(self, namespace: str, name: str) -> StreamMetadata:
-        """Returns the metadata of a stream that was not deleted. Raises NoSuchStream,
-        MetadataCorrupt."""
+        """Returns an existing stream. Raises NoSuchStream if deleted, MetadataCorrupt."""
         stream, _ = await self.read_stream(namespace, name)
         if stream.is_deleted:
             raise was_deleted(namespace, name)
@@ -292,8 +286,7 @@ class StreamStore:
             pass  # the ledger or the stream no longer exists: a later sweep checks both
 
     async def delete_orphan_of_none(self, ledger_path: str, *, only_if: Sequence[Check]) -> None:
-        """Deletes the metadata of a ledger whose stream no longer exists. Raises MetadataConflict
-        if a node of `only_if` has changed."""
+        """Deletes the metadata of a ledger of no stream; `only_if` as for `delete_orphan`."""
         try:
             await self._store.transaction([*only_if, Delete(ledger_path)])
         except NoSuchNode:
@@ -355,16 +348,14 @@ class StreamStore:
         return await self._store.children(folder_path(namespace, "streams"))
 
     async def list_trash(self, namespace: str) -> list[tuple[str, int]]:
-        """Returns deleted streams, also those of which only the name is left, and when they were
-        deleted."""
+        """Returns deleted streams, even if only the name is left, and their times of deletion."""
         nodes = await self._store.children(folder_path(namespace, "trash"))
         return [parsed for node in nodes if (parsed := parse_trash_name(node)) is not None]
 
     async def watch_stream(
         self, namespace: str, name: str
     ) -> AsyncGenerator[StreamMetadata | None, None]:
-        """Yields the metadata now and after each change; None when the stream is deleted or being
-        deleted.
+        """Yields the metadata now and after each change; None when the stream is deleted.
 
         Close it: `async with aclosing(store.watch_stream(n, s)) as versions`.
         """
@@ -375,8 +366,7 @@ class StreamStore:
 
 
 async def remove_leftover(store: MetadataStore, path: str, only_if: Check) -> None:
-    """Removes a node of a deleted stream, if it exists. Raises MetadataConflict if the stream
-    exists again."""
+    """Removes a node of a deleted stream. Raises MetadataConflict if the stream exists again."""
     try:
         await store.transaction([only_if, Delete(path)])
     except (NoSuchNode, InvalidArgument):
@@ -390,7 +380,6 @@ def _no_namespace(name: str) -> NoSuchNamespace:
 
 
 def no_such_stream(namespace: str, name: str) -> NoSuchStream:
-    """Returns the error for a stream that does not exist."""
     return NoSuchStream(
         f"no stream {name!r} in namespace {namespace!r}, or it was deleted; create it "
         f"(ledgerstream stream create {namespace}/{name})"
@@ -398,7 +387,6 @@ def no_such_stream(namespace: str, name: str) -> NoSuchStream:
 
 
 def was_deleted(namespace: str, name: str) -> NoSuchStream:
-    """Returns the error for a stream that was deleted."""
     return NoSuchStream(
         f"stream {name!r} in namespace {namespace!r} was deleted; it can be restored "
         f"while it is in the trash (ledgerstream stream undelete {namespace}/{name})"

@@ -87,7 +87,7 @@ class SegmentOwner:
         machine = Takeover(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
         ledger = await self._succeed(machine)
         stream = self._stream
-        assert stream is not None, machine.story()
+        assert stream is not None, machine.history()
         self.epoch = stream.epoch
         self._accumulator.begin_at(stream.next_sequence, stream.last_time_ms)
         self._use(ledger)
@@ -121,7 +121,7 @@ class SegmentOwner:
         async def end(action: EndLedger) -> SegmentEnd:
             if closing is None:
                 return await self._ledgers.recovered_end(action.ledger_id, action.first_sequence)
-            assert closing.ledger.ledger_id == action.ledger_id, machine.story()
+            assert closing.ledger.ledger_id == action.ledger_id, machine.history()
             await closing.ledger.flush()
             closing.ledger.on_confirmed = closing.ledger.on_failed = None
             await closing.ledger.close()
@@ -295,10 +295,10 @@ class SegmentOwner:
             stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version
         )
         ledger = await self._succeed(machine)
-        assert self._stream is not None, machine.story()
+        assert self._stream is not None, machine.history()
         assert self._stream.next_sequence >= self._sender.confirmed_sequence, (
             f"stream {stream.name!r}: recovery ended at sequence {self._stream.next_sequence}, "
-            f"{self._sender.confirmed_sequence} records were confirmed\n{machine.story()}"
+            f"{self._sender.confirmed_sequence} records were confirmed\n{machine.history()}"
         )
         # Publishing the last one may have been given up for unknown, and have happened.
         ends, held = self._ends, dict[OpenSegment, int]()

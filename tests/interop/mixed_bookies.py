@@ -1,7 +1,7 @@
-"""The bookies of a play, both kinds in one cluster, as processes that may be killed at any time.
+"""Bookies of both kinds in one cluster, as processes that may be killed at any time.
 
-A bookie keeps its name, id and data when it is started again. Starting goes on in the
-background; whoever needs a bookie waits until it serves.
+A bookie keeps its name, id and data when it is started again. It starts in the background; a test
+that needs it waits until it serves.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class BookieProcess(Protocol):
         ...
 
     def wait_ready(self) -> None:
-        """Returns when it serves."""
+        """Waits until the bookie serves."""
         ...
 
     def kill(self) -> None:
-        """kill -9; returns when the process is gone."""
+        """Kills the process with -9; returns when it has ended."""
         ...
 
     def pause(self) -> None:
-        """The process stands still, its sockets stay open."""
+        """Stops the process; its sockets stay open."""
         ...
 
     def resume(self) -> None: ...
@@ -89,7 +89,7 @@ def name_of_apache(number: int) -> str:
 def running_bookies(
     directory: Path, uri: str, *, ours: int, apaches: int
 ) -> Iterator[dict[str, BookieProcess]]:
-    """So many of each kind, by name; Apache's are of all versions in turn."""
+    """Runs bookies of each kind, by name; Apache's versions alternate."""
     our = OurBookies(directory, uri)
     bookies: dict[str, BookieProcess] = {
         name_of_ours(number): OurProcess(our, number) for number in range(ours)
@@ -110,8 +110,8 @@ def running_bookies(
                 bookie.kill()
 
 
-class Stage:
-    """Bookies by name, e.g. "ours-0" and "apache-1". Made by `open_stage`."""
+class MixedBookies:
+    """Bookies by name, e.g. "ours-0" and "apache-1". Made by `open_mixed_bookies`."""
 
     def __init__(self, bookies: Mapping[str, BookieProcess], nursery: trio.Nursery) -> None:
         self._bookies = bookies
@@ -127,7 +127,7 @@ class Stage:
         return tuple(self._bookies[name].bookie_id for name in names)
 
     def apaches_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Ids of those among them that are Apache's."""
+        """Returns the ids of the Apache bookies among them."""
         return tuple(
             self._bookies[name].bookie_id
             for name in names
@@ -141,7 +141,7 @@ class Stage:
         return self._serving[name].is_set()
 
     async def kill(self, name: str) -> None:
-        """kill -9 of a bookie that serves."""
+        """Kills a bookie that serves with -9."""
         assert self.is_serving(name), f"{name} is down already"
         self._serving[name] = trio.Event()
         with trio.CancelScope(shield=True):
@@ -149,8 +149,10 @@ class Stage:
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
-        """A bookie that serves stands still inside the block, which must be shorter than its
-        session if it is to stay registered."""
+        """Stops a bookie that serves during the block.
+
+        The block must be shorter than its session if it is to stay registered.
+        """
         assert self.is_serving(name), f"{name} is down"
         self._bookies[name].pause()
         try:
@@ -165,7 +167,7 @@ class Stage:
 
     async def _start(self, name: str) -> None:
         bookie = self._bookies[name]
-        with trio.CancelScope(shield=True):  # half a start would be nobody's
+        with trio.CancelScope(shield=True):  # a start must not be interrupted
             await trio.to_thread.run_sync(bookie.begin)
             await trio.to_thread.run_sync(bookie.wait_ready)
         self._serving[name].set()
@@ -176,7 +178,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(bookies: Mapping[str, BookieProcess]) -> AsyncIterator[Stage]:
-    """Starts those that do not run; what is being started at the end is waited for."""
+async def open_mixed_bookies(bookies: Mapping[str, BookieProcess]) -> AsyncIterator[MixedBookies]:
+    """Starts the bookies that do not run; waits at the end for those that are starting."""
     async with trio.open_nursery() as nursery:
-        yield Stage(bookies, nursery)
+        yield MixedBookies(bookies, nursery)

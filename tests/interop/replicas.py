@@ -1,8 +1,8 @@
-"""What the bookies of a ledger really hold, replica by replica, compared byte by byte.
+"""Compares the replicas of a ledger on all its bookies, byte by byte.
 
-Entries are read raw from each bookie of their write set, in both wire versions, whoever made the
-bookie. All that may differ between two replicas of an entry is the LAC field of one that was
-added again by a recovery (and with it the digest); everything else is a fault.
+Entries are read raw from each bookie of their write set, of either kind, in both wire versions. Two
+replicas of an entry may differ only in the LAC field of one that a recovery has added again (and
+therefore in the digest); any other difference is a fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Raw bytes of one entry by bookie; None: the bookie says that it does not hold it."""
+    """The raw bytes of one entry by bookie; None: the bookie does not hold it."""
 
     entry_id: int
     by_bookie: Mapping[str, bytes | None]
@@ -37,7 +37,7 @@ class Replicas:
 async def read_replicas(
     pool: BookiePool, metadata: LedgerMetadata, *, without: Collection[str] = ()
 ) -> list[Replicas]:
-    """All entries of a closed ledger from all bookies that should hold them, `without` some.
+    """Reads all entries of a closed ledger from all bookies of their write sets, `without` some.
 
     Raises AssertionError if a bookie answers v2 and v3 differently, or with an error.
     """
@@ -69,7 +69,7 @@ def _holders(metadata: LedgerMetadata, entry_id: int) -> list[str]:
 
 
 async def read_raw(pool: BookiePool, ledger_id: int, entry_id: int, bookie: str) -> bytes | None:
-    """One entry as a bookie sends it, over v2 and v3; None if it says that it has none."""
+    """Reads one entry from a bookie, over v2 and v3; None if the bookie does not hold it."""
     deadline_s = trio.current_time() + PATIENCE_S
     while True:
         in_v2, in_v3 = [
@@ -79,7 +79,7 @@ async def read_raw(pool: BookiePool, ledger_id: int, entry_id: int, bookie: str)
             return in_v2
         if trio.current_time() > deadline_s:
             break
-        # The last bookie of a write set may still get what a recovery adds again.
+        # A bookie may not have received yet the entries that a recovery adds again.
         await trio.sleep(_PAUSE_S)
     raise AssertionError(f"{bookie} entry {entry_id}: v2 gives {in_v2!r}, v3 {in_v3!r}")
 
@@ -107,16 +107,15 @@ def replica_faults(
     is_length_doubtful: bool = False,
     may_be_torn: Collection[str] = (),
 ) -> list[str]:
-    """What is wrong with the replicas of a closed ledger.
+    """Returns the faults of the replicas of a closed ledger.
 
     Args:
         recovered_from: first entry that a recovery may have added again; None: there was none.
-        is_on_all: each entry must be on its whole write set; else on an ack quorum. Bookies
-            that were not asked get the benefit of the doubt.
+        is_on_all: whether each entry must be on its whole write set, or on an ack quorum. Bookies
+            that were not read count as holding it.
         is_length_doubtful: the metadata's length is not compared with the entries'.
-        may_be_torn: bookies of Apache's that were killed. Their journal has no checksums: half
-            a record, never acknowledged, is replayed with zeros behind it. Such a replica
-            counts as none.
+        may_be_torn: Apache bookies that were killed. Their journal has no checksums: half a
+            record, never acknowledged, is replayed with zeros after it. Such a replica is ignored.
     """
     found: list[str] = []
     digest = Digest(metadata.digest_type or DigestType.CRC32, metadata.password)
@@ -157,7 +156,7 @@ def replica_faults(
 
 
 def _is_torn(digest: Digest, metadata: LedgerMetadata, entry_id: int, body: bytes) -> bool:
-    """Whether it ends in zeros that are not the entry's."""
+    """Returns whether a replica ends in zeros that are not part of the entry."""
     try:
         digest.decode_entry(metadata.ledger_id, entry_id, body)
     except DigestMismatch:

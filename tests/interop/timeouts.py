@@ -1,22 +1,21 @@
-"""How long the suite's programs wait for each other: no test is about these times.
+"""Timeouts of the suite's programs; no test measures these times.
 
-A machine that does much else must not turn one result into another: a request that is late is no
-failed bookie, a process that gets no turn is not gone. So whatever waits waits longer than any
-busy machine takes, and what must end is ended (see `znodes.forget_registration`). Tests that are
-about a time have one of their own.
+A busy machine must not change a result: a late response is not a failed bookie, and a process that
+is not scheduled has not ended. Therefore all timeouts are longer than a busy machine needs, and
+sessions are ended explicitly (see `znodes.forget_registration`). Tests of timeouts use their own.
 """
 
 from __future__ import annotations
 
 PATIENCE_S = 300.0
-"""For what other tasks and processes do; when it is over the test has failed."""
+"""For the work of other tasks and processes; the test fails when it expires."""
 
 REQUEST_TIMEOUT_S = 90
-"""For the answer of a bookie that runs. One that was killed closes its connections at once."""
+"""For the response of a running bookie. A killed one closes its connections immediately."""
 
 CONNECT_TIMEOUT_S = 60
-"""For a connection. At the port of a bookie that was killed it is refused at once."""
+"""For a connection. The port of a killed bookie refuses it immediately."""
 
 SESSION_TIMEOUT_MS = 60_000
-"""Of ZooKeeper's sessions, as long as our servers grant it: a bookie that is busy stays
-registered, and so does one that was killed, until it is started again or forgotten."""
+"""Of ZooKeeper sessions, the longest that the servers grant: a busy bookie stays registered. So
+does a killed one, until it is restarted or its registration is deleted."""

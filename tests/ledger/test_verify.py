@@ -312,7 +312,7 @@ async def test_only_entries_on_their_way_can_be_asked_about() -> None:
     ):
         await writer.append(b"confirmed")
         for entry_id in (-1, 0, 1):
-            with pytest.raises(ValueError, match="not on its way"):
+            with pytest.raises(ValueError, match="not in flight"):
                 writer.watch_acks(entry_id)
 
 

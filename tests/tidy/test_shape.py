@@ -15,6 +15,8 @@ FUNCTION_LINES_MAX = 60
 # The places where everything meets are the ones that rot: a lower wall for them.
 LONG_FILES = {
     "bookie/bookie.py": "puts a bookie together: one place to see all of its parts",
+    "bookie/core/caches.py": "the write cache and the read cache, which share entries' places",
+    "bookie/server/connection.py": "the loop of one connection, and the adds it throttles",
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
     "stream/core/retention.py": "one policy, for streams and for partitioned ones",

@@ -260,7 +260,7 @@ async def _entries(
 ) -> AsyncIterator[tuple[int, list[Entry]]]:
     """Yields the entries of all ranges, with the number of their range. Runs on the loop."""
     for bookie in partition.named_by_address:
-        client.addresses.note_named_so(bookie, True)
+        client.addresses.note_id_is_address(bookie, True)
     for number, each in enumerate(partition.ranges):
         reader = client.reader_of(
             metadata_format.decode(each.ledger_id, each.metadata), rotation=each.rotation

@@ -116,9 +116,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The segment of the present writer that a concurrent commit ended: its ledger, and its last
-    entry (-1: none). The writer sends again, in its next segment, what it had sent behind that
-    entry."""
+    """The segment of the present writer that a concurrent commit ended: its ledger and last entry
+    (-1: none). The writer sends what was behind it again, in its next segment."""
 
     ledger_id: int
     last_entry: int
@@ -253,8 +252,7 @@ class StreamMetadata:
             )
 
     def taken_over(self) -> StreamMetadata:
-        """Returns the stream at the next epoch. The ledger that the old writer had prepared becomes
-        garbage."""
+        """Returns the stream at the next epoch. A ledger that was prepared becomes garbage."""
         return replace(self._without_prepared(), epoch=self.epoch + 1, interrupted=None)
 
     def released(self, epoch: int) -> StreamMetadata:
@@ -270,8 +268,8 @@ class StreamMetadata:
         return replace(self, prepared=ledger_id)
 
     def sealed(self, epoch: int, end: SegmentEnd, now_ms: int) -> StreamMetadata:
-        """Returns the stream with its open segment sealed. A segment without records is removed and
-        its ledger is garbage."""
+        """Returns the stream with its open segment sealed; without records it is removed as
+        garbage."""
         self._check_owner(epoch)
         segment = self.open_segment
         if segment is None:
@@ -304,8 +302,7 @@ class StreamMetadata:
         }
 
     def with_producer(self, epoch: int, name: str) -> StreamMetadata:
-        """Returns the stream with a number for this producer, unless it has one. Numbers are never
-        reused.
+        """Returns the stream with a number for this producer; numbers are never reused.
 
         Raises TooManyProducers.
         """
@@ -330,8 +327,7 @@ class StreamMetadata:
         return replace(self, producers=left)
 
     def begun(self, epoch: int, ledger_id: int, now_ms: int) -> StreamMetadata:
-        """Returns the stream with a new open segment on this ledger. Another prepared ledger
-        becomes garbage."""
+        """Returns the stream with a new open segment. Another prepared ledger becomes garbage."""
         self._check_owner(epoch)
         if self.open_segment is not None:
             raise MetadataConflict(
@@ -352,8 +348,7 @@ class StreamMetadata:
         return replace(self, prepared=None, garbage=garbage)
 
     def truncated(self, position: Position, now_ms: int) -> StreamMetadata:
-        """Returns the stream without the records before `position`; whole segments before it go to
-        the trash.
+        """Returns the stream without records before `position`, and whole segments in the trash.
 
         Moves forward only; an older position changes nothing. Raises InvalidArgument for a position
         behind the end of the stream.

@@ -55,7 +55,7 @@ class WriteCacheMachine(RuleBasedStateMachine):
         self.segment[offset : offset + len(frame)] = frame
         self.segment_end += len(frame)
         self.cache.active.setdefault(ledger, {})[entry] = self.segment_no << 32 | offset
-        self.cache.nbytes += len(frame)
+        self.cache.count(len(frame))
         self.active[ledger, entry] = make_entry(ledger, entry, payload)
 
     @precondition(lambda self: self.flushing is None)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import trio
 
-from bookie.server.backpressure import PressureLimits
+from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server
@@ -217,7 +217,7 @@ def press(
             server = Server(
                 bottle.storage,
                 requests,
-                limits=PressureLimits(
+                limits=BackpressureLimits(
                     queued_bytes_max=queued_bytes_max,
                     add_wait_s_max=add_wait_s_max,
                     replies_bytes_max=replies_bytes_max,

@@ -31,7 +31,7 @@ def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
         async with bookie.peer("writer", version) as writer:
             await asked(writer, add(7, 0))
             gate = bookie.bottle.storage.gate
-            gate.is_read_only, gate.takes_recovery = True, takes_recovery
+            gate.set(is_read_only=True, takes_recovery=takes_recovery)
             urgent = Status.OK if takes_recovery else Status.READ_ONLY
             for request, status in (
                 (add(7, 1), Status.READ_ONLY),

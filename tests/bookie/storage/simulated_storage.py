@@ -53,9 +53,11 @@ class Bottle:
         journals: int = 1,
         directories: int = 1,
         flush: FlushPolicy | None = None,
+        checkpoints_when_due: bool = True,
     ) -> None:
         """`pairs`: the index stores, by path. Options are of all directories together. `flush`:
-        for journals that acknowledge before they sync."""
+        for journals that acknowledge before they sync. `checkpoints_when_due`: False leaves
+        checkpoints to the test, at whatever points it chooses, except during a replay."""
         self.disk = disk or MemoryDisk()
         paths = numbered("ledgers", directories)
         self.pairs = dict(pairs or {f"{path}/index": MemoryKeyValue() for path in paths})
@@ -87,6 +89,10 @@ class Bottle:
             options=self.options,
         )
         self.is_owing = flush is not None
+        self._checkpoints_when_due = checkpoints_when_due
+        if not checkpoints_when_due:
+            for directory in self.storage.directories:
+                directory.capacity.on_due = lambda: None
         self.acked: dict[tuple[int, int], bytes] = {}
         self.attempted: dict[tuple[int, int], list[bytes]] = {}
         """Bytes added after those in `acked`: a crash may leave them in place."""
@@ -124,8 +130,7 @@ class Bottle:
             del attempts[: attempts.index(entry) + 1]
 
         journal = storage.journal_of(ledger_id)
-        journal.open_group.add(frame, durable)
-        journal.kick()
+        journal.queue(frame, on_durable=durable)
         return Status.OK
 
     def fence(self, ledger_id: int) -> None:
@@ -174,6 +179,7 @@ class Bottle:
                 options=self.options,
                 journals=journals,
                 directories=directories,
+                checkpoints_when_due=self._checkpoints_when_due,
             )
         )
 

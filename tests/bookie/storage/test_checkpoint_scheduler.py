@@ -45,12 +45,12 @@ def watch_paces(
     """Those of all steps from now on; `meanwhile` is told how many there were."""
     paces: list[DutyCycle] = []
 
-    async def give_way(pace: DutyCycle = FOREGROUND) -> None:
+    async def yield_to_tasks(pace: DutyCycle = FOREGROUND) -> None:
         paces.append(pace)
         meanwhile(len(paces))
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(checkpoint, "give_way", give_way)
+    monkeypatch.setattr(checkpoint, "yield_to_tasks", yield_to_tasks)
     return paces
 
 

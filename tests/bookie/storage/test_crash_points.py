@@ -54,7 +54,14 @@ def _bottle(disk: MemoryDisk, counts: Counts, pairs: Pairs | None = None) -> Bot
         read_cache_bytes=OPTIONS.read_cache_bytes * directories,
         states_max=OPTIONS.states_max * directories,
     )
-    return Bottle(disk, pairs, options=options, journals=journals, directories=directories)
+    return Bottle(
+        disk,
+        pairs,
+        options=options,
+        journals=journals,
+        directories=directories,
+        checkpoints_when_due=False,
+    )
 
 
 async def _workload(bottle: Bottle) -> None:

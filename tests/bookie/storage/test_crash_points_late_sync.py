@@ -49,7 +49,9 @@ class Promises:
 
 def bottle_on(disk: MemoryDisk, pairs: CrashingKeyValue) -> Bottle:
     pairs.disk = disk
-    return Bottle(disk, {"ledgers/index": pairs}, options=OPTIONS, flush=FLUSH)
+    return Bottle(
+        disk, {"ledgers/index": pairs}, options=OPTIONS, flush=FLUSH, checkpoints_when_due=False
+    )
 
 
 def payload_of(key: Key) -> bytes:
@@ -69,9 +71,7 @@ def add(bottle: Bottle, key: Key, promises: Promises) -> None:
     def accepted() -> None:
         promises.accepted += 1
 
-    journal.open_group.add(frame)
-    journal.open_group.on_accepted.append(accepted)
-    journal.kick()
+    journal.queue(frame, on_accepted=accepted)
 
 
 async def workload(bottle: Bottle, promises: Promises) -> None:

@@ -48,9 +48,7 @@ async def _acknowledge(bottle: Bottle, count: int) -> int:
     for entry_id in range(count):
         frame = make_frame(1, entry_id, b"x" * 600, -1)
         storage.directory_of(1).cache.put_frame(frame)
-        journal.open_group.add(frame)
-        journal.open_group.on_accepted.append(accepted)
-        journal.kick()
+        journal.queue(frame, on_accepted=accepted)
         await trio.testing.wait_all_tasks_blocked()
     return acknowledged
 

@@ -284,7 +284,7 @@ class World:
         for _ in range(steps_max):
             if recoverer.is_done or not self.step():
                 break
-        story = recoverer.core.story() if recoverer.core else ""
+        story = recoverer.core.history() if recoverer.core else ""
         assert recoverer.is_done, f"stuck:\n{story}"
 
     def check(self) -> None:

@@ -128,7 +128,7 @@ def test_an_ack_that_came_before_anybody_asked_is_known() -> None:
     assert core.watch(3, ["a", "b", "c"], 5.0).acks == {2: ("c", 5.0)}
 
 
-def test_nothing_is_kept_of_entries_nobody_asked_about() -> None:
+def test_disconnect_cached_clients_of_entries_nobody_asked_about() -> None:
     core = AppendCore(3, 3, 2)
     core.last_add_pushed = 10
     core.acked(0, 0, 10)

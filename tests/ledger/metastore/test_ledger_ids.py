@@ -1,4 +1,4 @@
-"""Ledger ids: never the same twice, before and after the short ones are used up."""
+"""Ledger ids: never the same twice, before and after the short ones are exhausted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_layouts_of_short_ids_end_with_them(
     store.ahead[f"/ledgers/{path}"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 1, layout) == [LAST_SHORT]
-    with pytest.raises(InvalidArgument, match=f"{layout.value} are used up"):
+    with pytest.raises(InvalidArgument, match=f"{layout.value} are exhausted"):
         await ids.next_id(layout)
 
 
@@ -102,7 +102,7 @@ async def test_even_long_ids_end(store: CountedFar) -> None:
     store.ahead[f"{path}/ID-"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 1) == [HIGH_BITS_MAX << 32 | LAST_SHORT]
-    with pytest.raises(InvalidArgument, match="used up"):
+    with pytest.raises(InvalidArgument, match="exhausted"):
         await ids.next_id(HYBRID)
 
 

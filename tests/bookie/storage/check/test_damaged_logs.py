@@ -25,7 +25,7 @@ HEAD = 32
 
 async def _filled() -> Bottle:
     """Of ledgers 1 to 3 there are records in each of several logs."""
-    bottle = Bottle(options=OPTIONS)
+    bottle = Bottle(options=OPTIONS, checkpoints_when_due=False)
     async with bottle.running():
         for i in range(20):
             for ledger in (1, 2, 3):

@@ -115,12 +115,10 @@ async def test_journal_on_a_real_disk_that_fails_stops(tmp_path: Path) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(journal.run)
                 first = trio.Event()
-                journal.open_group.add(b"x" * 100, first.set)
-                journal.kick()
+                journal.queue(b"x" * 100, on_durable=first.set)
                 await first.wait()
                 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-                journal.open_group.add(b"y" * 20_000, lambda: durable.append(1))
-                journal.kick()
+                journal.queue(b"y" * 20_000, on_durable=lambda: durable.append(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert durable == []

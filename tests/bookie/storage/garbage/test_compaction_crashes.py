@@ -46,7 +46,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _bottle(disk: MemoryDisk, pairs: CrashingKeyValue) -> Bottle:
     pairs.disk = disk
-    return Bottle(disk, {INDEX: pairs}, options=OPTIONS)
+    return Bottle(disk, {INDEX: pairs}, options=OPTIONS, checkpoints_when_due=False)
 
 
 async def _compact(bottle: Bottle) -> None:

@@ -58,7 +58,9 @@ class BadBlock(MemoryKeyValue):
 
 def _bottle() -> tuple[Bottle, BadBlock]:
     pairs = BadBlock()
-    return Bottle(pairs={"ledgers/index": pairs}, options=SCRUBBED), pairs
+    return Bottle(
+        pairs={"ledgers/index": pairs}, options=SCRUBBED, checkpoints_when_due=False
+    ), pairs
 
 
 def _key(kind: bytes, number: int) -> Callable[[bytes], bool]:

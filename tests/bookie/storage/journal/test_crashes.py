@@ -149,8 +149,7 @@ async def write_until_power_is_lost(
     def queue(number: int) -> None:
         queued.append(number)
         data = frame(number, size=rng.choice([50, 50, 6000]))
-        journal.open_group.add(data, lambda: durable.append(number))
-        journal.kick()
+        journal.queue(data, on_durable=lambda: durable.append(number))
 
     try:
         async with trio.open_nursery() as nursery:
@@ -232,7 +231,7 @@ async def main():
         while True:
             for _ in range(7):
                 data = number.to_bytes(8, "big").ljust(100 + number % 3000, b".")
-                journal.open_group.add(data, lambda n=number: acknowledge(n))
+                journal.queue(data, on_durable=lambda n=number: acknowledge(n), is_urgent=False)
                 number += 1
             journal.kick()
             await trio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 
 import pytest
 import trio
@@ -118,7 +119,9 @@ async def _without_room(
         journal._files._free.clear()
         disk.errors[operation] = OSError(errno.ENOSPC, "No space left on device")
         for number in range(GROUPS_PER_FILE, GROUPS_PER_FILE + 3):
-            journal.open_group.add(frame(number, size), lambda n=number: durable.append(n))  # type: ignore[misc]
+            journal.queue(
+                frame(number, size), on_durable=partial(durable.append, number), is_urgent=False
+            )
             journal.kick()
         await trio.sleep(60)
         assert (durable, journal.failure) == ([], None)

@@ -45,9 +45,7 @@ def late_journal(
 async def accepted(journal: Journal, data: bytes) -> None:
     """One frame as a group of its own; returns when it is acknowledged, which is not durable."""
     done = trio.Event()
-    journal.open_group.add(data)
-    journal.open_group.on_accepted.append(done.set)
-    journal.kick()
+    journal.queue(data, on_accepted=done.set)
     await done.wait()
 
 
@@ -106,9 +104,11 @@ async def test_who_waits_for_durability_gets_a_sync_that_began_after_the_write()
         journal.when_durable(lambda: seen.append("first"))
         await trio.testing.wait_all_tasks_blocked()
         # While its sync is under way another frame comes, whose sender waits, too.
-        journal.open_group.add(frame(1), lambda: seen.append("second"))
-        journal.open_group.on_accepted.append(lambda: seen.append("accepted"))
-        journal.kick()
+        journal.queue(
+            frame(1),
+            on_durable=lambda: seen.append("second"),
+            on_accepted=lambda: seen.append("accepted"),
+        )
         await trio.testing.wait_all_tasks_blocked()
         before = list(seen)
         second_gate = disk.sync_gate = trio.Event()
@@ -150,7 +150,7 @@ async def test_a_fence_is_synced_before_it_is_told(mock_clock: trio.testing.Mock
     async with running(journal):
         await accepted(journal, frame(0))
         told = trio.Event()
-        journal.open_group.add(frame(1), told.set)
+        journal.queue(frame(1), on_durable=told.set, is_urgent=False)
         journal.kick()
         await told.wait()
     for seed in range(20):
@@ -196,9 +196,7 @@ async def test_page_cache_is_flushed_bit_by_bit_and_writing_waits_for_a_slow_dis
         assert journal.mark == Mark(1, 3 * BLOCK_BYTES)  # two blocks: nobody had to ask
         gate = disk.sync_gate = trio.Event()
         for number in range(2, 40):
-            journal.open_group.add(frame(number))
-            journal.open_group.on_accepted.append(counted)
-            journal.kick()
+            journal.queue(frame(number), on_accepted=counted)
             await trio.testing.wait_all_tasks_blocked()
         unsynced, most = journal.statistics().unsynced_bytes, 2 * BLOCK_BYTES * UNSYNCED_FACTOR
         assert (count, unsynced) == (2 * UNSYNCED_FACTOR, most)
@@ -234,12 +232,11 @@ async def test_failed_background_sync_poisons_the_journal(operation: str) -> Non
             nursery.start_soon(journal.run)
             await accepted(journal, frame(0))
             disk.errors[operation] = OSError(errno.ENOSPC, "No space left")
-            journal.open_group.add(frame(1), lambda: told.append("durable"))
+            journal.queue(frame(1), on_durable=lambda: told.append("durable"), is_urgent=False)
             journal.kick()
             await trio.testing.wait_all_tasks_blocked()
             journal.open_group.on_accepted.append(lambda: told.append("accepted"))
-            journal.open_group.add(frame(2))
-            journal.kick()
+            journal.queue(frame(2))
     assert told == []
     assert journal.mark == BEGINNING
 
@@ -311,7 +308,9 @@ async def live(journal: Journal, life: Life, numbers: range, rng: random.Random)
             life.queued.append(number)
             is_forced = rng.random() < 0.25
             done = (lambda n=number: life.durable.append(n)) if is_forced else None
-            journal.open_group.add(frame(number, rng.choice([50, 50, 6000])), done)
+            journal.queue(
+                frame(number, rng.choice([50, 50, 6000])), on_durable=done, is_urgent=False
+            )
             journal.open_group.on_accepted.append(lambda n=number: accept(n))  # type: ignore[misc]
             journal.kick()
             if rng.random() < 0.7:

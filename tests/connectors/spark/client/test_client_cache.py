@@ -1,4 +1,4 @@
-"""The client that is kept between tasks: shared by threads, anew after a fork, lazy, bounded."""
+"""The cached client: shared by threads, new after a fork, lazy, bounded."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_pickled_it_is_an_address(cluster: ClusterClient) -> None:
     assert pickle.loads(pickle.dumps(cluster)) is cluster
 
 
-def test_the_store_is_opened_by_the_first_question(cluster: ClusterClient, tmp_path: Path) -> None:
+def test_the_store_is_opened_by_the_first_request(cluster: ClusterClient, tmp_path: Path) -> None:
     store = cluster.run(_store_of)
     assert isinstance(store, LazyStore)
     assert not store.is_opened
@@ -98,7 +98,7 @@ def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     cluster.disconnect()
 
 
-def test_it_connects_anew(cluster: ClusterClient) -> None:
+def test_it_connects_again(cluster: ClusterClient) -> None:
     store = cluster.run(_store_of)
     cluster.disconnect()
     assert not cluster.is_connected
@@ -108,7 +108,7 @@ def test_it_connects_anew(cluster: ClusterClient) -> None:
 
 @pytest.fixture(params=["the only one on the loop", "one of several"])
 def neighbours(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Others keep the loop going, or nobody does."""
+    """Tests with and without another user of the loop."""
     if request.param == "one of several":
         loop = acquire_loop()
         yield
@@ -123,7 +123,7 @@ async def _ticks(_client: LedgerClient) -> AsyncIterator[int]:
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_what_is_iterated_fails_when_it_is_let_go(cluster: ClusterClient) -> None:
+def test_an_iteration_fails_when_the_client_disconnects(cluster: ClusterClient) -> None:
     ticks = cluster.iterate(_ticks, lambda _: 1, 100)
     assert next(ticks) == 1
     cluster.disconnect()
@@ -132,7 +132,7 @@ def test_what_is_iterated_fails_when_it_is_let_go(cluster: ClusterClient) -> Non
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_what_runs_fails_when_it_is_let_go(cluster: ClusterClient) -> None:
+def test_a_call_fails_when_the_client_disconnects(cluster: ClusterClient) -> None:
     running = cluster.start(_for_ever)
     other = cluster.start(_for_ever)
     other.cancel()
@@ -156,8 +156,8 @@ def test_a_forked_process_has_a_connection_of_its_own(cluster: ClusterClient) ->
     if child == 0:
         status = 1
         try:
-            anew = cluster.run(_store_of)
-            is_good = anew is not parents and cached_cluster(cluster.cluster) is cluster
+            again = cluster.run(_store_of)
+            is_good = again is not parents and cached_cluster(cluster.cluster) is cluster
             with pytest.raises(NoSuchLedger):
                 cluster.run(LedgerClient.ledger_metadata, 1)
             status = 0 if is_good and cluster.run(_sum, 1, 1) == 2 else 2
@@ -169,7 +169,7 @@ def test_a_forked_process_has_a_connection_of_its_own(cluster: ClusterClient) ->
     assert cluster.run(_store_of) is parents
 
 
-def test_so_many_clusters_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connected_clusters_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_cache, "CONNECTED_MAX", 2)
     clusters = [cached_cluster(f"sqlite://{tmp_path}/{number}.db") for number in range(3)]
     for each in clusters:
@@ -182,6 +182,6 @@ def test_so_many_clusters_and_no_more(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("address", ["memory:", "nowhere", "zk+flat//x", "zk+odd://h:2181/l"])
-def test_an_address_nobody_can_serve(address: str) -> None:
+def test_an_unknown_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidArgument):
         cached_cluster(address).run(LedgerClient.list_ledgers)

@@ -1,4 +1,4 @@
-"""Places in a segment are exact to the record, and are found with few looks."""
+"""Offsets in a segment are exact to the record, and are found with few tries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST = 1000
 
 
 def a_segment(sizes: list[tuple[int, int]]) -> list[IndexedEntry]:
-    """Of entries with so many records and bytes."""
+    """Makes a segment of entries with these numbers of records and bytes."""
     found: list[IndexedEntry] = []
     sequence, nbytes = FIRST, 0
     for entry, (count, size) in enumerate(sizes):
@@ -32,7 +32,7 @@ def a_segment(sizes: list[tuple[int, int]]) -> list[IndexedEntry]:
 
 
 def offsets_of(entries: list[IndexedEntry]) -> list[SegmentOffset]:
-    """The dumb twin: every place, one by one."""
+    """A naive reference: lists every offset."""
     offsets = [
         SegmentOffset(each.entry, slot, each.first_sequence + slot, each.bytes_at(slot))
         for each in entries
@@ -49,7 +49,7 @@ def end_of(entries: list[IndexedEntry]) -> SegmentOffset:
 
 
 def whole(entries: list[IndexedEntry]) -> SparseIndex:
-    """As metadata knows it: where it ends and nothing else."""
+    """Makes an index with the end only, as after reading the metadata."""
     index = SparseIndex(FIRST)
     end = end_of(entries)
     index.end_at(end.entry, end.sequence, end.nbytes)
@@ -84,7 +84,7 @@ def test_a_sequence_is_found_where_it_is(entries: list[IndexedEntry], wishes: li
 
 
 @given(segments, st.lists(st.floats(0, 1), min_size=1, max_size=5))
-def test_so_many_bytes_end_before_the_record_that_would_be_over(
+def test_bytes_end_before_the_record_that_would_exceed_them(
     entries: list[IndexedEntry], wishes: list[float]
 ) -> None:
     offsets, index = offsets_of(entries), whole(entries)
@@ -95,7 +95,7 @@ def test_so_many_bytes_end_before_the_record_that_would_be_over(
 
 
 @given(segments, st.floats(0, 1), st.sampled_from(SearchKey))
-def test_few_looks_are_enough(entries: list[IndexedEntry], wish: float, by: SearchKey) -> None:
+def test_a_search_needs_few_tries(entries: list[IndexedEntry], wish: float, by: SearchKey) -> None:
     end = end_of(entries)
     limit = end.sequence - FIRST if by is SearchKey.SEQUENCE else end.nbytes
     target = int(wish * limit) + (FIRST if by is SearchKey.SEQUENCE else 0)
@@ -103,7 +103,7 @@ def test_few_looks_are_enough(entries: list[IndexedEntry], wish: float, by: Sear
     assert looks <= 2 * math.ceil(math.log2(len(entries) + 1)) + 1
 
 
-def test_the_next_micro_batch_is_found_with_a_look_or_two() -> None:
+def test_the_next_micro_batch_is_found_with_one_or_two_tries() -> None:
     rng = random.Random(3)
     entries = a_segment([(rng.randint(900, 1100), rng.randint(60_000, 70_000)) for _ in range(500)])
     index = whole(entries)
@@ -127,24 +127,24 @@ def test_an_open_segment_grows_with_what_is_known_of_it() -> None:
         index.end_at(2, FIRST + 10, 200)
 
 
-def test_an_empty_segment_has_one_place() -> None:
+def test_an_empty_segment_has_one_offset() -> None:
     assert SparseIndex(FIRST).find(SearchKey.SEQUENCE, FIRST) == SegmentOffset(0, 0, FIRST, 0)
     assert SparseIndex(FIRST).find(SearchKey.BYTES, 0) == SegmentOffset(0, 0, FIRST, 0)
 
 
-def test_what_does_not_fit_together_is_told() -> None:
+def test_inconsistent_entries_are_reported() -> None:
     entries = a_segment([(5, 100), (5, 100)])
     index = whole(entries)
     with pytest.raises(MetadataCorrupt, match=r"sequence 2000 is not in entries 0\.\.1"):
         index.find(SearchKey.SEQUENCE, 2000)
 
 
-def test_landmarks_behind_are_forgotten() -> None:
+def test_the_lowest_entries_are_dropped() -> None:
     entries = a_segment([(1, 100)] * (INDEXED_ENTRIES_MAX + 50))
     index = whole(entries)
     for each in entries:
         index.add(each)
     assert index.at(0) is None
     assert index.at(INDEXED_ENTRIES_MAX + 49) == entries[-1]
-    # What was forgotten is asked for again.
+    # A dropped entry is requested again.
     assert find(index, entries, SearchKey.SEQUENCE, FIRST)[0] == SegmentOffset(0, 0, FIRST, 0)

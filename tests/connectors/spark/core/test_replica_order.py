@@ -1,4 +1,4 @@
-"""Ranges of a plan ask different bookies first, whatever the order in their ledgers' ensembles."""
+"""Ranges of a plan start at different bookies, whatever the order in their ledgers' ensembles."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def a_ledger(*fragments: tuple[int, tuple[str, ...]], quorum: int = 3) -> Ledger
 
 
 def asked_first(metadata: LedgerMetadata, entry: int, turn: int) -> str:
-    """As whoever reads finds it out."""
+    """Returns the bookie that a reader tries first."""
     return ReplicaOrder(turn).order(metadata, entry, 0.0)[0]
 
 
 @pytest.mark.parametrize("second", list(permutations(BOOKIES)))
-def test_two_tasks_with_ledgers_of_their_own_ask_two_bookies(second: tuple[str, ...]) -> None:
+def test_two_tasks_with_separate_ledgers_read_from_two_bookies(second: tuple[str, ...]) -> None:
     turns = ReplicaBalancer()
     asked = []
     for task, bookies in enumerate((BOOKIES, second)):
@@ -62,7 +62,7 @@ def test_the_fragment_in_which_a_range_begins_decides() -> None:
     assert asked_first(ledger, 60, turns.choose(ledger, 60, 1, 0)) == "b4:1"
 
 
-def test_a_striped_ledger_takes_the_preferred_turn() -> None:
+def test_a_striped_ledger_uses_the_preferred_replica() -> None:
     turns = ReplicaBalancer()
     ledger = a_ledger((0, BOOKIES), quorum=2)
     assert [turns.choose(ledger, 0, 1000, number) for number in range(4)] == [0, 1, 0, 1]

@@ -1,4 +1,4 @@
-"""What is shown of a batch read: the plan in one line, and the tasks that were seen."""
+"""The output of a batch read: the plan in one line, and the observed tasks."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def test_the_plan_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "terminal", "is_told"),
+    ("wanted", "terminal", "is_printed"),
     [("auto", "", False), ("auto", "1", True), ("true", "", True), ("false", "1", False)],
 )
-def test_it_is_told_where_somebody_looks(
-    wanted: str, terminal: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_plan_is_printed_on_a_terminal(
+    wanted: str, terminal: str, is_printed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TERMINAL_VARIABLE, terminal)
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
     print_plan(options(progress=wanted), plan(ranges(), task_bytes_max=128 << 20))
-    assert bool(shown.getvalue()) == is_told
+    assert bool(shown.getvalue()) == is_printed
 
 
 class Tracker:
-    """A status tracker that tells what the test sets."""
+    """A status tracker that returns the values of the test."""
 
     def __init__(self) -> None:
         self.stages: dict[int, tuple[int, int, int]] = {}
@@ -98,7 +98,7 @@ def test_the_bar_counts_tasks_of_stages_that_began_in_the_block() -> None:
     assert watch.summary().endswith(", 1 attempt failed")
 
 
-def test_without_a_terminal_nothing_is_shown_and_spark_is_not_asked() -> None:
+def test_without_a_terminal_nothing_is_shown_and_spark_is_not_polled() -> None:
     shown = io.StringIO()
     session: Any = SimpleNamespace()  # no SparkContext in it
     with watching(session, file=shown) as watch:

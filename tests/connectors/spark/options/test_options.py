@@ -1,4 +1,4 @@
-"""Options as Spark hands them over become values, or an error that says what would be right."""
+"""Options of Spark are parsed into values, or refused with the accepted forms."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def test_values_are_typed_and_names_have_no_case() -> None:
         ("cursor=job", FromCursor("job")), (" end=100 ", FromEnd(100)),
     ],
 )  # fmt: skip
-def test_every_form_of_a_place(text: str, start: object) -> None:
+def test_every_form_of_a_position(text: str, start: object) -> None:
     assert read({"startingPosition": text}, is_streaming=True).starting == Positions(start, {})  # type: ignore[arg-type]
 
 
-def test_places_of_single_streams_and_of_their_partitions() -> None:
+def test_positions_of_single_streams_and_of_their_partitions() -> None:
     index = read(
         {
             "stream": "", "streams": "demo/a, demo/b,demo/a",
@@ -193,7 +193,7 @@ def test_streams_are_named_in_one_of_four_ways() -> None:
         ({"kafka.bootstrap.servers": "x"}, ["no option 'kafka.bootstrap.servers'", "cluster"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(options: dict[str, str], words: list[str]) -> None:
+def test_a_wrong_option_is_explained(options: dict[str, str], words: list[str]) -> None:
     if not words:
         assert read(options).selection.streams
         return
@@ -214,12 +214,12 @@ def test_what_is_wrong_is_said(options: dict[str, str], words: list[str]) -> Non
         ({"maxBytesPerTrigger": "-1"}, ["maxBytesPerTrigger='-1'"]),
     ],
 )
-def test_what_is_wrong_in_a_query_is_said(options: dict[str, str], words: list[str]) -> None:
+def test_a_wrong_option_of_a_query_is_explained(options: dict[str, str], words: list[str]) -> None:
     message = error_of(options, is_streaming=True)
     assert [word for word in words if word not in message] == []
 
 
-def test_what_depends_on_the_kind_of_read_is_judged_when_that_is_known() -> None:
+def test_rules_of_a_kind_of_read_are_checked_when_the_kind_is_known() -> None:
     for options in ({"endingPosition": "end=5"}, {"minRecordsPerTrigger": "9"}):
         read(options, is_streaming=None)
     read({"startingPosition": "latest"}, is_streaming=None)
@@ -235,7 +235,7 @@ def test_the_cluster_comes_from_the_option_or_the_environment() -> None:
         WriteOptions.parse({"stream": "a/b"}, {}, is_streaming=False)
 
 
-def test_spark_says_how_parallel_it_is() -> None:
+def test_sparks_parallelism_is_the_default_of_min_tasks() -> None:
     assert read({}).min_tasks is None
     assert read({}).default_tasks == 1
     known = {**HERE, TASKS_VARIABLE: "16"}
@@ -281,7 +281,7 @@ def test_options_of_a_sink() -> None:
         ({"path": "demo/other"}, False, ["both name a stream"]),
     ],
 )
-def test_what_is_wrong_with_a_sink_is_said(
+def test_a_wrong_option_of_a_sink_is_explained(
     options: dict[str, str], is_streaming: bool, words: list[str]
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -290,7 +290,7 @@ def test_what_is_wrong_with_a_sink_is_said(
 
 
 def test_every_option_of_the_table_is_read() -> None:
-    """A wrong value of any option is an error that names it: none is known and then ignored."""
+    """A wrong value of any option is an error that names it: no known option is ignored."""
     for option in READ_OPTIONS:
         if option.name in ("cluster", "stream"):
             continue
@@ -309,7 +309,7 @@ def test_every_option_of_the_table_is_read() -> None:
 
 
 @given(st.text(max_size=40), st.sampled_from([option.name for option in READ_OPTIONS]))
-def test_no_text_does_anything_but_be_read_or_refused(text: str, name: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str, name: str) -> None:
     if text:
         for is_streaming in (False, True):
             with suppress(InvalidArgument):

@@ -1,4 +1,4 @@
-"""Arrow batches of entries, against the records one by one; and damage, which is an error."""
+"""Compares Arrow batches of entries with single records; damage must be an error."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_a_large_entry_is_not_copied() -> None:
     )
 
 
-def test_compressed_entries_are_put_together_by_what_they_come_to() -> None:
-    """Arrow counts the bytes of a batch in 31 bits, and a task has so much memory."""
+def test_compressed_entries_are_concatenated_by_their_uncompressed_size() -> None:
+    """Arrow counts the bytes of a batch in 31 bits, and the memory of a task is bounded."""
     small = encode(
         [bytes(50_000)] * 4, first_sequence=0, append_time_ms=0, compression=Compression.ZSTD
     )
@@ -135,7 +135,7 @@ def test_compressed_entries_are_put_together_by_what_they_come_to() -> None:
     assert max(made.nbytes for made in found) < arrow_read.FLUSH_BYTES + arrow_read.OWN_BATCH_BYTES
 
 
-def test_times_beyond_what_spark_holds_are_its_ends() -> None:
+def test_times_beyond_sparks_range_are_clipped() -> None:
     kind = pa.timestamp("us", "UTC")
     times = pa.array([1 << 62, None, -(1 << 62), 5])
     end = ((1 << 63) - 1) // 1000 * 1000
@@ -165,5 +165,5 @@ def test_wrong_numbers_are_errors_or_other_records(rows: list[Row], at: int, num
     except RecordFormatError:
         pass
     except (OverflowError, ValueError) as error:
-        # Of to_pylist: Python's times end where Spark's do not.
+        # Raised by to_pylist: Python's range of times is smaller than Spark's.
         assert "out of range" in str(error) or "year" in str(error)  # noqa: PT017

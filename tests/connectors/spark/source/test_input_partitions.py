@@ -1,4 +1,4 @@
-"""Pieces of a stream, read anywhere and in any order, are its records, each once."""
+"""Partitions of a stream, read anywhere and in any order, have each of its records once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pieces_of(
 
 
 def rows_of(partitions: list[LedgerPartition], schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
-    # As Spark does: what it reads came through a pickle.
+    # As Spark does, partitions are pickled.
     copies = [pickle.loads(pickle.dumps(partition)) for partition in partitions]
     return [row for partition in copies for batch in read_partition(partition, schema)
             for row in batch.to_pylist()]  # fmt: skip
@@ -70,7 +70,7 @@ def rows_of(partitions: list[LedgerPartition], schema: pa.Schema = SCHEMA) -> li
 
 @pytest.mark.parametrize("tasks", ["1", "2", "7", "40"])
 @pytest.mark.parametrize("rows", ["5", "100000"])
-def test_pieces_are_the_records_each_once(
+def test_partitions_have_each_record_once(
     cluster: StandaloneCluster, tasks: str, rows: str
 ) -> None:
     partitions = pieces_of(cluster, minTasks=tasks, rowsPerBatch=rows)
@@ -83,7 +83,7 @@ def test_pieces_are_the_records_each_once(
     ]
     index = [Position(row["segment"], row["entry"], row["slot"]) for row in found]
     assert index == sorted(set(index))
-    # Again, and the last one first: a task that runs twice or late harms nothing.
+    # Again, in reverse order: a repeated or late task is harmless.
     again = [row for partition in reversed(partitions) for row in rows_of([partition])]
     assert sorted(again, key=lambda row: row["sequence"]) == found
 
@@ -105,7 +105,7 @@ def test_positions_are_exact(
     assert [row["sequence"] for row in rows_of(partitions)] == list(wanted)
 
 
-def test_bounds_leave_out_what_cannot_match(cluster: StandaloneCluster) -> None:
+def test_bounds_exclude_entries_that_cannot_match(cluster: StandaloneCluster) -> None:
     bounds = Bounds(sequence=BoundSpan(1490, 1509))
     assert [row["sequence"] for row in rows_of(pieces_of(cluster, bounds))] == [*range(1490, 1510)]
     bounds = Bounds(event_ms=BoundSpan(2_500_000, 2_500_500), has_event_time=True)
@@ -123,7 +123,7 @@ async def _store_of(client: LedgerClient) -> LazyStore:
     return client.store
 
 
-def test_reading_asks_no_metadata_store(cluster: StandaloneCluster) -> None:
+def test_reading_needs_no_metadata_store(cluster: StandaloneCluster) -> None:
     partitions = pieces_of(cluster)
     here: ClusterClient = cached_cluster(cluster.uri)
     here.disconnect()  # as in another process
@@ -131,7 +131,7 @@ def test_reading_asks_no_metadata_store(cluster: StandaloneCluster) -> None:
     assert not here.run(_store_of).is_opened
 
 
-def test_a_reader_that_is_dropped_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
+def test_a_dropped_reader_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
     (partition,) = pieces_of(cluster, rowsPerBatch="10")
     rows = read_partition(partition, SCHEMA)
     assert next(rows).num_rows == 10
@@ -140,14 +140,14 @@ def test_a_reader_that_is_dropped_leaves_nothing_behind(cluster: StandaloneClust
 
 
 def without_ledger(partition: LedgerPartition) -> LedgerPartition:
-    """The same, of a ledger that nobody has."""
+    """Returns the partition with a ledger that does not exist."""
     (each,) = partition.ranges
     metadata = metadata_format.decode(each.ledger_id, each.metadata)
     nobodys = metadata_format.encode(replace(metadata, ledger_id=999_999))
     return replace(partition, ranges=(replace(each, ledger_id=999_999, metadata=nobodys),))
 
 
-def test_what_is_gone_is_an_error_or_left_out(
+def test_deleted_entries_are_an_error_or_skipped(
     cluster: StandaloneCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Namespace.connect(cluster.uri, "demo") as namespace:
@@ -165,7 +165,7 @@ def test_what_is_gone_is_an_error_or_left_out(
     assert "are not read" in caplog.text
 
 
-def test_what_is_gone_is_told_though_the_metadata_store_is_away(
+def test_deleted_entries_are_reported_without_a_metadata_store(
     cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(*_: Any) -> Any:
@@ -180,7 +180,7 @@ def test_what_is_gone_is_told_though_the_metadata_store_is_away(
             rows_of([without_ledger(partition)])
 
 
-def test_an_entry_that_is_none_is_a_clear_error(cluster: StandaloneCluster) -> None:
+def test_a_damaged_entry_is_a_clear_error(cluster: StandaloneCluster) -> None:
     with Namespace.connect(cluster.uri, "demo") as namespace:
         with namespace.writer("damaged", create=True) as writer:
             writer.append(b"x")

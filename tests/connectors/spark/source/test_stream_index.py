@@ -1,4 +1,4 @@
-"""Every record of a stream is found where it is, by position, by sequence and by bytes."""
+"""Every record of a stream is found by position, by sequence and by bytes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from tests.stream.whole_streams import read_all
 
 @asynccontextmanager
 async def filled(tmp_path: Path, *, is_open: bool) -> AsyncIterator[tuple[Namespace, list[Record]]]:
-    """Three segments of records of different sizes in entries of different sizes; truncated in
-    the middle of an entry of the first one. With the last segment open, or closed."""
+    """Opens a stream of three segments, with records and entries of different sizes.
+
+    It is truncated in the middle of an entry of the first segment. The last segment is open or
+    closed.
+    """
     async with a_namespace(tmp_path, batch_bytes=900, trash_ms=0) as namespace:
         rng = random.Random(4)
         values = [bytes([n % 256]) * rng.randrange(1, 200) for n in range(150)]
@@ -67,14 +70,14 @@ async def test_offsets_are_exact_to_the_record(tmp_path: Path, is_open: bool) ->
             assert index.bytes_between(first, found) + index.bytes_between(found, end) == (
                 index.bytes_between(first, end)
             )
-        # Behind the last record of its entry a position is that of the next one.
+        # The position after the last record of an entry is the begin of the next entry.
         for record, following in pairwise(everything):
             if following.position.entry == record.position.entry + 1:
                 assert await index.at(record.position.after) == (await index.at(following.position))
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-async def test_so_many_bytes_reach_as_far_as_they_do(tmp_path: Path, is_open: bool) -> None:
+async def test_an_offset_is_found_by_bytes(tmp_path: Path, is_open: bool) -> None:
     async with filled(tmp_path, is_open=is_open) as (namespace, everything):
         index = await places_of(namespace)
         offsets = [await index.at_sequence(record.sequence) for record in everything]
@@ -110,7 +113,7 @@ async def test_ranges_hold_the_records_between_two_offsets(tmp_path: Path, is_op
         assert read == everything
 
 
-async def test_an_empty_stream_has_one_place(tmp_path: Path) -> None:
+async def test_an_empty_stream_has_one_offset(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         await namespace.create_stream("s")
         index = await places_of(namespace)
@@ -128,7 +131,7 @@ async def test_a_position_that_is_not_written_yet_is_the_end(tmp_path: Path) -> 
         assert await index.at(Position(9, 0, 0)) == index.end
 
 
-async def test_what_was_read_once_is_not_read_again(tmp_path: Path) -> None:
+async def test_an_indexed_entry_is_not_read_again(tmp_path: Path) -> None:
     async with filled(tmp_path, is_open=False) as (namespace, everything):
         index = await places_of(namespace)
         wanted = everything[40]
@@ -144,7 +147,7 @@ async def test_what_was_read_once_is_not_read_again(tmp_path: Path) -> None:
         assert reader.statistics().requests == before
 
 
-# What options say
+# Positions of options
 
 
 def options(**given: str) -> ReadOptions:
@@ -163,7 +166,7 @@ def options(**given: str) -> ReadOptions:
         ("sequence=80", "end=100", 80, 50),
     ],
 )
-async def test_a_batch_reads_from_where_to_where_it_should(
+async def test_a_batch_reads_from_its_start_to_its_end(
     tmp_path: Path, starting: str, ending: str, first: int, behind: int | None
 ) -> None:
     async with filled(tmp_path, is_open=True) as (namespace, everything):
@@ -180,7 +183,7 @@ async def test_a_batch_reads_from_where_to_where_it_should(
         assert await read_ranges(namespace.client, ranges) == wanted
 
 
-async def test_so_many_before_the_end_are_so_many_while_it_moves(tmp_path: Path) -> None:
+async def test_a_distance_from_the_end_holds_while_the_end_moves(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
         await writer.append_many([b"early"] * 30)
         index = await places_of(namespace)
@@ -191,7 +194,7 @@ async def test_so_many_before_the_end_are_so_many_while_it_moves(tmp_path: Path)
             assert (await offset_at(index, FromEnd(records))).sequence == first
 
 
-async def test_a_start_that_was_truncated_is_a_loss(tmp_path: Path) -> None:
+async def test_a_truncated_start_is_data_loss(tmp_path: Path) -> None:
     async with filled(tmp_path, is_open=False) as (namespace, everything):
         wanted = options(stream="demo/s", startingPosition="sequence=1")
         with pytest.raises(
@@ -207,20 +210,20 @@ async def test_a_start_that_was_truncated_is_a_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("starting", ["sequence=151", "3:900:0", "7:0:0"])
-async def test_a_start_behind_the_end_is_told(tmp_path: Path, starting: str) -> None:
+async def test_a_start_after_the_end_is_refused(tmp_path: Path, starting: str) -> None:
     async with filled(tmp_path, is_open=False) as (namespace, _):
         wanted = options(stream="demo/s", startingPosition=starting)
         with pytest.raises(InvalidArgument, match="is after that"):
             await batch_ranges(namespace.client, wanted, DataLossLog(is_error=True))
 
 
-async def test_where_the_next_segment_begins_is_the_end(tmp_path: Path) -> None:
+async def test_the_begin_of_the_next_segment_is_the_end(tmp_path: Path) -> None:
     async with filled(tmp_path, is_open=False) as (namespace, _):
         wanted = options(stream="demo/s", startingPosition="4:0:0")
         assert await batch_ranges(namespace.client, wanted, DataLossLog(is_error=True)) == []
 
 
-# Which streams
+# Selected streams
 
 
 async def test_streams_are_found_by_name_and_pattern(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ async def test_parents_that_never_stay_end_in_an_error(
 ) -> None:
     monkeypatch.setattr(transactions, "TRIES_MAX", 0)
     async with open_zookeeper(zookeeper_uri) as store:
-        with pytest.raises(MetadataConflict, match="made and removed its parents"):
+        with pytest.raises(MetadataConflict, match="created and removed its parents"):
             await store.create("/a/b", b"")
 
 
@@ -272,7 +272,7 @@ async def test_closing_iterators_takes_the_watches_off_the_server(
                     await anext(names)
         await store.get("/there")  # answered after all that was sent before
         assert await count_server_watches(zookeeper_server) == 0
-        client = store._link._client
+        client = store._session._client
         assert not any(client._data_watchers.values())
         assert not any(client._child_watchers.values())
 
@@ -327,7 +327,7 @@ async def test_more_calls_than_may_be_in_flight_wait_their_turn(
         async def count_up() -> None:
             nonlocal most
             await store.put("/a", b"")
-            most = max(most, len(store._link._in_flight))
+            most = max(most, len(store._session._in_flight))
 
         async with trio.open_nursery() as nursery:
             for _ in range(200):
@@ -372,8 +372,8 @@ async def test_cancelled_calls_harm_nothing(zookeeper_uri: str) -> None:
             assert await store.put("/n", b"last", before.version) == before.version + 1
             with pytest.raises(NodeExists):
                 await store.create("/n", b"")
-        assert not store._link._in_flight
-        assert store._link._slots.value == session.IN_FLIGHT_MAX
+        assert not store._session._in_flight
+        assert store._session._slots.value == session.IN_FLIGHT_MAX
 
 
 async def test_closing_wakes_whoever_waits(zookeeper_uri: str) -> None:
