@@ -228,7 +228,7 @@ async def duel(seed: int) -> None:
 
 @pytest.mark.parametrize("block", range(3))
 def test_two_recoverers_and_a_living_writer_agree(block: int) -> None:
-    for seed in range(block * 25, block * 25 + 25, stride(ci=3)):
+    for seed in range(block * 25, block * 25 + 25, stride(ci=6)):
         trio.run(duel, seed, clock=MockClock(autojump_threshold=0))
 
 
