@@ -1,6 +1,6 @@
 """A writer, bookies, a metadata node and several recoverers, stepped in random order.
 
-Plain data and no clock: each step lets one message arrive or one answer come back. Faults:
+Plain data and no clock: each step lets one message arrive or one answer arrive. Faults:
 requests and answers get lost, bookies are down, answer with errors or hang for good.
 """
 

@@ -98,7 +98,7 @@ async def test_clusters_whose_roots_have_one_parent_never_meet(
         assert sorted(found) == ["ledgerstream", "ledgerstream-red", "ledgerstreams"]
 
 
-async def test_ids_that_nobody_waits_for_leave_no_nodes(zookeeper_uri: str) -> None:
+async def test_cancelled_ids_leave_no_nodes(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         assert await store.next_id("/ids/ID-") == 0
         is_given_up = False
@@ -376,7 +376,7 @@ async def test_cancelled_calls_harm_nothing(zookeeper_uri: str) -> None:
         assert store._session._slots.value == session.IN_FLIGHT_MAX
 
 
-async def test_closing_wakes_whoever_waits(zookeeper_uri: str) -> None:
+async def test_closing_wakes_all_waits(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
         refused = 0
 
