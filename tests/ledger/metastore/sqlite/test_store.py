@@ -210,8 +210,8 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
 
 
 async def test_no_session_expires_because_the_file_was_locked(tmp_path: Path) -> None:
-    # As one stopped in the middle of a change does it: once he was woken, whoever had the file
-    # first buried all bookies of the cluster.
+    # As by a process that is stopped in the middle of a change: when it continued, the first
+    # process that got the lock expired all bookies of the cluster.
     file = tmp_path / "c.db"
     async with (
         open_sqlite(str(file), session_timeout_ms=500) as one,

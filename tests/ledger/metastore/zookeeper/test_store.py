@@ -144,9 +144,9 @@ async def test_a_closed_node_is_an_error_that_names_the_cause(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     chroot = parse_address(zookeeper_uri).chroot
-    nobody = [make_acl("digest", "someone:else", all=True)]
+    no_client = [make_acl("digest", "someone:else", all=True)]
     await raw(shared_zookeeper, lambda client: client.ensure_path(chroot))
-    await raw(shared_zookeeper, lambda client: client.create(f"{chroot}/a", b"", acl=nobody))
+    await raw(shared_zookeeper, lambda client: client.create(f"{chroot}/a", b"", acl=no_client))
     async with open_zookeeper(zookeeper_uri) as store:
         with pytest.raises(Unauthorized, match=r"/a .*ACL") as refusal:
             await store.get("/a")
