@@ -87,13 +87,13 @@ $(OLDEST)/.installed: constraints.txt pyproject.toml
 # The kills of CI are run by their command, which tells what was killed.
 spark: $(STAMP) $(OLDEST)/.installed
 	$(BIN)/python -m pytest -m spark $(AT_ONCE) --durations=10 \
-		--deselect tests/spark/test_killing.py::$(UNDER_FIRE)
-	$(BIN)/python -m tests.spark.killing --kills 200
+		--deselect tests/spark/kills/test_killing.py::$(UNDER_FIRE)
+	$(BIN)/python -m tests.spark.kills.killing --kills 200
 	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark $(AT_ONCE) --durations=10
 
 # Exactly once, under fire; a step of the night.
 spark-kills: $(STAMP)
-	$(BIN)/python -m tests.spark.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.spark.kills.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -107,13 +107,13 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 docs: $(STAMP)
-	$(BIN)/python -m tests.tidy.configuration
-	$(BIN)/python -m tests.tidy.metrics
-	$(BIN)/python -m tests.tidy.api
-	$(BIN)/python -m tests.tidy.spark_options
+	$(BIN)/python -m tools.docs.configuration
+	$(BIN)/python -m tools.docs.metrics
+	$(BIN)/python -m tools.docs.api
+	$(BIN)/python -m tools.docs.spark_options
 
 faces: $(STAMP)
-	$(BIN)/python -m tests.tidy.faces
+	$(BIN)/python -m tools.faces.generate
 
 sim: $(STAMP)
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)

@@ -39,9 +39,9 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
-from ledger.metastore.layout import layout_of_uri
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.runtime.network import Listener, Network
@@ -130,7 +130,7 @@ class Bookie:
         self.http = http
         self._boot_id = boot_id
         self.registry = BookieRegistry(store, config.ledgers_root)
-        self._layout = layout_of_uri(config.metadata_uri)
+        self._layout = ClusterAddress.parse(config.metadata_uri).layout
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
         self._store = store
         self._network = network

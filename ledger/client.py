@@ -19,17 +19,17 @@ from ledger.core import placement
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
-from ledger.metastore import ledgers_root, open_store
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
-from ledger.metastore.clients import Presence
-from ledger.metastore.layout import Layout, layout_of_uri
+from ledger.metastore.clients import ClientRegistration
+from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 from ledger.writing.writer import LedgerWriter
 
 _CREATE_TRIES_MAX = 100
@@ -107,10 +107,10 @@ class LedgerClient:
         self.now_ms = now_ms
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
-        self._presence = Presence(store, rng)
+        self._registration = ClientRegistration(store, rng)
         self.addresses = BookieAddresses(self.bookies)
         self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
-        self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
+        self._send_loop = SendLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
         self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
@@ -130,16 +130,17 @@ class LedgerClient:
 
         Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
         """
+        address = ClusterAddress.parse(cluster)
         async with (
-            open_store(cluster) as store,
+            open_store(address) as store,
             cls(
                 store,
                 TcpNetwork(),
                 rng=random.SystemRandom(),
                 now_ms=wall_ms,
                 options=options,
-                root=ledgers_root(cluster),
-                layout=layout_of_uri(cluster),
+                root=address.root,
+                layout=address.layout,
                 auth=auth,
             ) as client,
         ):
@@ -149,7 +150,7 @@ class LedgerClient:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         self.pool.start(self._nursery)
-        self._write_loop.start(self._nursery)
+        self._send_loop.start(self._nursery)
         self._opener.start(self._nursery)
         return self
 
@@ -161,7 +162,7 @@ class LedgerClient:
     ) -> None:
         assert self._nursery is not None
         assert self._nursery_manager is not None
-        self._write_loop.fail_all(LedgerClosed("the client was closed"))
+        self._send_loop.fail_all(LedgerClosed("the client was closed"))
         self.pool.close_all()
         self._nursery.cancel_scope.cancel()
         # The body's own exception goes on by itself, not wrapped in a group of the nursery's.
@@ -191,7 +192,7 @@ class LedgerClient:
         """
 
         async def create() -> LedgerWriter:
-            client_id = await self._presence.announce()
+            client_id = await self._registration.register()
             bookies = await self._choose(ensemble_size, write_quorum, ack_quorum, prefer)
             for _ in range(_CREATE_TRIES_MAX):
                 metadata = LedgerMetadata(
@@ -210,7 +211,7 @@ class LedgerClient:
                     await self.ledgers.create(metadata)
                 except LedgerExists:
                     continue  # somebody chose this id by hand
-                return LedgerWriter(metadata, self._write_loop, is_sync_deferred=deferred_sync)
+                return LedgerWriter(metadata, self._send_loop, is_sync_deferred=deferred_sync)
             raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
 
         return Opening(create)
@@ -232,7 +233,7 @@ class LedgerClient:
         """
 
         async def claim() -> LedgerWriter:
-            client_id = await self._presence.announce()
+            client_id = await self._registration.register()
 
             def claimed(stored: LedgerMetadata) -> LedgerMetadata:
                 if stored.state is not LedgerState.OPEN or RESERVED_TAG not in stored.custom:
@@ -245,7 +246,7 @@ class LedgerClient:
                 return replace(stored, custom={**rest, CLIENT_TAG: client_id.encode()})
 
             metadata = await self.ledgers.update(ledger_id, claimed)
-            return LedgerWriter(metadata, self._write_loop)
+            return LedgerWriter(metadata, self._send_loop)
 
         return Opening(claim)
 

@@ -19,15 +19,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
-    Chosen,
-    Conflicted,
+    BookieChosen,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
     ReplaceBookie,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import (
     INVALID_ENTRY_ID,
@@ -130,16 +130,16 @@ class LedgerRecovery:
     async def _perform(self, action: Action) -> Event:
         match action:
             case ReplaceBookie():
-                return Chosen(action, await self._choose(action))
+                return BookieChosen(action, await self._choose(action))
             case StoreClosed():
                 return await self._store(action)
             case _:
                 try:
                     response = await self._ask(action)
                 except Unauthorized as error:
-                    return Silent(action, str(error), is_unauthorized=True)
+                    return NoAnswer(action, str(error), is_unauthorized=True)
                 except (RetryableError, ProtocolError) as error:
-                    return Silent(action, f"{type(error).__name__}: {error}")
+                    return NoAnswer(action, f"{type(error).__name__}: {error}")
                 return _event_of(action, response)
 
     async def _ask(self, action: ReadLast | ReadEntry | AddEntry) -> ResponseBody:
@@ -194,15 +194,17 @@ class LedgerRecovery:
             return None
         return chosen[action.index]
 
-    async def _store(self, action: StoreClosed) -> Stored | Conflicted:
+    async def _store(self, action: StoreClosed) -> LedgerStored | LedgerConflicted:
         try:
             await self._ledgers.compare_and_put(action.closed, self._version)
         except MetadataConflict:
-            return Conflicted(action, await self._begin())
-        return Stored(action)
+            return LedgerConflicted(action, await self._begin())
+        return LedgerStored(action)
 
 
-def _event_of(action: ReadLast | ReadEntry | AddEntry, response: ResponseBody) -> Answered | Silent:
+def _event_of(
+    action: ReadLast | ReadEntry | AddEntry, response: ResponseBody
+) -> Answered | NoAnswer:
     if isinstance(action, AddEntry):
         if isinstance(response, AddResponse):
             return Answered(action, response.status)
@@ -211,4 +213,4 @@ def _event_of(action: ReadLast | ReadEntry | AddEntry, response: ResponseBody) -
         body = None if response.body is None else bytes(response.body)
         return Answered(action, response.status, body)
     # An answer to something else proves nothing, whatever it says.
-    return Silent(action, f"answered with {type(response).__name__} {response.status.name}")
+    return NoAnswer(action, f"answered with {type(response).__name__} {response.status.name}")

@@ -38,7 +38,10 @@ _KINDS = {
     ".log": "entry log",
     "index": "index",
 }
-_COMPACTION = ("storage/compactor.py", "storage/compaction_log.py", "storage/compaction_index.py")
+_COMPACTION = tuple(
+    f"bookie/storage/garbage/{name}.py"
+    for name in ("compactor", "compaction_log", "compaction_index")
+)
 
 
 def crashed(path: str, operation: str, *aftermaths: Aftermath) -> None:

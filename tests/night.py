@@ -65,7 +65,7 @@ def steps(seeds: int, kills: int) -> list[Step]:
         Step("simulator", ("tests.sim", "--first", str(int(time.time())), "--seeds", str(seeds))),
         Step("interop", (*_PYTEST, "-m", "interop", "--no-loadscope-reorder")),
         Step("spark", (*_PYTEST, "-m", "spark")),
-        Step("spark-kills", ("tests.spark.killing", "--kills", str(kills))),
+        Step("spark-kills", ("tests.spark.kills.killing", "--kills", str(kills))),
     ]
 
 

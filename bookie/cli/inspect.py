@@ -6,6 +6,7 @@ part. An index is seen as it was flushed last.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any
@@ -21,8 +22,10 @@ from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.integrity_state import read_integrity_state
 from ledger.errors import BookieIoError, InvalidArgument
+from ledger.wire.v2 import ADD_ENTRY_AT
 
 Line = dict[str, Any]
+_ADD_IDS = struct.Struct(">qqq").unpack_from
 
 
 async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
@@ -71,9 +74,9 @@ def _frame_line(frame: memoryview) -> Line:
             return {"kind": "fence", "ledger": own.ledger_id}
         case ExplicitLacFrame():
             return {"kind": "explicit lac", "ledger": own.ledger_id, "lac": own.lac}
-    ids = [int.from_bytes(frame[at : at + 8], "big", signed=True) for at in (28, 36, 44)]
-    line = {"kind": "add", "ledger": ids[0], "entry": ids[1], "lac": ids[2]}
-    return {**line, "bytes": len(frame) - 28}
+    ledger_id, entry_id, lac = _ADD_IDS(frame, ADD_ENTRY_AT)
+    line = {"kind": "add", "ledger": ledger_id, "entry": entry_id, "lac": lac}
+    return {**line, "bytes": len(frame) - ADD_ENTRY_AT}
 
 
 async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:

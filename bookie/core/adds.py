@@ -12,13 +12,9 @@ import struct
 from collections.abc import Iterator
 
 from bookie.core.ledger_state import ENTRY_ID_END, LedgerState
-
-FRAME_BYTES_MIN = 60
-"""Length, header, master key and the 32 bytes every entry has."""
+from ledger.wire.v2 import ADD_BYTES_MIN, lac_of_add
 
 _FRAME = struct.Struct(">iI20sqq").unpack_from
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 44
 
 Run = tuple[LedgerState, int, int]
 """A ledger and the first and last of consecutive entry ids."""
@@ -41,7 +37,7 @@ def take_adds(
     """Takes whole ADD frames from `segment[start:end]` and returns where it stopped. Everything
     before that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    All frames have the packet header `header` and belong to `shard` (of `shards`, see
+        All frames have the packet header `header` and belong to `shard` (of `shards`, see
     `bookie.core.marks`). Their LACs are recorded, which may wake long polls. `shift`: the number of
     bytes by which the caller will move the frames before they are read.
     """
@@ -50,7 +46,7 @@ def take_adds(
     state: LedgerState | None = None
     key, entries = b"", dict[int, int]()
     p = last_at = start
-    while end - p >= FRAME_BYTES_MIN:
+    while end - p >= ADD_BYTES_MIN:
         length, head, k, ledger_id, entry_id = unpack(segment, p)
         q = p + 4 + length
         if head != header or not 56 <= length <= frame_bytes_max or q > end:
@@ -91,7 +87,7 @@ def frames_ahead(
 ) -> Iterator[tuple[int, int, bytes]]:
     """Yields ledger, entry and key of the whole ADD frames that `take_adds` would examine."""
     p = start
-    while end - p >= FRAME_BYTES_MIN:
+    while end - p >= ADD_BYTES_MIN:
         length, head, key, ledger_id, entry_id = _FRAME(segment, p)
         q = p + 4 + length
         if head != header or not 56 <= length <= frame_bytes_max or q > end:
@@ -109,6 +105,6 @@ def _close_run(
     last_at: int,
 ) -> None:
     runs.append((state, first, last))
-    lac: int = _LAC(segment, last_at + _LAC_OFFSET)[0]
+    lac = lac_of_add(segment, last_at)
     if lac > state.lac:
         state.advance_lac(lac)

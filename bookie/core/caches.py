@@ -16,6 +16,7 @@ from itertools import islice
 from bookie.core.buffer_pool import SegmentPool
 from bookie.core.capacity import DirectoryCapacity
 from ledger.errors import InvalidArgument
+from ledger.wire.v2 import ADD_BYTES_MIN, ADD_ENTRY_AT
 
 Buffer = bytes | bytearray | memoryview
 Half = dict[int, dict[int, int]]
@@ -152,12 +153,12 @@ class WriteCache:
         Raises InvalidArgument if `frame` is not one frame with at least an entry header.
         """
         size = len(frame)
-        if size < FRAME_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
+        if size < ADD_BYTES_MIN or _frame_length(frame, 0)[0] != size - 4:
             raise InvalidArgument(
-                f"a frame of {size} bytes: needs {FRAME_BYTES_MIN} or more and its own length "
+                f"a frame of {size} bytes: needs {ADD_BYTES_MIN} or more and its own length "
                 "in the first four"
             )
-        ledger_id, entry_id = _frame_ids(frame, ENTRY_OFFSET)
+        ledger_id, entry_id = _frame_ids(frame, ADD_ENTRY_AT)
         if ledger_id < 0 or entry_id < 0:
             raise InvalidArgument(f"entry {entry_id} of ledger {ledger_id}: ids are never negative")
         own_no, offset, _ = self.reserve_own(size, OWN_SEGMENT_BYTES)
@@ -199,7 +200,7 @@ class WriteCache:
                 return None
         segment = self.segments[place >> 32]
         offset = place & OFFSET_MASK
-        return segment[offset + ENTRY_OFFSET : offset + 4 + _frame_length(segment, offset)[0]]
+        return segment[offset + ADD_ENTRY_AT : offset + 4 + _frame_length(segment, offset)[0]]
 
     def holds(self, ledger_id: int) -> bool:
         """Returns whether either half has any entry of this ledger."""

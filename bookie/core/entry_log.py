@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookie.core.caches import ENTRY_OFFSET, OFFSET_MASK, Buffer, Half
+from bookie.core.caches import OFFSET_MASK, Buffer, Half
 from bookie.core.journal import KEEP_INTERPRETER
+from ledger.wire.v2 import ADD_ENTRY_AT
 
 FILE_MAGIC = b"LSELOG\x00\x01"
 FILE_HEADER_BYTES = 32
@@ -195,7 +196,7 @@ def _run_of_one(
     often like this."""
     [(entry_id, place)] = entries.items()
     segment, offset = segments[place >> 32], place & OFFSET_MASK
-    body: Buffer = segment[offset + ENTRY_OFFSET : offset + 4 + _frame_length(segment, offset)[0]]
+    body: Buffer = segment[offset + ADD_ENTRY_AT : offset + 4 + _frame_length(segment, offset)[0]]
     if len(body) < VIEWED_BODY_BYTES_MIN:
         body = bytes(body)
     return make_run(ledger_id, entry_id, array("I", (len(body),)), (body,))
@@ -226,7 +227,7 @@ def _gather(
             return uniform
         views = [
             segment[
-                (o := place & OFFSET_MASK) + ENTRY_OFFSET : o + 4 + _frame_length(segment, o)[0]
+                (o := place & OFFSET_MASK) + ADD_ENTRY_AT : o + 4 + _frame_length(segment, o)[0]
             ]
             for place in places
         ]
@@ -235,7 +236,7 @@ def _gather(
         for place in places:
             segment = segments[place >> 32]
             o = place & OFFSET_MASK
-            views.append(segment[o + ENTRY_OFFSET : o + 4 + _frame_length(segment, o)[0]])
+            views.append(segment[o + ADD_ENTRY_AT : o + 4 + _frame_length(segment, o)[0]])
     return views, array("I", map(len, views))
 
 
@@ -253,17 +254,17 @@ def _gather_uniform(
     size = length + 4
     if (
         count < 4
-        or size - ENTRY_OFFSET > UNIFORM_BODY_BYTES_MAX
+        or size - ADD_ENTRY_AT > UNIFORM_BODY_BYTES_MAX
         or places[-1] != places[0] + (count - 1) * size
         or begin + count * size > len(segment)  # the last is shorter, and ends the segment
         or places != list(range(places[0], places[0] + count * size, size))
     ):
         return None
-    fields = struct.unpack_from(">" + f"i24x{size - ENTRY_OFFSET}s" * count, segment, begin)
+    fields = struct.unpack_from(">" + f"i24x{size - ADD_ENTRY_AT}s" * count, segment, begin)
     # Frames of other ledgers may be between shorter ones at the same distances.
     if fields[::2] != (length,) * count:
         return None
-    return fields[1::2], array("I", [size - ENTRY_OFFSET]) * count
+    return fields[1::2], array("I", [size - ADD_ENTRY_AT]) * count
 
 
 def _cuts(window: list[int], lengths: array[int]) -> Iterator[tuple[int, int]]:

@@ -9,11 +9,10 @@ The replies to adds that one journal commit made durable, in one piece.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bookie.core.adds import FRAME_BYTES_MIN, Run, frames_ahead, take_adds
+from bookie.core.adds import Run, frames_ahead, take_adds
 from bookie.core.caches import SharedSegment
 from bookie.server.request_metrics import RequestCounts
 from bookie.storage.bookie_storage import BookieStorage, Shard
@@ -54,9 +53,6 @@ def _encode_range_acks(runs: list[Run]) -> bytes:
     out.append(_RANGE_ACK(32, header, 0, state.ledger_id, first, last))
     return b"".join(out)
 
-
-_LAC = struct.Struct(">q").unpack_from
-_LEDGER_ID = struct.Struct(">28xq").unpack_from
 
 _NEW_LEDGERS_MAX = 200
 """So many are made known in a row: each may ask the index twice."""
@@ -152,9 +148,9 @@ class AddIntake:
             return made_known
         buffer, shards = received.buffer, self._shards
         count = len(shards)
-        while buffer.end - buffer.start >= FRAME_BYTES_MIN:
+        while buffer.end - buffer.start >= v2.ADD_BYTES_MIN:
             start = buffer.start
-            number = 0 if count == 1 else _LEDGER_ID(buffer.segment, start)[0] % count
+            number = 0 if count == 1 else v2.ledger_of_add(buffer.segment, start) % count
             if self.is_careful and not self._may_take(number):
                 break
             shard = shards[number]
@@ -199,8 +195,8 @@ class AddIntake:
         """What the stretch ended at may be an add to a ledger that is not in memory."""
         start = buffer.start
         return (
-            buffer.end - start >= FRAME_BYTES_MIN
-            and _LEDGER_ID(buffer.segment, start)[0] not in directory.states
+            buffer.end - start >= v2.ADD_BYTES_MIN
+            and v2.ledger_of_add(buffer.segment, start) not in directory.states
         )
 
     def _make_known(self, buffer: ReceiveBuffer) -> int:
@@ -240,7 +236,7 @@ class AddIntake:
         active = shard.directory.cache.active
         active.setdefault(ledger_id, {})[entry_id] = segment_no << 32 | at
         frame = received.buffer.view[at : at + size]
-        lac: int = _LAC(frame, 44)[0]
+        lac = v2.lac_of_add(frame)
         if lac > state.lac:
             state.advance_lac(lac)
         acks = self._open_acks(shard)

@@ -46,7 +46,7 @@ _FRAMES_PER_SLICE = 500
 
 
 class Connection:
-    """One peer. The protocol version is fixed by the first v2 frame (facts 1.1)."""
+    """A connection to one peer. Its first v2 frame fixes the version of all that follow."""
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ stop adds that are checked against the other.
 
 from __future__ import annotations
 
-import struct
 import weakref
 from collections import OrderedDict
 
@@ -14,9 +13,7 @@ from bookie.core.caches import WriteCache
 from bookie.core.capacity import DirectoryCapacity
 from bookie.core.ledger_state import LedgerState
 from bookie.storage.index.index import Index
-
-_lac_of_entry = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 16
+from ledger.wire.v2 import lac_of_entry
 
 
 class LedgerStates:
@@ -156,7 +153,7 @@ class LedgerStates:
         last = self._cache.last_entry_id(ledger_id)
         entry = self._cache.get(ledger_id, last) if last >= 0 else None
         if entry is not None:
-            state.lac = max(state.lac, _lac_of_entry(entry, _LAC_OFFSET)[0])
+            state.lac = max(state.lac, lac_of_entry(entry))
         return state
 
     def _evict(self) -> None:

@@ -293,8 +293,8 @@ class MountedDisk:
         """
         self.check()
         options, chance = self.disk.volumes.at(path), self.disk.chance
-        with trio.CancelScope(shield=True):
-            await trio.sleep(chance.uniform(0, self._time_max_s(kind)) * options.slow_factor)
+        delay_s = chance.uniform(0, self._time_max_s(kind)) * options.slow_factor
+        await self.disk.simulation.sleep_shielded(delay_s)
         self.check()
         if self.disk.on_operation is not None:
             self.disk.on_operation(kind, path)

@@ -145,7 +145,7 @@ class SimMetadataStore:
         """Makes one round trip. The change itself happens at one instant, or not at all."""
         metadata = self._metadata
         options, chance = metadata.options, metadata.chance
-        await trio.sleep(chance.uniform(0, options.delay_max_s))
+        await metadata.simulation.sleep(chance.uniform(0, options.delay_max_s))
         self._check_alive()
         is_cut_off = metadata.is_unreachable(self.node)
         if is_cut_off or chance.random() < options.error_before_probability:
@@ -154,7 +154,7 @@ class SimMetadataStore:
             await self._maybe_late(kind, path, changes)
         result = await self._instantly(call)
         metadata.simulation.trace("metadata", self.node, kind, path)
-        await trio.sleep(chance.uniform(0, options.delay_max_s))
+        await metadata.simulation.sleep(chance.uniform(0, options.delay_max_s))
         is_cut_off = metadata.is_unreachable(self.node)
         if is_cut_off or chance.random() < options.error_after_probability:
             await self._fail(kind, path, "after")
@@ -191,7 +191,7 @@ class SimMetadataStore:
 
     async def _fail(self, kind: str, path: str, when: str) -> None:
         metadata = self._metadata
-        await trio.sleep(metadata.chance.uniform(0, metadata.options.timeout_s))
+        await metadata.simulation.sleep(metadata.chance.uniform(0, metadata.options.timeout_s))
         metadata.simulation.trace("metadata error", self.node, kind, path, when)
         raise MetadataUnavailable(f"{kind} {path}: the metadata store did not answer")
 
@@ -202,7 +202,9 @@ class SimMetadataStore:
         metadata = self._metadata
         async with aclosing(source) as values:
             async for value in values:
-                await trio.sleep(metadata.chance.uniform(0, metadata.options.delay_max_s))
+                await metadata.simulation.sleep(
+                    metadata.chance.uniform(0, metadata.options.delay_max_s)
+                )
                 self._check_alive()
                 if metadata.is_unreachable(self.node):
                     await self._fail(kind, path, "before")

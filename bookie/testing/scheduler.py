@@ -7,6 +7,7 @@ real chance.
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import heapq
@@ -14,7 +15,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import trio
 from trio._core import _run as _trio_run
@@ -51,6 +52,7 @@ class Simulation:
         self._now_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._events_scheduled = 0
+        self._events_cancelled: dict[int, None] = {}
         self._hash = hashlib.sha256()
         self._trace_file = trace_file
         self._stopping = trio.Event()
@@ -77,6 +79,36 @@ class Simulation:
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         self.call_at(self._now_s + delay_s, callback)
 
+    async def sleep(self, seconds: float) -> None:
+        """Does what `trio.sleep` does, with the same order of tasks, at a third of its cost."""
+        if self._now_s + seconds <= self._now_s:
+            await trio.sleep(seconds)
+            return
+        number = self._wake_at(self._now_s + seconds)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._events_cancelled[number] = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.checkpoint_if_cancelled()  # costs a step only in that very moment
+
+    async def sleep_shielded(self, seconds: float) -> None:
+        """Sleeps as in a shielded scope: a cancellation is delivered afterwards."""
+        if self._now_s + seconds <= self._now_s:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(seconds)
+            return
+        self._wake_at(self._now_s + seconds)
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    def _wake_at(self, time_s: float) -> int:
+        """Schedules that the current task runs again, and returns the number of that event."""
+        self.call_at(
+            time_s, functools.partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+        )
+        return self._events_scheduled
+
     def trace(self, *words: object) -> None:
         """Adds a line to the trace. Only values with a stable text: no objects, no addresses."""
         line = f"{self._now_s:.6f} " + " ".join(map(str, words)) + "\n"
@@ -98,12 +130,17 @@ class Simulation:
     def _run_events_until(self, deadline: float) -> bool:
         """Moves time to an event or to `deadline`, whichever is first; returns False if there is
         neither."""
+        while self._events and self._events[0][1] in self._events_cancelled:
+            del self._events_cancelled[heapq.heappop(self._events)[1]]
         next_s = min(deadline, self._events[0][0]) if self._events else deadline
         if next_s == math.inf or (next_s > self.time_limit_s and not self.is_over):
             return False
         self._now_s = max(self._now_s, next_s)
         while self._events and self._events[0][0] <= self._now_s:
-            callback = heapq.heappop(self._events)[2]
+            _, number, callback = heapq.heappop(self._events)
+            if number in self._events_cancelled:
+                del self._events_cancelled[number]
+                continue
             try:
                 callback()
             except Exception as error:  # noqa: BLE001 - an exception here would break trio itself
@@ -139,21 +176,38 @@ class _VirtualClock(trio.abc.Clock):
         return 0.001
 
 
-class _SpinWatch(trio.abc.Instrument):
-    """Notices tasks that run forever at one point of virtual time."""
+class _WatchedPoll:
+    """The I/O manager of trio's loop, which calls the operating system only when it must.
 
-    def __init__(self, simulation: Simulation) -> None:
+    The only file descriptor that is ever ready in a simulation is the one by which trio wakes
+    itself, while its queue of calls is not empty. It also notices tasks that run forever at one
+    point of virtual time.
+    """
+
+    def __init__(self, simulation: Simulation, runner: _trio_run.Runner) -> None:
         self._simulation = simulation
+        self._inner = runner.io_manager
+        self._calls = runner.entry_queue
         self._time_s = -1.0
         self._steps = 0
 
-    def before_io_wait(self, timeout: float) -> None:
+    def get_events(self, timeout: float) -> object:
         if self._simulation.now_s != self._time_s:
             self._time_s = self._simulation.now_s
             self._steps = 0
         self._steps += 1
         if self._steps == STEPS_WITHOUT_TIME_MAX:
             self._simulation._stopping.set()
+        if timeout == 0 and not self._calls.queue and not self._calls.idempotent_queue:
+            return ()
+        return self._inner.get_events(timeout)
+
+    def process_events(self, events: Any) -> None:
+        if events:
+            self._inner.process_events(events)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def task_tree() -> str:
@@ -225,6 +279,9 @@ def run_simulated(
         scope.cancel()
 
     async def main() -> ResultT:
+        runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+        # setattr: it is declared as trio's own class.
+        setattr(runner, "io_manager", _WatchedPoll(simulation, runner))  # noqa: B010
         error: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -249,4 +306,4 @@ def run_simulated(
         return result
 
     with _seeded_trio(seed):
-        return trio.run(main, clock=_VirtualClock(simulation), instruments=[_SpinWatch(simulation)])
+        return trio.run(main, clock=_VirtualClock(simulation))

@@ -44,10 +44,11 @@ class ClusterOption:
     def existing_uri(self) -> str:
         """For commands that ask of a cluster what is in it. A metadata file that is not there
         would be made, and be a cluster without anything. Raises InvalidArgument."""
-        from ledger.metastore import sqlite_path
+        from ledger.metastore import ClusterAddress
 
         uri = self.uri
-        if uri.startswith("sqlite://") and not os.path.exists(path := sqlite_path(uri)):
+        path = ClusterAddress.parse(uri).sqlite_path
+        if path is not None and not os.path.exists(path):
             raise InvalidArgument(
                 f"there is no cluster at {uri}: {os.path.abspath(path)} does not exist. Cure: "
                 "give the metadata_uri of its bookies, or what `ledgerstream standalone` printed"

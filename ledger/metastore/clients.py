@@ -17,7 +17,7 @@ from ledger.metastore.base import MetadataStore
 from ledger.metastore.ledgers import client_path
 
 
-class Presence:
+class ClientRegistration:
     """Of one client."""
 
     def __init__(self, store: MetadataStore, rng: random.Random) -> None:
@@ -26,7 +26,7 @@ class Presence:
         self._client_id: str | None = None
         self._making = trio.Lock()
 
-    async def announce(self) -> str:
+    async def register(self) -> str:
         """The name under which everybody can see now that this client is alive.
 
         Raises MetadataUnavailable.

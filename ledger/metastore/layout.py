@@ -121,19 +121,3 @@ def decode_layout(data: bytes) -> Layout:
             f"know; known are {', '.join(sorted(kinds))}"
         )
     return layout
-
-
-def layout_of_uri(uri: str) -> Layout | None:
-    """The layout a cluster address asks for: `zk+flat://...`; None takes what is there."""
-    scheme = uri.partition(":")[0].lower()
-    kind = scheme.partition("+")[2]
-    if kind in ("", "null"):
-        return None
-    # As in Apache's addresses, nobody can ask for the legacy one; it may be found.
-    for layout in (Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL, Layout.FLAT):
-        if layout.value == kind:
-            return layout
-    raise InvalidArgument(
-        f"cluster address {uri!r}: {kind!r} is no layout of ledgers; known are hierarchical, "
-        "longhierarchical, flat and null"
-    )

@@ -42,7 +42,14 @@ MASTER_KEY_BYTES: Final = 20
 ENTRY_HEADER_BYTES: Final = 32
 
 ADD_START: Final = struct.Struct(">iI20s")
-"""Frame length, header, master key: 28 bytes. The entry follows."""
+"""Frame length, header, master key. The entry follows."""
+ADD_ENTRY_AT: Final = 28
+"""Offset of the entry in the frame of an ADD."""
+ENTRY_LAC_AT: Final = 16
+"""Offset of the last add confirmed in an entry, after its ledger id and entry id."""
+ADD_LAC_AT: Final = ADD_ENTRY_AT + ENTRY_LAC_AT
+ADD_BYTES_MIN: Final = ADD_ENTRY_AT + ENTRY_HEADER_BYTES
+"""Size of the frame of an ADD whose entry is a header and nothing else."""
 ADD_REPLY: Final = struct.Struct(">iIiqq")
 """Frame length (24), header, code, ledger id, entry id. READ and BATCH_READ replies begin so."""
 RANGE_ACK: Final = struct.Struct(">iIiqqq")
@@ -56,6 +63,28 @@ _BATCH_LIMITS = struct.Struct(">qiq")
 _REPLY = struct.Struct(">iqq")
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
+_unpack_int64 = _INT64.unpack_from
+
+
+# ---- fields in place
+
+
+def ledger_of_add(frames: Buffer, at: int = 0) -> int:
+    """Returns the ledger id in the frame of an ADD that begins at `at`."""
+    ledger_id: int = _unpack_int64(frames, at + ADD_ENTRY_AT)[0]
+    return ledger_id
+
+
+def lac_of_add(frames: Buffer, at: int = 0) -> int:
+    """Returns the last add confirmed in the frame of an ADD that begins at `at`."""
+    lac: int = _unpack_int64(frames, at + ADD_LAC_AT)[0]
+    return lac
+
+
+def lac_of_entry(entries: Buffer, at: int = 0) -> int:
+    """Returns the last add confirmed in the header of an entry that begins at `at`."""
+    lac: int = _unpack_int64(entries, at + ENTRY_LAC_AT)[0]
+    return lac
 
 
 # ---- requests

@@ -19,7 +19,7 @@ import trio
 from ledger.connection.connection import BookieConnection
 from ledger.core import placement
 from ledger.core.append import AppendCore
-from ledger.core.bookie_backoff import SecondChances
+from ledger.core.bookie_backoff import BookieBackoff
 from ledger.core.metadata import LedgerMetadata, with_next_ensemble
 from ledger.errors import (
     BookieUnavailable,
@@ -33,7 +33,7 @@ from ledger.errors import (
 )
 from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from ledger.writing.force import force
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 
 _LOOK_AGAIN_S = 0.25
 _STEADY_S = 60.0
@@ -70,7 +70,7 @@ class EnsembleChange:
     """`begin` is called for each failure, `resume` when something is sent while one is left; one
     task per writer works until none is left, or nothing is on its way."""
 
-    def __init__(self, writer: ChangingWriter, loop: WriteLoop) -> None:
+    def __init__(self, writer: ChangingWriter, loop: SendLoop) -> None:
         self._writer = writer
         self._loop = loop
         self._reasons: dict[str, LedgerError] = {}
@@ -80,13 +80,13 @@ class EnsembleChange:
         self._look_at = -math.inf
         self._outage = ""
         # A slow bookie is noticed after the add timeout only: it must have held for longer.
-        self._chances = SecondChances(max(_STEADY_S, 4 * loop.options.add_timeout_s))
+        self._backoff = BookieBackoff(max(_STEADY_S, 4 * loop.options.add_timeout_s))
         self.count = 0
 
     def begin(self, index: int, error: LedgerError) -> None:
         bookie = self._writer.metadata.last_fragment.bookies[index]
         self._reasons[bookie] = error
-        self._chances.failed(bookie, trio.current_time())
+        self._backoff.failed(bookie, trio.current_time())
         core = self._writer.core
         if core.last_add_pushed > core.last_add_confirmed:
             self.resume()
@@ -105,10 +105,10 @@ class EnsembleChange:
             give_up_at = self._deadline()
             outage_end = trio.current_time() + _OUTAGE_S_MAX
             while core.failed and not self._has_ended():
-                if core.can_go_on_without_failed():
+                if core.can_continue_without_failed():
                     # Acks of the others go on counting while a replacement is looked for.
-                    if core.is_held:
-                        core.go_on_without()
+                    if core.is_suspended:
+                        core.continue_without_failed()
                         self._writer.settle()
                     give_up_at = self._deadline()
                 elif trio.current_time() >= give_up_at:
@@ -168,9 +168,9 @@ class EnsembleChange:
         """A bookie for `index` that really takes a connection. One that failed again and again
         is left in peace for a while, unless the ledger cannot be written without it."""
         now_s = trio.current_time()
-        resting = [one for one in hosts if self._chances.is_resting(one, now_s)]
+        resting = [one for one in hosts if self._backoff.is_resting(one, now_s)]
         found = await self._reachable_without(ensemble, index, hosts, resting)
-        if found is None and resting and not self._writer.core.can_go_on_without_failed():
+        if found is None and resting and not self._writer.core.can_continue_without_failed():
             found = await self._reachable_without(ensemble, index, hosts, [])
         return found
 
@@ -205,7 +205,7 @@ class EnsembleChange:
         unknown outcome is asked for again, never guessed.
         """
         writer, core = self._writer, self._writer.core
-        core.is_held = True
+        core.is_suspended = True
         if core.is_sync_deferred:
             # The old ensemble keeps what was acknowledged there: it must be durable before.
             await force(writer, self._loop)
@@ -244,7 +244,7 @@ class EnsembleChange:
         self.count += 1
         for index in replaced:
             writer.detach(index)
-            self._chances.taken(ensemble[index], trio.current_time())
+            self._backoff.taken(ensemble[index], trio.current_time())
         writer.metadata = metadata
         core.ensemble_changed(replaced)
         for index in replaced:

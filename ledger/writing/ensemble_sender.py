@@ -7,7 +7,6 @@ same bytes go to all bookies of the write set.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from dataclasses import dataclass
 
@@ -26,16 +25,14 @@ from ledger.errors import (
     Unauthorized,
     error_of_status,
 )
+from ledger.wire import v2
 from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
 from ledger.writing import frames as add_frames
 from ledger.writing.ensemble_change import EnsembleChange
-from ledger.writing.overload_retry import BusyBookies
+from ledger.writing.overload_retry import OverloadRetry
 from ledger.writing.receipts import EntryAcks
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 44
-"""In the head of an add frame, where the buffers hold it apart from the payload."""
 _LAC_ENTRIES_PENDING = 4
 """With more entries on their way the next add comes soon, and tells the last add confirmed. With
 fewer it may be long in coming: those on their way carry an older one."""
@@ -72,7 +69,7 @@ class EnsembleSender:
     """
 
     def __init__(
-        self, metadata: LedgerMetadata, loop: WriteLoop, *, is_sync_deferred: bool = False
+        self, metadata: LedgerMetadata, loop: SendLoop, *, is_sync_deferred: bool = False
     ) -> None:
         self.metadata = metadata
         self.ledger_id = metadata.ledger_id
@@ -88,10 +85,10 @@ class EnsembleSender:
         self.digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
         self.lac_carried = -1
         self.is_dirty = False
-        self.is_lac_queued = False
+        self.is_explicit_lac_scheduled = False
         self._loop = loop
         self._options = loop.options
-        self._busy = BusyBookies(self)
+        self._overload_retry = OverloadRetry(self)
         self._change = EnsembleChange(self, loop)
         self._key = master_key(metadata.password)
         self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
@@ -170,7 +167,7 @@ class EnsembleSender:
             if not buffer:
                 continue
             frames = b"".join(buffer)
-            lac_carried: int = _LAC(buffer[-2], _LAC_OFFSET)[0]
+            lac_carried = v2.lac_of_add(buffer[-2])  # the buffers hold payloads apart
             bytes_held = len(frames)
             if self.wire_version == 3:
                 frames = add_frames.to_v3(buffer, is_sync_deferred=self.is_sync_deferred)
@@ -275,7 +272,7 @@ class EnsembleSender:
         frame = self._sent_frame(entry_id)
         if frame is None or self._loop.nursery is None:
             return False
-        self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
+        self._overload_retry.refused(index, bookie, entry_id, frame, self._loop.nursery)
         return True
 
     def _sent_frame(self, entry_id: int) -> Buffer | None:
@@ -360,7 +357,7 @@ class EnsembleSender:
 
     def send_lac(self) -> None:
         """Tells the bookies the last add confirmed (explicit LAC), if no add has."""
-        self.is_lac_queued = False
+        self.is_explicit_lac_scheduled = False
         confirmed = self.core.last_add_confirmed
         if self.error is not None or confirmed <= self.lac_carried:
             return
@@ -387,7 +384,7 @@ class EnsembleSender:
         """Some bookie did not hear it, and the tails that poll it would not either."""
         if self.lac_carried == confirmed == self.core.last_add_confirmed and self.error is None:
             self.lac_carried = confirmed - 1
-            self._loop.queue_lac_again(self)
+            self._loop.schedule_explicit_lac_again(self)
 
     def _leave(self) -> None:
         for index in range(len(self.connections)):

@@ -23,7 +23,7 @@ from ledger.errors import (
     error_of_status,
 )
 from ledger.wire.messages import ForceLedgerRequest
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 
 _LOOK_AGAIN_S = 0.25
 
@@ -40,7 +40,7 @@ class ForcedWriter(Protocol):
     def confirmed_moved(self) -> None: ...
 
 
-async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
+async def force(writer: ForcedWriter, loop: SendLoop) -> None:
     """Returns when every entry acknowledged before the call is synced on its ack quorum.
 
     Raises NotEnoughBookies if that cannot be had within the ensemble change timeout. Returns
@@ -64,7 +64,7 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
             is_durable = durable >= target
         else:
             # Acknowledged as synced before: this is the bookies' word that they do sync.
-            is_durable = not errors and core.can_go_on_without_failed()
+            is_durable = not errors and core.can_continue_without_failed()
         if core.last_add_confirmed > before:
             writer.confirmed_moved()
         if not is_durable and trio.current_time() >= give_up_at:
@@ -80,7 +80,7 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
 
 
 async def _ask(
-    writer: ForcedWriter, asked: dict[int, str], loop: WriteLoop
+    writer: ForcedWriter, asked: dict[int, str], loop: SendLoop
 ) -> dict[int, LedgerError]:
     """Why those bookies that did not do it did not."""
     errors: dict[int, LedgerError] = {}

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 
 from ledger.connection.pending_calls import WRITER_TXN_ID
 from ledger.core.entry import DIGEST_BYTES, HEADER_BYTES
-from ledger.core.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 from ledger.errors import InvalidArgument
 from ledger.wire import v2, v3
 from ledger.wire.messages import FRAME_BYTES_MAX, AddRequest, Buffer, Request
 
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
-"""Largest payload of one entry: a frame less its headers (facts section 1)."""
+"""Largest payload of one entry: a frame less 500 bytes, enough for the headers of both versions."""
 
-ADD_START_BYTES = 28 + ENTRY_HEADER_BYTES
+ADD_START_BYTES = v2.ADD_BYTES_MIN
 """Of an add's frame before its digest: length, packet header and key, and the entry's header."""
 FRAME_ROOM_BYTES = ADD_START_BYTES + max(DIGEST_BYTES.values())
 """What a frame needs before its payload, whatever the digest (`LedgerWriter.append_frame_nowait`).
@@ -48,7 +47,6 @@ def check_size(size: int) -> None:
 _LENGTH = struct.Struct(">i").unpack_from
 _IDS = struct.Struct(">qq").unpack_from
 _KEY_AT = 8
-_ENTRY_AT = 28
 
 
 def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
@@ -56,12 +54,12 @@ def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
     frames: list[bytes] = []
     for i in range(0, len(pieces), 2):
         start = pieces[i]
-        ledger_id, entry_id = _IDS(start, _ENTRY_AT)
+        ledger_id, entry_id = _IDS(start, v2.ADD_ENTRY_AT)
         request = AddRequest(
             ledger_id,
             entry_id,
-            bytes(start[_KEY_AT:_ENTRY_AT]),
-            b"".join((start[_ENTRY_AT:], pieces[i + 1])),
+            bytes(start[_KEY_AT : v2.ADD_ENTRY_AT]),
+            b"".join((start[v2.ADD_ENTRY_AT :], pieces[i + 1])),
             is_deferred_sync=is_sync_deferred,
         )
         frames.append(v3.encode_request(Request(3, WRITER_TXN_ID, request)))
@@ -87,7 +85,7 @@ def before_last(frames: Buffer, bounds: list[int], count: int) -> Buffer | None:
 
 def digest_in(frame: Buffer, digest_bytes: int, wire_version: int) -> bytes:
     """The digest stored with the entry in an add's frame; of a v2 frame its start will do."""
-    start = _ENTRY_AT + HEADER_BYTES
+    start = v2.ADD_ENTRY_AT + HEADER_BYTES
     if wire_version == 3:
         request = v3.decode_request(memoryview(frame)[4:]).body
         assert isinstance(request, AddRequest), f"{type(request).__name__} is no add"

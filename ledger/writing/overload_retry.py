@@ -52,7 +52,7 @@ class _Busy:
         return b"".join(self.frames.pop(entry_id) for entry_id in self.sent)
 
 
-class BusyBookies:
+class OverloadRetry:
     """Those of one writer."""
 
     def __init__(self, writer: Resender) -> None:

@@ -18,8 +18,9 @@ from ledger.errors import LedgerError
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
+from ledger.runtime.parking import ParkingSlot
 
-_TELL_AGAIN_S = 0.5
+_RESEND_LAC_S = 0.5
 _CHECKS_PER_TIMEOUT = 4
 _LATENESS_MAX = 1.5
 """A check that came later than so many intervals came late because this process did not run."""
@@ -29,11 +30,11 @@ stream's caller needs two: one to append, one to seal the batch). That one carri
 confirmed, and nothing is sent for it alone."""
 
 
-class Writing(Protocol):
+class LoopWriter(Protocol):
     """A writer, as the loops see it."""
 
     is_dirty: bool
-    is_lac_queued: bool
+    is_explicit_lac_scheduled: bool
 
     def send_gathered(self) -> None: ...
 
@@ -44,7 +45,7 @@ class Writing(Protocol):
     def fail(self, error: LedgerError) -> None: ...
 
 
-class WriteLoop:
+class SendLoop:
     """Lives as long as the client; `run` is its only task's entry."""
 
     def __init__(
@@ -61,12 +62,12 @@ class WriteLoop:
         self.options = options
         self.rng = rng
         self.nursery: trio.Nursery | None = None
-        self._writers: dict[Writing, None] = {}
-        self._dirty: list[Writing] = []
-        self._sender: trio.lowlevel.Task | None = None
-        self._lac_due: deque[tuple[float, Writing]] = deque()
-        self._lac_teller: trio.lowlevel.Task | None = None
-        self._watcher: trio.lowlevel.Task | None = None
+        self._writers: dict[LoopWriter, None] = {}
+        self._dirty: list[LoopWriter] = []
+        self._sender = ParkingSlot()
+        self._lac_due: deque[tuple[float, LoopWriter]] = deque()
+        self._lac_sender = ParkingSlot()
+        self._watcher = ParkingSlot()
         self.watched_s = 0.0
         """A clock that stands still while this process does not run: answers are not read then,
         and a bookie that gave them is not to be given up for it."""
@@ -75,16 +76,14 @@ class WriteLoop:
         """Starts the loops; they end with `nursery`."""
         self.nursery = nursery
         nursery.start_soon(self._send)
-        nursery.start_soon(self._tell_lacs)
+        nursery.start_soon(self._send_lacs)
         nursery.start_soon(self._watch_progress)
 
-    def add(self, writer: Writing) -> None:
+    def add(self, writer: LoopWriter) -> None:
         self._writers[writer] = None
-        if self._watcher is not None:
-            task, self._watcher = self._watcher, None
-            trio.lowlevel.reschedule(task)
+        self._watcher.unpark()
 
-    def remove(self, writer: Writing) -> None:
+    def remove(self, writer: LoopWriter) -> None:
         self._writers.pop(writer, None)
 
     def fail_all(self, error: LedgerError) -> None:
@@ -92,56 +91,46 @@ class WriteLoop:
         for writer in list(self._writers):
             writer.fail(error)
 
-    def kick(self, writer: Writing) -> None:
+    def schedule(self, writer: LoopWriter) -> None:
         """`writer` has gathered something: it is sent at the end of this tick."""
         writer.is_dirty = True
         self._dirty.append(writer)
-        if self._sender is not None:
-            task, self._sender = self._sender, None
-            trio.lowlevel.reschedule(task)
+        self._sender.unpark()
 
     async def _send(self) -> None:
         while True:
             if not self._dirty:
-                self._sender = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._forget_sender)
+                await self._sender.park()
             dirty, self._dirty = self._dirty, []
             for writer in dirty:
                 writer.send_gathered()
 
-    def _forget_sender(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._sender = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def queue_lac(self, writer: Writing) -> None:
+    def schedule_explicit_lac(self, writer: LoopWriter) -> None:
         """`writer` is idle with a last add confirmed that no add has carried."""
-        if writer.is_lac_queued:
+        if writer.is_explicit_lac_scheduled:
             return
-        writer.is_lac_queued = True
+        writer.is_explicit_lac_scheduled = True
         self._lac_due.append((trio.current_time() + self.options.lac_linger_ms / 1000, writer))
-        if self._lac_teller is not None:
-            task, self._lac_teller = self._lac_teller, None
-            trio.lowlevel.reschedule(task)
+        self._lac_sender.unpark()
 
-    def queue_lac_again(self, writer: Writing) -> None:
+    def schedule_explicit_lac_again(self, writer: LoopWriter) -> None:
         """A bookie did not hear the last one: once more after a while, if still idle."""
-        if self.nursery is not None and not writer.is_lac_queued:
-            writer.is_lac_queued = True
+        if self.nursery is not None and not writer.is_explicit_lac_scheduled:
+            writer.is_explicit_lac_scheduled = True
             try:
-                self.nursery.start_soon(self._tell_later, writer)
+                self.nursery.start_soon(self._send_lac_later, writer)
             except RuntimeError:
                 return  # the client is closing
 
-    async def _tell_later(self, writer: Writing) -> None:
-        await trio.sleep(_TELL_AGAIN_S)
+    async def _send_lac_later(self, writer: LoopWriter) -> None:
+        await trio.sleep(_RESEND_LAC_S)
         writer.send_lac()
 
-    async def _tell_lacs(self) -> None:
+    async def _send_lacs(self) -> None:
         due = self._lac_due
         while True:
             if not due:
-                self._lac_teller = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._forget_lac_teller)
+                await self._lac_sender.park()
                 continue
             if self.options.lac_linger_ms:
                 await trio.sleep_until(due[0][0])
@@ -152,15 +141,10 @@ class WriteLoop:
             while due and due[0][0] <= now:
                 due.popleft()[1].send_lac()
 
-    def _forget_lac_teller(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._lac_teller = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
     async def _watch_progress(self) -> None:
         while True:
             if not self._writers:
-                self._watcher = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._forget_watcher)
+                await self._watcher.park()
                 continue
             begun_s, interval_s = (
                 trio.current_time(),
@@ -170,7 +154,3 @@ class WriteLoop:
             self.watched_s += min(trio.current_time() - begun_s, _LATENESS_MAX * interval_s)
             for writer in list(self._writers):
                 writer.check_progress(self.watched_s)
-
-    def _forget_watcher(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._watcher = None
-        return trio.lowlevel.Abort.SUCCEEDED

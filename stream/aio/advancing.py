@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from ledger.errors import InvalidArgument
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
@@ -14,7 +14,7 @@ from stream.core.position import Position
 class Advancing:
     """What Cursor does with positions. `_inner` follows `_to` in the trio thread."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioCursor
     _to: Position
     _is_asked = False
@@ -40,7 +40,7 @@ class Advancing:
             # Reset by the job as its first act: who sees it set is sure that a job will follow.
             self._is_asked = True
             try:
-                self._crossing.post(self._follow)
+                self._bridge.post(self._follow)
             except BaseException:
                 self._is_asked = False
                 raise

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Self
 
 from ledger.errors import LedgerClosed
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.bridge.reading import BridgedReader
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
@@ -19,7 +19,7 @@ from stream.core.position import Position
 class Reading:
     """What StreamReader does with records. `_bridged` is its trio half."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _bridged: BridgedReader
     _at: Position
     """Everything before this was handed out, or is in `_batch`."""
@@ -56,7 +56,7 @@ class Reading:
                 )
             fetched = prefetch.head()
             if fetched is None:
-                await self._crossing.wait(prefetch.want(end))
+                await self._bridge.wait(prefetch.want(end))
                 continue
             batch = fetched.item
             if batch is not None:
@@ -81,10 +81,10 @@ class Reading:
     async def _close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            await self._crossing.call(self._bridged.aclose)
+            await self._bridge.call(self._bridged.aclose)
 
     async def _end_position(self) -> Position:
-        return await self._crossing.call(self._bridged.reader.end_position)
+        return await self._bridge.call(self._bridged.reader.end_position)
 
 
 class BatchIterator(AsyncIterator[RecordBatch]):

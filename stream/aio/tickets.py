@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.bridge.appends import Appends, PendingRecord
 from stream.bridge.writing import (
     NumberedRecord,
@@ -26,11 +26,11 @@ from stream.writing.producer import Producer as TrioProducer
 class Ticket(StreamRecord):
     """A record on its way. `await ticket.wait()` gives its position once it is durable."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: StreamAppends,
         value: bytes,
         key: bytes | None,
@@ -39,7 +39,7 @@ class Ticket(StreamRecord):
         expected_sequence: int | None = None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, expected_sequence)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -59,7 +59,7 @@ class Ticket(StreamRecord):
         and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait does
         not take the record back.
         """
-        await self._crossing.wait(self)
+        await self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return position
@@ -68,11 +68,11 @@ class Ticket(StreamRecord):
 class PartitionTicket(RoutedRecord):
     """A record on its way to a partition; `partition` is -1 while that is not known."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: PartitionedAppends,
         value: bytes,
         key: bytes | None,
@@ -81,7 +81,7 @@ class PartitionTicket(RoutedRecord):
         partition: int | None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, partition)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -90,7 +90,7 @@ class PartitionTicket(RoutedRecord):
 
     async def wait(self) -> PartitionPosition:
         """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
-        await self._crossing.wait(self)
+        await self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return PartitionPosition(self.partition, position)
@@ -99,18 +99,18 @@ class PartitionTicket(RoutedRecord):
 class Appending:
     """What writers do with records. `_appends` is the trio half."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _appends: Appends
 
     async def _append(self, record: PendingRecord) -> Position | None:
         """Waits for room and until the record has ended; None if it was there before."""
-        appends, crossing = self._appends, self._crossing
-        crossing.check_loop()
+        appends, bridge = self._appends, self._bridge
+        bridge.check_loop()
         while not appends.has_room:
-            await crossing.wait(appends.want_room())
+            await bridge.wait(appends.want_room())
         appends.give(record)
         try:
-            await crossing.wait(record)
+            await bridge.wait(record)
         except BaseException:
             record.is_withdrawn = True
             raise
@@ -119,7 +119,7 @@ class Appending:
     async def _wait_room(self) -> None:
         appends = self._appends
         while not appends.has_room:
-            await self._crossing.wait(appends.want_room())
+            await self._bridge.wait(appends.want_room())
         error = appends.error
         if error is not None:
             raise copy.copy(error)

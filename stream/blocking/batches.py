@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from ledger.errors import LedgerClosed
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.bridge.reading import BridgedReader
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
@@ -21,7 +21,7 @@ from stream.core.position import Position
 class Reading:
     """What StreamReader does with records. `_bridged` is its trio half."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _bridged: BridgedReader
     _at: Position
     """Everything before this was handed out, or is in `_batch`."""
@@ -58,7 +58,7 @@ class Reading:
                 )
             fetched = prefetch.head()
             if fetched is None:
-                self._crossing.wait(prefetch.want(end))
+                self._bridge.wait(prefetch.want(end))
                 continue
             batch = fetched.item
             if batch is not None:
@@ -83,10 +83,10 @@ class Reading:
     def _close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._crossing.call(self._bridged.aclose)
+            self._bridge.call(self._bridged.aclose)
 
     def _end_position(self) -> Position:
-        return self._crossing.call(self._bridged.reader.end_position)
+        return self._bridge.call(self._bridged.reader.end_position)
 
 
 class BatchIterator(Iterator[RecordBatch]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.blocking.tickets import Producing
 from stream.bridge.writing import StreamAppends
 from stream.core.entry.encoder import Headers
@@ -24,15 +24,15 @@ class Producer(Producing):
     and append from `last_sequence + 1` on, or whatever comes before it: that is passed over.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioProducer
 
     _appends: StreamAppends
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioProducer, appends: StreamAppends) -> Producer:
+    def _of(cls, bridge: Bridge, holder: TrioProducer, appends: StreamAppends) -> Producer:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         made._appends = appends
         return made
 
@@ -81,7 +81,7 @@ class Producer(Producing):
         Those at the front that were appended before are passed over. Gives the positions of the
         first and the last of the others, None if there are none. Raises as `append`.
         """
-        return self._crossing.call(
+        return self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(
                     values, first_sequence, keys=keys, event_times=event_times

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.bridge.appends import Appends, PendingRecord
 from stream.bridge.writing import (
     NumberedRecord,
@@ -28,11 +28,11 @@ from stream.writing.producer import Producer as TrioProducer
 class Ticket(StreamRecord):
     """A record on its way. `ticket.wait()` gives its position once it is durable."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: StreamAppends,
         value: bytes,
         key: bytes | None,
@@ -41,7 +41,7 @@ class Ticket(StreamRecord):
         expected_sequence: int | None = None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, expected_sequence)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -61,7 +61,7 @@ class Ticket(StreamRecord):
         and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait does
         not take the record back.
         """
-        self._crossing.wait(self)
+        self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return position
@@ -70,11 +70,11 @@ class Ticket(StreamRecord):
 class PartitionTicket(RoutedRecord):
     """A record on its way to a partition; `partition` is -1 while that is not known."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: PartitionedAppends,
         value: bytes,
         key: bytes | None,
@@ -83,7 +83,7 @@ class PartitionTicket(RoutedRecord):
         partition: int | None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, partition)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -92,7 +92,7 @@ class PartitionTicket(RoutedRecord):
 
     def wait(self) -> PartitionPosition:
         """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
-        self._crossing.wait(self)
+        self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return PartitionPosition(self.partition, position)
@@ -101,18 +101,18 @@ class PartitionTicket(RoutedRecord):
 class Appending:
     """What writers do with records. `_appends` is the trio half."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _appends: Appends
 
     def _append(self, record: PendingRecord) -> Position | None:
         """Waits for room and until the record has ended; None if it was there before."""
-        appends, crossing = self._appends, self._crossing
-        crossing.check_loop()
+        appends, bridge = self._appends, self._bridge
+        bridge.check_loop()
         while not appends.has_room:
-            crossing.wait(appends.want_room())
+            bridge.wait(appends.want_room())
         appends.give(record)
         try:
-            crossing.wait(record)
+            bridge.wait(record)
         except BaseException:
             record.is_withdrawn = True
             raise
@@ -121,7 +121,7 @@ class Appending:
     def _wait_room(self) -> None:
         appends = self._appends
         while not appends.has_room:
-            self._crossing.wait(appends.want_room())
+            self._bridge.wait(appends.want_room())
         error = appends.error
         if error is not None:
             raise copy.copy(error)

@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.runtime.bridge import Latch, Wake
+from ledger.runtime.bridge import Completion, Wake
 from stream.core.entry.encoder import Headers
 from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, record_bytes
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Post = Callable[[Callable[[], object]], None]
 
 
-class PendingRecord(Latch):
+class PendingRecord(Completion):
     """A record on its way; set when it is durable, or refused, or its outcome will stay unknown.
 
     One object per record, without others behind it: how many there are is what garbage collection
@@ -46,7 +46,7 @@ class PendingRecord(Latch):
         headers: Headers | None,
     ) -> None:
         """Raises InvalidArgument, TypeError for what can never be a record."""
-        # As `Latch` does it, which would be one more call per record.
+        # As `Completion` does it, which would be one more call per record.
         self.is_set = False
         self.waiters = None
         if (
@@ -217,7 +217,7 @@ class Appends:
         self._lock = threading.Lock()
         self._given_bytes = 0  # under the lock
         self._ended_bytes = 0  # written by the trio thread only
-        self._room: Latch | None = None  # of all who wait for it
+        self._room: Completion | None = None  # of all who wait for it
         self._gathered: deque[PendingRecord] = deque()
         self._is_asked = False
         self._is_closed = False
@@ -244,16 +244,16 @@ class Appends:
         """Whether less than the bound is under way. A closed writer has room for errors."""
         return self._given_bytes - self._ended_bytes < self._bytes_max or self._is_closed
 
-    def want_room(self) -> Latch:
+    def want_room(self) -> Completion:
         """What to wait for while there is no room; then look again."""
         with self._lock:
-            latch = self._room
-            if latch is None:
-                latch = self._room = Latch()
+            completion = self._room
+            if completion is None:
+                completion = self._room = Completion()
         if self.has_room:
-            latch = Latch()
-            latch.is_set = True
-        return latch
+            completion = Completion()
+            completion.is_set = True
+        return completion
 
     def give(self, record: PendingRecord) -> None:
         """Hands a record over. Raises the writer's error if it has failed or is closed."""
@@ -301,9 +301,9 @@ class Appends:
         self._wake(records)
         if self._room is not None and self.has_room:
             with self._lock:
-                latch, self._room = self._room, None
-            if latch is not None:
-                self._wake([latch])
+                completion, self._room = self._room, None
+            if completion is not None:
+                self._wake([completion])
 
     def close(self) -> None:
         """Nothing more is taken."""

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import Latch, Wake
+from ledger.runtime.bridge import Completion, Wake
 
 T = TypeVar("T")
 Goal = TypeVar("Goal")
@@ -69,7 +69,7 @@ class Prefetch(Generic[T, Goal]):
         self._taken_bytes = 0  # written by the consumer only
         self._is_full = False
         self._is_closed = False
-        self._latch: Latch | None = None
+        self._completion: Completion | None = None
         self._asked: list[Goal] = []  # the goal last posted, until it was reached or failed
         self._goal: list[Goal] = []  # the same as the trio thread knows it
         self._scope: trio.CancelScope | None = None
@@ -92,18 +92,18 @@ class Prefetch(Generic[T, Goal]):
             self._is_full = False
             self._post(self._stir)
 
-    def want(self, goal: Goal) -> Latch:
+    def want(self, goal: Goal) -> Completion:
         """What to wait for while there is no head; then look again."""
-        latch = Latch()
-        self._latch = latch
+        completion = Completion()
+        self._completion = completion
         if self._is_closed:
             raise LedgerClosed("the reader is closed")
         if self._items:
-            latch.is_set = True
+            completion.is_set = True
         elif self._asked != [goal]:
             self._asked[:] = [goal]
             self._post(lambda: self._set_goal(goal))
-        return latch
+        return completion
 
     @property
     def _held_bytes(self) -> int:
@@ -129,9 +129,9 @@ class Prefetch(Generic[T, Goal]):
         self._tell()
 
     def _tell(self) -> None:
-        latch = self._latch
-        if latch is not None and not latch.is_set:
-            self._wake([latch])
+        completion = self._completion
+        if completion is not None and not completion.is_set:
+            self._wake([completion])
 
     def close(self) -> None:
         """Pulls no more; the consumer gets LedgerClosed behind what was pulled."""

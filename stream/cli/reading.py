@@ -144,7 +144,7 @@ async def _print(
     *,
     follow: bool,
 ) -> None:
-    streams = await find_streams(namespace, StreamPatterns(names.streams))
+    streams = await find_streams(namespace.scope, StreamPatterns(names.streams))
     if tuple(streams) == names.streams and len(streams) == 1:
         await _print_one(namespace, streams[0], start, printer, merge, follow=follow)
     elif not isinstance(start, FromEnd) or start.records == 0:

@@ -23,7 +23,7 @@ from stream.core.units import duration_text
 from stream.errors import IsPartitioned, NoSuchStream
 from stream.namespace import Namespace, list_namespaces
 from stream.partitions.partitions import PartitionedInfo
-from stream.store.partitions import AT_ONCE_MAX
+from stream.store.partitions import PARTITIONS_CONCURRENT_MAX
 
 app = App(name="stream", help="Create, grow, list, show, truncate, delete.")
 
@@ -184,7 +184,7 @@ async def _all_facts(namespace: Namespace, names: list[StreamName]) -> list[dict
                 continue  # deleted since the listing
 
     async with trio.open_nursery() as nursery:
-        for _ in range(AT_ONCE_MAX):
+        for _ in range(PARTITIONS_CONCURRENT_MAX):
             nursery.start_soon(take_turns)
     return [found[name] for name in names if name in found]
 

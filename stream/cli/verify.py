@@ -22,9 +22,9 @@ from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_stream
 from stream.cli.streams import app as app
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
 from stream.core.units import size_text
-from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.verify import OnProgress, StreamReport, VerifyProgress, verify_stream
 
@@ -145,7 +145,9 @@ async def _verify_file(
         nonlocal truncated
         for receipt in waiting:
             try:
-                report = await verify_stream(namespace, name.stream, receipt=receipt, silent=silent)
+                report = await verify_stream(
+                    namespace.scope, name.stream, receipt=receipt, silent=silent
+                )
             except Truncated:
                 truncated += 1
                 continue

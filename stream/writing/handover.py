@@ -40,7 +40,7 @@ def parse_request(name: str) -> tuple[str, int] | None:
 
 
 @asynccontextmanager
-async def hand_over(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[None]:
+async def handover(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[None]:
     """Asks whoever writes the stream to seal it; the block is entered when nobody does (any more),
     or after `seconds`. Take the stream over inside: who asks too waits for the end of the block.
 

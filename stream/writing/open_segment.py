@@ -67,8 +67,8 @@ class OpenSegment:
         self.last_time_ms = -1
         self.tally = SegmentTally()
 
-    def note(self, payload: bytes) -> None:
-        """What an entry that was sent says of its producer or of event times, if anything."""
+    def count_header(self, payload: bytes) -> None:
+        """Adds the producer and the event times of an entry that was sent to the tally."""
         self.tally.add(read_header(payload))
 
     @property

@@ -1,6 +1,6 @@
 """What all writers of a namespace in this process want to know of the metadata store: one watch.
 
-However many writers, the policy is watched once, and requests to hand over (hand_over.py) once. The
+However many writers, the policy is watched once, and requests to hand over (handover.py) once. The
 watches are tasks of the client: no writer that ends, however slowly, takes them from the others. A
 store that is out of reach, or a policy that cannot be read, stops no writer.
 """

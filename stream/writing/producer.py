@@ -2,7 +2,7 @@
 
 What it handed over before is known from the stream itself, whoever wrote it then; what is still on
 its way is waited for. What is new is decided by core/producers.py; whose batches they go to by
-outbox.py.
+accumulator.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from stream.core.entry.sizes import many_bytes, record_bytes
 from stream.core.metadata.streams import ProducerState
 from stream.core.position import Position
 from stream.core.producers import ProducerLog
-from stream.writing.accumulator import Outbox
-from stream.writing.batch import Batch, Ticket
+from stream.writing.accumulator import RecordAccumulator
+from stream.writing.batch import Batch, BatchKind, Ticket
 
 _STEP_RECORDS = 8192
 
@@ -32,11 +32,13 @@ class Producer:
     and append from `last_sequence + 1` on, or whatever comes before it: that is passed over.
     """
 
-    def __init__(self, stream: str, name: str, state: ProducerState, outbox: Outbox) -> None:
+    def __init__(
+        self, stream: str, name: str, state: ProducerState, accumulator: RecordAccumulator
+    ) -> None:
         self.name = name
         self._log = ProducerLog(stream, name, state.producer_id, state.last_sequence)
         self._durable = state.last_sequence
-        self._outbox = outbox
+        self._accumulator = accumulator
         self._batches: deque[Batch] = deque()
         """With records of ours that were not known to be durable when we last looked."""
 
@@ -67,15 +69,15 @@ class Producer:
         """
         if self._log.known(sequence):
             return self._earlier(sequence)
-        outbox, producer_id = self._outbox, self._log.producer_id
-        if not outbox.has_room:
-            raise outbox.refusal()
+        accumulator, producer_id = self._accumulator, self._log.producer_id
+        if not accumulator.has_room:
+            raise accumulator.refusal()
         headers = None if headers is None else tuple(headers)
         # Refused before the batch of another is sent for it.
-        record_bytes(value, key, event_time_ms, headers, outbox.record_bytes_max)
-        batch = outbox.open_for(producer_id, sequence)
+        record_bytes(value, key, event_time_ms, headers, accumulator.record_bytes_max)
+        batch = accumulator.open_for(producer_id, sequence)
         # May raise WouldBlock still: what was sent to make place for this one took the room.
-        ticket = outbox.take(value, key, event_time_ms, headers, producer_id)
+        ticket = accumulator.take(value, key, event_time_ms, headers, BatchKind.PRODUCED)
         self._taken(batch, sequence, 1)
         return ticket
 
@@ -102,7 +104,7 @@ class Producer:
                 )
                 break
             except trio.WouldBlock:
-                await self._outbox.wait_room()
+                await self._accumulator.wait_room()
         if ticket is None:
             await trio.lowlevel.checkpoint()
             return None
@@ -121,8 +123,8 @@ class Producer:
         Those at the front that were appended before are passed over. Gives the positions of the
         first and the last of the others, None if there are none. Raises as `append`.
         """
-        outbox, log = self._outbox, self._log
-        sizes = many_bytes(values, keys, event_times, outbox.record_bytes_max)
+        accumulator, log = self._accumulator, self._log
+        sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
         first: Ticket | None = None
         last: Ticket | None = None
         begin = 0
@@ -132,17 +134,17 @@ class Producer:
                 begin += known
                 last = self._earlier(first_sequence + begin - 1)
                 continue
-            if not outbox.has_room:
-                await outbox.wait_room()
+            if not accumulator.has_room:
+                await accumulator.wait_room()
                 continue
             stop = begin + _STEP_RECORDS
-            batch = outbox.open_for(log.producer_id, first_sequence + begin)
-            count, ticket, last = outbox.take_many(
+            batch = accumulator.open_for(log.producer_id, first_sequence + begin)
+            count, ticket, last = accumulator.take_many(
                 values[begin:stop],
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
                 sizes[begin:stop],
-                log.producer_id,
+                BatchKind.PRODUCED,
             )
             self._taken(batch, first_sequence + begin, count)
             first = first or ticket

@@ -1,7 +1,8 @@
-"""When the segment of a writer changes: rolls, prepares, follows the policy, hands over, seals.
+"""SegmentLifecycle: rolls, prepares and seals the segment of a writer, and hands the stream over.
 
-One task does all of it, one thing at a time, so no two changes meet. How segments are taken over,
-published and repaired is own_segments.py; the decisions are core/ownership.py and core/policy.py.
+One task makes all changes, one at a time, so no two of them meet. segment_owner.py takes segments
+over, publishes and repairs them; the decisions are made by core/takeover.py and
+core/metadata/namespaces.py.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import trio
 from ledger.errors import LedgerClosed, LedgerError, LedgerFenced, RetryableError
 from ledger.writing.writer import LedgerWriter
 from stream.core.metadata.namespaces import NamespaceMetadata, should_prepare, should_roll
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.errors import HandedOver, NoSuchStream, TakenOver
-from stream.takeover import StreamLedgers, makes_alike
-from stream.writing.accumulator import Outbox
+from stream.takeover import StreamLedgers, makes_same_ledgers
+from stream.writing.accumulator import RecordAccumulator
 from stream.writing.open_segment import OpenSegment, WriterOptions
-from stream.writing.segment_owner import OwnSegments
+from stream.writing.segment_owner import SegmentOwner
 
 _log = logging.getLogger(__name__)
 
@@ -30,17 +31,17 @@ _ROLL_SPREAD_S = 1.0
 _SEAL_TRIES_MAX = 5
 
 
-class SegmentChanges(OwnSegments):
-    """Changes the segment under an outbox; `run` is its task."""
+class SegmentLifecycle(SegmentOwner):
+    """Changes the segment under an accumulator; `run` is its task."""
 
     def __init__(
         self,
-        outbox: Outbox,
+        accumulator: RecordAccumulator,
         ledgers: StreamLedgers,
         policy: NamespaceMetadata,
         options: WriterOptions,
     ) -> None:
-        super().__init__(outbox, ledgers, policy, options)
+        super().__init__(accumulator, ledgers, policy, options)
         self.rolls = 0
         self._event = trio.Event()
         self._retry_at = -math.inf
@@ -50,7 +51,7 @@ class SegmentChanges(OwnSegments):
         self._done = trio.Event()
         self._end: LedgerError | None = None
         """Why no more records are taken, once that is so."""
-        outbox.on_segment_event = self._noticed
+        accumulator.sender.on_segment_event = self._noticed
 
     @property
     def stream(self) -> str:
@@ -58,7 +59,7 @@ class SegmentChanges(OwnSegments):
         return self._ledgers.stream
 
     async def take_over(self, if_epoch: int | None = None) -> None:
-        """Makes this writer the one of the stream; see `OwnSegments.take_over`."""
+        """Makes this writer the one of the stream; see `SegmentOwner.take_over`."""
         await super().take_over(if_epoch)
         self.hand_over_asked(self._asked_epoch)  # it may have been asked for already
 
@@ -76,7 +77,7 @@ class SegmentChanges(OwnSegments):
         """Somebody asks the writer at `epoch` for the stream: gives it up if that is this one."""
         self._asked_epoch = max(self._asked_epoch, epoch)
         if self.epoch == self._asked_epoch and self._end is None:
-            self._outbox.nursery.start_soon(self._hand_over)
+            self._accumulator.nursery.start_soon(self._hand_over)
 
     async def _hand_over(self) -> None:
         """Refuses new records, and seals when all that were taken are durable."""
@@ -87,7 +88,7 @@ class SegmentChanges(OwnSegments):
 
     def _is_outdated(self) -> bool:
         """Whether the policy wants other ledgers than the open one."""
-        return bool(self._segments) and not makes_alike(self._made_for, self._policy)
+        return bool(self._segments) and not makes_same_ledgers(self._made_for, self._policy)
 
     # The task
 
@@ -104,7 +105,7 @@ class SegmentChanges(OwnSegments):
                 pass
         except LedgerError as error:
             _log.warning("stream=%s: writer failed: %s", self.stream, error)
-            self._outbox.fail(error)
+            self._accumulator.fail(error)
         finally:
             for segment in self._segments:
                 segment.ledger.on_confirmed = segment.ledger.on_failed = None
@@ -147,7 +148,7 @@ class SegmentChanges(OwnSegments):
             watch, timeout_s = 1, math.inf  # from the first entry on the clock matters
         else:
             timeout_s = max(0.001, (segment.since_ms + due_ms - self._now_ms()) / 1000)
-        self._outbox.segment_bytes_watch = watch
+        self._sender.segment_bytes_watch = watch
         with trio.move_on_after(timeout_s):
             await self._event.wait()
         self._event = trio.Event()
@@ -182,7 +183,7 @@ class SegmentChanges(OwnSegments):
         may be one as before: a policy that cannot be followed must not make segments endless."""
         ledger, self._prepared = self._prepared, None
         if ledger is not None:
-            if makes_alike(self._prepared_for, self._policy):
+            if makes_same_ledgers(self._prepared_for, self._policy):
                 self._made_for = self._prepared_for
                 return ledger
             await self._ledgers.discard(ledger)
@@ -215,15 +216,15 @@ class SegmentChanges(OwnSegments):
             return
         segment = OpenSegment(stream.next_segment, ledger, old.first_sequence + old.records)
         self._segments = [old, segment]
-        self._outbox.use_segment(segment)
-        machine = Succession(
+        self._sender.use_segment(segment)
+        machine = Takeover(
             stream.name, now_ms, epoch=stream.epoch, stream=stream, version=version,
             is_recovery=False, begins_at=(segment.number, segment.first_sequence),
         )  # fmt: skip
         try:
             await self._succeed(machine, closing=old, made=ledger)
         except LedgerError as error:
-            self._outbox.ledger_failed(segment, error)
+            self._sender.ledger_failed(segment, error)
             return
         self._publish(segment)
         self.rolls += 1
@@ -239,17 +240,17 @@ class SegmentChanges(OwnSegments):
         """Flushes, seals the segment, ends the task. Raises the writer's error."""
         await self._finish(LedgerClosed(f"the writer of stream {self.stream!r} is closed"))
         await self._done.wait()
-        error = self._outbox.error
+        error = self._accumulator.error
         if error is not None and not isinstance(error, (LedgerClosed, HandedOver)):
             raise copy.copy(error)
-        if self._outbox.refused is not None:
-            raise copy.copy(self._outbox.refused)
+        if self._sender.refused is not None:
+            raise copy.copy(self._sender.refused)
 
     async def _finish(self, reason: LedgerError) -> None:
         if self._end is None:
             self._end = reason
         if not self._is_closing:
-            await self._outbox.finish(self._end)
+            await self._accumulator.finish(self._end)
             self._is_closing = True
             self._event.set()
 
@@ -257,7 +258,7 @@ class SegmentChanges(OwnSegments):
         """Closes the ledger and seals the segment; False if it failed and must be repaired."""
         try:
             stream, version = await self._check_epoch()
-            machine = Succession(
+            machine = Takeover(
                 stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version,
                 is_recovery=False, begins_next=False,
             )  # fmt: skip
@@ -272,6 +273,6 @@ class SegmentChanges(OwnSegments):
             self._error = error
             return False
         assert self._end is not None, "sealed without a reason"
-        self._outbox.fail(self._end)
+        self._accumulator.fail(self._end)
         await self._reclaim()
         return True

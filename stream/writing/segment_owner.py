@@ -1,8 +1,8 @@
 """The segments a writer owns: takes them over, begins and publishes them, repairs them.
 
 Must never confirm anything in a segment that is not published, nor go on at an epoch that is not
-ours. When what is due is decided by segment_changes.py; the decisions on metadata are
-core/ownership.py.
+ours. When what is due is decided by segment_lifecycle.py; the decisions on metadata are
+core/takeover.py.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ledger.errors import (
 from ledger.writing.writer import LedgerWriter
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import ProducerState, SegmentEnd, StreamMetadata
-from stream.core.takeover import EndLedger, MakeLedger, Succession
+from stream.core.takeover import EndLedger, MakeLedger, Takeover
 from stream.errors import CompressionUnavailable, NoSuchStream, TakenOver
 from stream.retention.reclaim import reclaim_stream
-from stream.takeover import StreamLedgers, makes_alike
-from stream.writing.accumulator import Outbox
+from stream.takeover import StreamLedgers, makes_same_ledgers
+from stream.writing.accumulator import RecordAccumulator
 from stream.writing.open_segment import OpenSegment, WriterOptions
 
 _log = logging.getLogger(__name__)
@@ -43,25 +43,26 @@ _REPAIRS_IN_VAIN_MAX = 5
 """So many ledgers in a row on which nothing was confirmed: something that does not pass."""
 
 
-class OwnSegments:
-    """The segments under an outbox, one change at a time."""
+class SegmentOwner:
+    """The segments under an accumulator, one change at a time."""
 
     def __init__(
         self,
-        outbox: Outbox,
+        accumulator: RecordAccumulator,
         ledgers: StreamLedgers,
         policy: NamespaceMetadata,
         options: WriterOptions,
     ) -> None:
         self.epoch = -1
         self.repairs = 0
-        self._outbox = outbox
+        self._accumulator = accumulator
+        self._sender = accumulator.sender
         self._ledgers = ledgers
         self._policy = policy
         self._policy_version = -1
         self._made_for = policy
         """The policy by which the newest ledger was made."""
-        self._options = options
+        self.options = options
         self._now_ms = ledgers.client.now_ms
         self._stream: StreamMetadata | None = None
         self._prepared: LedgerWriter | None = None
@@ -83,12 +84,12 @@ class OwnSegments:
 
         Raises NoSuchStream, EpochMismatch and what ledgers raise.
         """
-        machine = Succession(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
+        machine = Takeover(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
         ledger = await self._succeed(machine)
         stream = self._stream
-        assert stream is not None, machine.story()
+        assert stream is not None, machine.history()
         self.epoch = stream.epoch
-        self._outbox.begin_at(stream.next_sequence, stream.last_time_ms)
+        self._accumulator.begin_at(stream.next_sequence, stream.last_time_ms)
         self._use(ledger)
         _log.info(
             "stream=%s epoch=%d segment=%d ledger=%d: took over",
@@ -98,7 +99,7 @@ class OwnSegments:
 
     async def _succeed(
         self,
-        machine: Succession,
+        machine: Takeover,
         *,
         closing: OpenSegment | None = None,
         made: LedgerWriter | None = None,
@@ -120,7 +121,7 @@ class OwnSegments:
         async def end(action: EndLedger) -> SegmentEnd:
             if closing is None:
                 return await self._ledgers.recovered_end(action.ledger_id, action.first_sequence)
-            assert closing.ledger.ledger_id == action.ledger_id, machine.story()
+            assert closing.ledger.ledger_id == action.ledger_id, machine.history()
             await closing.ledger.flush()
             closing.ledger.on_confirmed = closing.ledger.on_failed = None
             await closing.ledger.close()
@@ -143,7 +144,7 @@ class OwnSegments:
         try:
             ledger = await self._ledgers.make(policy)
         except NotEnoughBookies:
-            if not self._segments or makes_alike(policy, self._made_for):
+            if not self._segments or makes_same_ledgers(policy, self._made_for):
                 raise
             return await self._ledgers.make(self._made_for)
         self._made_for = policy
@@ -159,10 +160,10 @@ class OwnSegments:
         segment = OpenSegment(begun.number, ledger, begun.first_sequence)
         segment.is_published = True
         self._segments, self._ends = [segment], {}
-        self._outbox.go_on_at(begun.first_sequence, self._stream.last_time_ms)
-        self._outbox.use_segment(segment)
-        self._outbox.is_paused = False
-        self._outbox.settle()
+        self._accumulator.resume_at(begun.first_sequence, self._stream.last_time_ms)
+        self._sender.use_segment(segment)
+        self._sender.is_paused = False
+        self._sender.settle()
 
     def _use_policy(self, policy: NamespaceMetadata, version: int) -> None:
         """Follows a policy, unless a newer one was seen: reads and watches race."""
@@ -174,7 +175,7 @@ class OwnSegments:
             return
         self._policy = policy
         try:
-            self._outbox.use_policy(policy)
+            self._accumulator.use_policy(policy)
         except CompressionUnavailable as error:
             # A setting that this process cannot follow must not end a writer that works.
             _log.warning("stream=%s: compression stays: %s", self._ledgers.stream, error)
@@ -229,7 +230,7 @@ class OwnSegments:
         )
         self._segments = [segment]
         segment.is_published = True
-        self._outbox.settle()
+        self._sender.settle()
 
     async def _repair(self) -> None:
         """After a ledger failed: recovers the open segment, begins another, sends again what the
@@ -237,7 +238,7 @@ class OwnSegments:
         failed_at = trio.current_time()
         cause, self._error = self._error, None
         assert cause is not None, "nothing to repair"
-        confirmed = self._outbox.records_confirmed
+        confirmed = self._sender.records_confirmed
         self._repairs_in_vain = (
             self._repairs_in_vain + 1 if confirmed == self._confirmed_at_repair else 0
         )
@@ -245,7 +246,7 @@ class OwnSegments:
         if self._repairs_in_vain >= _REPAIRS_IN_VAIN_MAX:
             raise cause
         _log.info("stream=%s: ledger failed, repairing: %s", self._ledgers.stream, cause)
-        self._outbox.is_paused = True
+        self._sender.is_paused = True
         for segment in self._segments:
             segment.ledger.on_confirmed = segment.ledger.on_failed = None
             segment.ledger.abandon()
@@ -260,7 +261,7 @@ class OwnSegments:
             except RetryableError as error:
                 if isinstance(error, MetadataUnavailable):
                     failed_at = trio.current_time()  # without it nothing can be tried
-                elif trio.current_time() - failed_at + pause_s > self._options.repair_timeout_s:
+                elif trio.current_time() - failed_at + pause_s > self.options.repair_timeout_s:
                     raise
                 _log.info("stream=%s: repair goes on: %s", self._ledgers.stream, error)
             await trio.sleep(pause_s * (0.5 + self._ledgers.client.rng.random()))
@@ -290,14 +291,14 @@ class OwnSegments:
     async def _replace_segment(self) -> None:
         stream, version = await self._check_epoch()
         stale = list(self._segments)
-        machine = Succession(
+        machine = Takeover(
             stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version
         )
         ledger = await self._succeed(machine)
-        assert self._stream is not None, machine.story()
-        assert self._stream.next_sequence >= self._outbox.confirmed_sequence, (
+        assert self._stream is not None, machine.history()
+        assert self._stream.next_sequence >= self._sender.confirmed_sequence, (
             f"stream {stream.name!r}: recovery ended at sequence {self._stream.next_sequence}, "
-            f"{self._outbox.confirmed_sequence} records were confirmed\n{machine.story()}"
+            f"{self._sender.confirmed_sequence} records were confirmed\n{machine.history()}"
         )
         # Publishing the last one may have been given up for unknown, and have happened.
         ends, held = self._ends, dict[OpenSegment, int]()
@@ -307,7 +308,7 @@ class OwnSegments:
             if segment.is_published:
                 # One of which nobody says where it ended was closed by us, with all it got.
                 held[segment] = ends.get(ledger_id, segment.entries - 1)
-        self._outbox.take_back(held)
+        self._sender.take_back(held)
         prepared, self._prepared, self._is_prepare_tried = self._prepared, None, False
         self._use(ledger)
         if prepared is not None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from ledger.errors import LedgerError
 from stream.core.entry.records import Record
-from stream.core.position import BEGINNING, Position
-from stream.errors import TakenOver, Truncated
+from stream.core.position import BEGINNING, Position, Truncated
+from stream.errors import TakenOver
 from tests.sim.model import Violation
 
 

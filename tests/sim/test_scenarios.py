@@ -74,7 +74,7 @@ def test_a_partitioned_writer_confirms_nothing_after_another_client_recovered_it
                 await writer.wait_confirmed(late)
             assert writer.last_add_confirmed == end
 
-    for seed in range(scaled(ci=2, night=20)):
+    for seed in range(scaled(ci=1, night=20)):
         simulate(story, seed)
 
 
@@ -98,7 +98,7 @@ def test_two_recoverers_at_once_agree() -> None:
             assert ends[0] == ends[1]
             assert ends[0][0] >= writer.last_add_confirmed
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         simulate(story, seed)
 
 
@@ -303,7 +303,7 @@ def test_a_takeover_overtaken_by_another_one_says_so() -> None:
         assert len(outcome) == 1
         assert outcome[0] is None or isinstance(outcome[0], TakenOver | RetryableError)
 
-    for seed in range(scaled(ci=2, night=20)):
+    for seed in range(scaled(ci=1, night=20)):
         simulate(story, seed)
 
 
@@ -341,7 +341,7 @@ def test_what_readers_find_behind_a_writer_taken_for_dead_stays() -> None:
             ):
                 assert reader.last_add_confirmed >= served
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         simulate(story, seed, bookies=6)
 
 
@@ -373,5 +373,5 @@ def test_reading_to_the_end_survives_that_only_a_lost_bookie_knew_the_end() -> N
                         pass
                 network.heal()
 
-    for seed in range(scaled(ci=5, night=80)):
+    for seed in range(scaled(ci=2, night=80)):
         simulate(story, seed)

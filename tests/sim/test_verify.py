@@ -18,8 +18,8 @@ from ledger.errors import LedgerError, RetryableError, Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import ReadRequest, ReadResponse
 from stream.canary import Canary, CanaryOptions, CanaryRound
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
 from stream.verify import StreamReport
@@ -88,7 +88,7 @@ def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> Non
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE, report
 
-    for seed in range(scaled(ci=2, night=20)):
+    for seed in range(scaled(ci=1, night=20)):
         simulate(story, seed)
 
 

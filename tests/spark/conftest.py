@@ -1,8 +1,8 @@
 """Fixtures of the Spark suite: one Spark session and one cluster for all tests of a run.
 
-A session takes ten seconds to come, so that tests share it and use streams of their own names.
-Everything in this folder carries the marker `spark` and is skipped, with the reason, where there
-is no Java or no PySpark; not in CI.
+A session takes ten seconds to start, so that tests share it and use streams of their own names.
+All tests in this folder have the marker `spark`. They are skipped, with the reason, where Java or
+PySpark is missing, except in CI.
 """
 
 from __future__ import annotations

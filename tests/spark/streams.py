@@ -19,7 +19,7 @@ NAMESPACE = "tests"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record, apart from the buffers it was read into."""
+    """A record, copied out of the buffers of its batch."""
 
     position: Position
     sequence: int
@@ -34,7 +34,7 @@ class Streams:
 
     Args:
         client: of the cluster; the caller keeps it open.
-        cluster: its URI, which Spark's option `cluster` takes.
+        cluster: its URI, as for Spark's option `cluster`.
     """
 
     def __init__(self, client: LedgerClient, cluster: str) -> None:
@@ -44,7 +44,7 @@ class Streams:
         self._namespaces: dict[str, Namespace] = {}
 
     def namespace(self, name: str = NAMESPACE) -> Namespace:
-        """Made when it is first asked for."""
+        """Returns a namespace, which is created on the first call."""
         if name not in self._namespaces:
             self._namespaces[name] = Namespace(self.client, name)
             self._namespaces[name].ensure()
@@ -82,12 +82,12 @@ class Streams:
         keys: Sequence[bytes | None] | None = None,
         event_times: Sequence[int | None] | None = None,
     ) -> None:
-        """Appends, as one segment, and returns when all is durable and the segment sealed."""
+        """Appends one segment; returns when it is durable and sealed."""
         with self.writer(name) as writer:
             writer.append_many(list(values), keys, event_times)
 
     def written(self, values: Iterable[bytes], *, segments: int = 1, word: str = "stream") -> str:
-        """A new stream with these values in so many sealed segments of about the same length."""
+        """Makes a stream with these values, in sealed segments of about the same length."""
         name, all_values = self.create(word), list(values)
         step = max(1, -(-len(all_values) // segments))
         for begin in range(0, len(all_values), step):

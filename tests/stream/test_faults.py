@@ -219,6 +219,6 @@ async def story(cluster: SimCluster) -> None:
     assert len(records) > 50
 
 
-@pytest.mark.parametrize("seed", seeds(ci=2, night=30))
+@pytest.mark.parametrize("seed", seeds(ci=1, night=30))
 def test_what_was_confirmed_survives_everything(seed: int) -> None:
     simulate(story, seed, bookies=4)

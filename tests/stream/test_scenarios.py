@@ -86,7 +86,7 @@ def test_nothing_is_confirmed_in_a_segment_before_it_is_published() -> None:
             values = await read_values(namespace)
             assert values[: len(confirmed)] == [value for _, value in confirmed]
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         simulate(story, seed)
 
 

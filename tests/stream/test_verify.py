@@ -11,8 +11,9 @@ import trio
 from ledger.core.copies import CopyState, CopyVerdict
 from ledger.errors import InvalidArgument, NoSuchLedger
 from stream import Namespace, Position
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import NoSuchStream, Truncated
+from stream.errors import NoSuchStream
 from stream.verify import VerifyProgress
 from tests.real_cluster import SMALL, real_cluster
 from tests.stream.real_namespace import a_namespace
@@ -145,7 +146,7 @@ async def test_receipts_of_what_was_truncated_remade_or_never_there(tmp_path: Pa
         moved = replace(receipt, ledger_id=receipt.ledger_id + 1000)
         report = await namespace.verify("s", receipt=moved)
         assert "no segment 1 on ledger" in report.segments[0].problem
-        with pytest.raises(InvalidArgument, match="demo/s, not of"):
+        with pytest.raises(InvalidArgument, match="demo/s, not for"):
             await namespace.verify("other", receipt=receipt)
 
         await namespace.truncate("s", (await namespace.info("s")).end_position)

@@ -29,7 +29,7 @@ def test_retention_is_explained_asked_for_and_undone(start_cluster: StartCluster
     )
     refused = cluster.try_run(*change)
     assert refused.returncode == 1
-    assert b"go on with --yes" in refused.stderr
+    assert b"confirm with --yes" in refused.stderr
     assert json.loads(cluster.run("namespace", "show", "demo", "--json"))["retention_bytes"] is None
     cluster.run(*change, "--yes")
     (plan,) = json.loads(cluster.run("retention", "explain", "demo/lines", "--json"))

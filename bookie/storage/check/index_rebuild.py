@@ -33,6 +33,7 @@ from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.integrity_state import write_integrity_state
 from ledger.errors import BookieIoError
+from ledger.wire.v2 import lac_of_entry
 
 BLOCK_BYTES: Final = 4096
 """The size of a read where a larger read failed: a disk's sector, and a page of the system. Each
@@ -85,7 +86,6 @@ class SalvageReader:
 INDEX = "index"
 _NEW = "index.new"
 _OLD = "index.old-"
-_LAC_OFFSET = 16
 _STEP = 100
 _REASON_CHARS_MAX = 500
 _KEPT = (
@@ -322,8 +322,7 @@ class IndexRebuild:
         self._done.entry_log_bytes += len(body)
         found = []
         for first, last in ranges_of(proven):
-            at = begins[last] + _LAC_OFFSET
-            lac = int.from_bytes(body[at : at + 8], "big", signed=True)
+            lac = lac_of_entry(body, begins[last])
             found.append((run.part(run.first + first, run.first + last), lac))
         return found
 

@@ -20,6 +20,7 @@ from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.journal.end_marker import END_FILE
 from bookie.storage.yielding import yield_to_tasks
+from ledger.wire.v2 import ledger_of_add
 
 _CURE = (
     "restore the file as it was; or set all directories of this bookie aside, start it empty "
@@ -208,7 +209,7 @@ class JournalCheck:
                     await yield_to_tasks()
                 self._report.journal_frames += 1
                 own = decode_frame(frame)
-                ledger_id = int.from_bytes(frame[28:36], "big") if own is None else own.ledger_id
+                ledger_id = ledger_of_add(frame) if own is None else own.ledger_id
                 if ledger_id % self._journals != self._number:
                     self._damage(
                         name,

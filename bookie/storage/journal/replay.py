@@ -48,8 +48,7 @@ async def replay_journal(
     targets: Sequence[ReplayTarget],
     on_progress: Callable[[int], Awaitable[None] | None],
 ) -> None:
-    """Replays journal `number` from the least of `marks`, which are those of the directories that
-    depend on it.
+    """Replays journal `number` from the least mark of the directories that depend on it.
 
     Args:
         targets: of all directories.

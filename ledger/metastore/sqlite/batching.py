@@ -2,7 +2,7 @@
 next. A busy event loop starts few visits per second, and a commit syncs the disk once for all.
 
 Must never answer a change before it is on disk, nor let one call that is refused spoil the others.
-The blocking half are `SqliteFile.commit_together` and `read_together`.
+The blocking half are `SqliteTree.commit_together` and `read_together`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Waiting(Generic[T]):
         self.outcome: T | Exception | None = None
 
 
-class Lane:
+class CallBatcher:
     """`do` from any task; `run` is the task that visits the thread, again and again.
 
     Args:

@@ -1,6 +1,6 @@
 """A connection to the metadata file: whether it can be had there at all, and what its errors mean.
 
-Must never change a file that is not known to be ours: that is looked at by `sqlite_file.py`.
+Must never change a file that is not known to be ours: that is looked at by `tree.py`.
 """
 
 from __future__ import annotations

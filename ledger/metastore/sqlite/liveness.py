@@ -90,7 +90,7 @@ def _pid_space() -> str:
         return ""
 
 
-class OwnBeats:
+class HeartbeatMonitor:
     """Since when this process's own heartbeats got in without a gap: for that long, others' could
     have got in, too."""
 
@@ -108,7 +108,7 @@ class OwnBeats:
         since_ms, last_ms = self._steady
         self._steady = (now_ms if self._is_gap(last_ms, now_ms) else since_ms, now_ms)
 
-    def too_silent(
+    def expired_sessions(
         self, others: Mapping[int, tuple[int, int]], own_ms: int | None, now_ms: int
     ) -> list[int]:
         """Which of the other sessions, with heartbeat and timeout in ms each, were silent for too

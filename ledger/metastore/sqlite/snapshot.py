@@ -1,7 +1,7 @@
 """What watched nodes are at one moment, read from the metadata file.
 
 A thousand watches are looked at whenever anybody changed anything: first versions only, then the
-nodes that changed. Called by `SqliteFile`, from its reading thread.
+nodes that changed. Called by `SqliteTree`, from its reading thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Watched:
 def snapshot(
     db: sqlite3.Connection, known: Mapping[WatchKey, Watched | None], known_sequence: int
 ) -> tuple[int, dict[WatchKey, Watched] | None]:
-    """`SqliteFile.snapshot`, within a transaction."""
+    """`SqliteTree.snapshot`, within a transaction."""
     (sequence,) = db.execute("SELECT sequence FROM changes").fetchone()
     if sequence == known_sequence:
         return sequence, None

@@ -1,6 +1,6 @@
 """The metadata store on one SQLite file, shared by the processes of one machine.
 
-The trio half of `sqlite_file.py`: it moves calls to threads, many at a time (`sqlite_lane.py`),
+The trio half of `tree.py`: it moves calls to threads, many at a time (`batching.py`),
 keeps the session alive, and turns others' commits into watch events. Never used in the simulator
 (threads).
 """
@@ -20,11 +20,11 @@ import trio
 from ledger.errors import InvalidArgument, MetadataUnavailable, NodeExists, SessionLost
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
-from ledger.metastore.sqlite.batching import Lane, Work
+from ledger.metastore.sqlite.batching import CallBatcher, Work
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S
 from ledger.metastore.sqlite.liveness import identity_of
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, WatchValue
-from ledger.metastore.sqlite.tree import SqliteFile
+from ledger.metastore.sqlite.tree import SqliteTree
 from ledger.runtime.background import open_background
 
 T = TypeVar("T")
@@ -106,9 +106,9 @@ async def open_sqlite(
 
 async def _open_file(
     path: str, session_timeout_ms: int, limiter: trio.CapacityLimiter
-) -> SqliteFile:
+) -> SqliteTree:
     opening = partial(
-        SqliteFile,
+        SqliteTree,
         path,
         session_timeout_ms=session_timeout_ms,
         now_ms=wall_clock_ms,
@@ -128,12 +128,12 @@ async def _open_file(
 class SqliteStore:
     """A `MetadataStore`; get one from `open_sqlite`, which owns its tasks."""
 
-    def __init__(self, file: SqliteFile, limiter: trio.CapacityLimiter, session: int) -> None:
+    def __init__(self, file: SqliteTree, limiter: trio.CapacityLimiter, session: int) -> None:
         self._file = file
         self._limiter = limiter
         self._session = session
-        self.reads = Lane(self._visit_reader)
-        self.commits = Lane(partial(self._call, file.commit_together))
+        self.reads = CallBatcher(self._visit_reader)
+        self.commits = CallBatcher(partial(self._call, file.commit_together))
         self._read_limiter = trio.CapacityLimiter(1)
         self._renewal = trio.Lock()
         self._watches: dict[_Watch, None] = {}

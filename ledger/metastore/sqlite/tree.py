@@ -1,9 +1,9 @@
-"""The metadata tree in one SQLite file: the blocking half of `sqlite.py`.
+"""The metadata tree in one SQLite file: the blocking half of `store.py`.
 
 Called from one thread at a time for reading, one for heartbeats, and one for the rest. What a
 change committed survives loss of power (WAL with synchronous=FULL). Sessions are rows with a
 heartbeat on the machine's monotonic clock, which all processes share; any process may bury a dead
-one (`sqlite_silence.py`), in the transaction that drops its nodes.
+one (`liveness.py`), in the transaction that drops its nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ledger.errors import (
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
-from ledger.metastore.sqlite.liveness import OwnBeats, ProcessIdentity, is_gone
+from ledger.metastore.sqlite.liveness import HeartbeatMonitor, ProcessIdentity, is_gone
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, read_node, snapshot, transaction
 
 APPLICATION_ID = 0x4C535452
@@ -49,7 +49,7 @@ INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL, 0);
 """
 
 
-class SqliteFile:
+class SqliteTree:
     """One open file: a connection that changes it, one that reads, so that reading waits for no
     disk, one for heartbeats, and one that only notices others' commits."""
 
@@ -74,7 +74,7 @@ class SqliteFile:
         self._shared_clock_ms = shared_clock_ms
         self._identity = identity
         self._own_session = -1
-        self._beats = OwnBeats(session_timeout_ms)
+        self._beats = HeartbeatMonitor(session_timeout_ms)
         check_place(path)
         with self._errors():
             self._db = connect(path, BUSY_TIMEOUT_S)
@@ -313,7 +313,7 @@ class SqliteFile:
                 dead.append(session)
             else:
                 silent_since[session] = (heartbeat_ms, timeout_ms)
-        return dead + self._beats.too_silent(silent_since, own_ms, now_ms)
+        return dead + self._beats.expired_sessions(silent_since, own_ms, now_ms)
 
     def _bury(self, session: int) -> None:
         dropped = self._db.execute("DELETE FROM nodes WHERE owner = ?", (session,)).rowcount

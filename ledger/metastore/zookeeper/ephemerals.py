@@ -12,7 +12,7 @@ from typing import Any
 from ledger.errors import NodeExists
 from ledger.metastore.base import Change, Create, Delete
 from ledger.metastore.zookeeper.errors import OutcomeUnknown
-from ledger.metastore.zookeeper.session import ZooKeeperLink
+from ledger.metastore.zookeeper.session import ZooKeeperSession
 
 TRIES_MAX = 5
 
@@ -21,7 +21,7 @@ class Ephemerals:
     """The ephemeral nodes of the link's present session that its store made, and maybe more:
     what is taken for ours can at worst leave an outcome unknown."""
 
-    def __init__(self, link: ZooKeeperLink) -> None:
+    def __init__(self, link: ZooKeeperSession) -> None:
         self._link = link
         self._session_id: int | None = None
         self._made: set[str] = set()

@@ -21,7 +21,7 @@ from kazoo.retry import KazooRetry
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.zookeeper.address import ZooKeeperAddress
 from ledger.metastore.zookeeper.errors import LOST, OutcomeUnknown
-from ledger.metastore.zookeeper.threads import Handler, Inbox
+from ledger.metastore.zookeeper.threads import CompletionQueue, Handler
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class _Call:
         self.error: BaseException | None = None
 
 
-class ZooKeeperLink:
+class ZooKeeperSession:
     """Made in trio's thread; `run` is its task, `aclose` its end."""
 
     def __init__(self, address: ZooKeeperAddress, session_timeout_ms: int) -> None:
@@ -100,7 +100,7 @@ class ZooKeeperLink:
         self.session_id: int | None = None
         self.is_closed = False
         self.on_closed: Callable[[], None] = lambda: None
-        self.inbox = Inbox(trio.lowlevel.current_trio_token())
+        self.completions = CompletionQueue(trio.lowlevel.current_trio_token())
         self._slots = trio.Semaphore(IN_FLIGHT_MAX)
         self._in_flight: dict[_Call, None] = {}
         self._has_work = trio.Event()
@@ -173,7 +173,7 @@ class ZooKeeperLink:
         self._has_work.set()
 
         def answered(result: Any) -> None:
-            self.inbox.put(partial(self._finish, call, result.value, result.exception))
+            self.completions.put(partial(self._finish, call, result.value, result.exception))
 
         issue(self._client).rawlink(answered)
         return call
@@ -230,7 +230,7 @@ class ZooKeeperLink:
 
     def _start(self) -> None:
         servers = len(self.address.servers)
-        ended = partial(self.inbox.put, self._on_ended)
+        ended = partial(self.completions.put, self._on_ended)
         self._handler = Handler(
             f"zookeeper {self.address.hosts}",
             max(self.patience_s / servers / GREETINGS_PER_PATIENCE, GREET_TIMEOUT_S_MIN),
@@ -254,7 +254,7 @@ class ZooKeeperLink:
         if state == KazooState.CONNECTED:
             self._handler.greeted()
             session_id = client.client_id[0] if client.client_id else None
-        self.inbox.put(partial(self._on_state, state, session_id))
+        self.completions.put(partial(self._on_state, state, session_id))
 
     def _on_state(self, state: str, session_id: int | None) -> None:
         if self.is_closed:

@@ -19,11 +19,11 @@ from kazoo.client import KazooClient
 from ledger.errors import InvalidArgument, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import check_node, check_path
-from ledger.metastore.zookeeper.address import OWN, parse_address
+from ledger.metastore.zookeeper.address import OWN, ZooKeeperAddress, parse_address
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
 from ledger.metastore.zookeeper.errors import OutcomeUnknown, translate
-from ledger.metastore.zookeeper.session import Issue, ZooKeeperLink, synced
-from ledger.metastore.zookeeper.transactions import Changes
+from ledger.metastore.zookeeper.session import Issue, ZooKeeperSession, synced
+from ledger.metastore.zookeeper.transactions import Transactions
 from ledger.metastore.zookeeper.watches import Watcher, Watches
 from ledger.runtime.background import open_background
 
@@ -33,24 +33,24 @@ _ROOT = Node(b"", 0, 0)
 
 @asynccontextmanager
 async def open_zookeeper(
-    uri: str, *, session_timeout_ms: int = 5000
+    cluster: str | ZooKeeperAddress, *, session_timeout_ms: int = 5000
 ) -> AsyncIterator[ZooKeeperStore]:
-    """A session with the ZooKeeper of the cluster `uri`; it ends with the block.
+    """A session with the ZooKeeper of a cluster; it ends with the block.
 
     The server bounds `session_timeout_ms` (by default 2 to 20 of its ticks). Raises
     InvalidArgument, and MetadataUnavailable if no server is reached within that time.
     """
-    address = parse_address(uri)
+    address = parse_address(cluster) if isinstance(cluster, str) else cluster
     if session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
         raise InvalidArgument(
             f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
         )
-    link = ZooKeeperLink(address, session_timeout_ms)
+    link = ZooKeeperSession(address, session_timeout_ms)
     try:
         async with open_background() as nursery:
             nursery.start_soon(link.run)
             give_up_at = trio.current_time() + link.patience_s
-            await link.wait_connected(give_up_at, f"open {uri}")
+            await link.wait_connected(give_up_at, f"open {address.uri}")
             yield ZooKeeperStore(link)
     finally:
         await link.aclose()
@@ -59,10 +59,10 @@ async def open_zookeeper(
 class ZooKeeperStore:
     """A `MetadataStore`; get one from `open_zookeeper`, which owns its tasks."""
 
-    def __init__(self, link: ZooKeeperLink) -> None:
+    def __init__(self, link: ZooKeeperSession) -> None:
         self._link = link
         self._chroot = link.address.chroot
-        self._changes = Changes(link, self._whole)
+        self._changes = Transactions(link, self._whole)
         self._ephemerals = Ephemerals(link)
         self._watches = Watches(link)
 
@@ -210,7 +210,7 @@ class ZooKeeperStore:
     async def _make_numbered(self, whole: str) -> str:
         def issue(client: KazooClient) -> Any:
             answer = client.create_async(whole, b"", ephemeral=True, sequence=True)
-            answer.rawlink(lambda made: self._link.inbox.put(partial(self._unmake, made)))
+            answer.rawlink(lambda made: self._link.completions.put(partial(self._unmake, made)))
             return answer
 
         made: str = await self._link.call(issue, f"take an id of {whole}", is_change=True)

@@ -27,7 +27,7 @@ from ledger.runtime.network import refuse_own_echo
 log = logging.getLogger(__name__)
 
 
-class Inbox:
+class CompletionQueue:
     """Calls put in by any thread, made by trio's: in order, one waking per burst."""
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
@@ -54,7 +54,7 @@ class Inbox:
             self._calls.popleft()()
 
 
-class Doorbell:
+class EventFdWakeup:
     """Both ends of what kazoo uses to wake its thread, one ring per request.
 
     kazoo would take a pair of sockets, whose buffer holds a few hundred rings: the next one
@@ -168,8 +168,8 @@ class Handler:
         left_s = max(self._greeted_by - time.monotonic(), 0)
         return selector_select(reads, writes, errors, min(timeout_s, left_s))
 
-    def create_socket_pair(self) -> tuple[Doorbell, Doorbell]:
-        bell = Doorbell()
+    def create_socket_pair(self) -> tuple[EventFdWakeup, EventFdWakeup]:
+        bell = EventFdWakeup()
         return bell, bell
 
     def async_result(self) -> Any:

@@ -24,7 +24,7 @@ from ledger.metastore.paths import (
     check_path,
 )
 from ledger.metastore.zookeeper.errors import translate
-from ledger.metastore.zookeeper.session import ZooKeeperLink, synced
+from ledger.metastore.zookeeper.session import ZooKeeperSession, synced
 
 TRANSACTION_BYTES_MAX = 1_040_000
 """A request above 0xfffff bytes (ZooKeeper's jute.maxbuffer) ends the connection."""
@@ -47,10 +47,10 @@ class _Step:
     is_parent: bool = False
 
 
-class Changes:
+class Transactions:
     """The changing half of a store. `whole` gives a path from ZooKeeper's root."""
 
-    def __init__(self, link: ZooKeeperLink, whole: Callable[[str], str]) -> None:
+    def __init__(self, link: ZooKeeperSession, whole: Callable[[str], str]) -> None:
         self._link = link
         self._whole = whole
 

@@ -15,8 +15,8 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import int_struct, write_string
 
-from ledger.metastore.zookeeper.session import ZooKeeperLink
-from ledger.metastore.zookeeper.threads import Inbox
+from ledger.metastore.zookeeper.session import ZooKeeperSession
+from ledger.metastore.zookeeper.threads import CompletionQueue
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Watcher:
     watches: Watches
 
     def __call__(self, _event: object) -> None:
-        self.watches.inbox.put(self._fire)
+        self.watches.completions.put(self._fire)
 
     def _fire(self) -> None:
         self.watches.fire(self.path)
@@ -56,8 +56,8 @@ class Watcher:
 class Watches:
     """All watches of one link; paths are whole ones, from ZooKeeper's root."""
 
-    def __init__(self, link: ZooKeeperLink) -> None:
-        self.inbox: Inbox = link.inbox
+    def __init__(self, link: ZooKeeperSession) -> None:
+        self.completions: CompletionQueue = link.completions
         self._link = link
         self._spots: dict[str, _Spot] = {}
         link.on_closed = self._fire_all

@@ -17,15 +17,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
-    Chosen,
-    Conflicted,
+    BookieChosen,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
     ReplaceBookie,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import LedgerError, Status
 
@@ -247,21 +247,21 @@ class World:
             case ReplaceBookie():
                 taken = (*action.ensemble, *action.excluded)
                 spares = [b for b in self.bookies if b not in taken]
-                return Chosen(action, self.rng.choice(spares) if spares else None)
+                return BookieChosen(action, self.rng.choice(spares) if spares else None)
             case StoreClosed():
                 if self.version != recoverer.version:
-                    return Conflicted(action, recoverer.begin())
+                    return LedgerConflicted(action, recoverer.begin())
                 self.store(action.closed)
-                return Stored(action)
+                return LedgerStored(action)
             case _:
                 return self._ask(action)
 
     def _ask(self, action: ReadLast | ReadEntry | AddEntry) -> Event:
         bookie = self.bookies[action.bookie]
         if bookie.is_down or self.rng.random() < self.loss:
-            return Silent(action, "lost")
+            return NoAnswer(action, "lost")
         if isinstance(action, ReadLast) and self.rng.random() < self.fence_loss:
-            return Silent(action, "fence lost")
+            return NoAnswer(action, "fence lost")
         body = None
         if isinstance(action, AddEntry):
             status = bookie.add(action.entry_id, bytes(action.body), is_recovery=True)
@@ -270,7 +270,7 @@ class World:
         else:
             status, body = bookie.read(action.entry_id, is_fencing=action.is_fencing)
         if self.rng.random() < self.loss:
-            return Silent(action, "answer lost")
+            return NoAnswer(action, "answer lost")
         return Answered(action, status, body)
 
     def heal(self) -> None:
@@ -284,7 +284,7 @@ class World:
         for _ in range(steps_max):
             if recoverer.is_done or not self.step():
                 break
-        story = recoverer.core.story() if recoverer.core else ""
+        story = recoverer.core.history() if recoverer.core else ""
         assert recoverer.is_done, f"stuck:\n{story}"
 
     def check(self) -> None:

@@ -23,15 +23,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
-    Chosen,
-    Conflicted,
+    BookieChosen,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
     ReplaceBookie,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import LedgerError, Status
 from tests.ledger.core.simulated_recovery import DIGEST, make_body, make_metadata
@@ -78,15 +78,15 @@ class Teller:
                 add = self.take(AddEntry, bookie=bookie, entry_id=int(entry_id))
                 return self.answer(add, said)
             case ["chosen", bookie]:
-                return Chosen(self.take(ReplaceBookie), None if bookie == "none" else bookie)
+                return BookieChosen(self.take(ReplaceBookie), None if bookie == "none" else bookie)
             case ["stored"]:
-                return Stored(self.take(StoreClosed))
+                return LedgerStored(self.take(StoreClosed))
             case ["conflict", "closed", last, length]:
                 theirs = self.metadata.closed(int(last), int(length))
-                return Conflicted(self.take(StoreClosed), theirs)
+                return LedgerConflicted(self.take(StoreClosed), theirs)
             case ["conflict", "moved", first, bookies]:
                 moved = self.metadata.with_ensemble(int(first), tuple(bookies.split(",")))
-                return Conflicted(self.take(StoreClosed), moved)
+                return LedgerConflicted(self.take(StoreClosed), moved)
             case _:
                 raise AssertionError(f"no such step: {' '.join(words)}")
 
@@ -103,7 +103,7 @@ class Teller:
     def answer(self, action: ReadLast | ReadEntry | AddEntry, said: list[str]) -> Event:
         match said:
             case ["silent"]:
-                return Silent(action, "no answer")
+                return NoAnswer(action, "no answer")
             case ["entry", entry_id, "lac", lac]:
                 return Answered(action, Status.OK, make_body(int(entry_id), int(lac)))
             case [status]:

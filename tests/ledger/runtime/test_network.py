@@ -37,7 +37,7 @@ async def test_a_socket_connected_to_itself_is_no_bookie(monkeypatch: pytest.Mon
             return stream
 
         monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
-        with pytest.raises(BookieUnavailable, match="nobody listens"):
+        with pytest.raises(BookieUnavailable, match="nothing listens there"):
             await TcpNetwork().connect(host, port)
     with socket.create_server((host, port)) as bookie:
         assert bookie.getsockname() == (host, port), "the port is free at once"

@@ -63,7 +63,7 @@ def test_a_first_start_that_was_broken_off_anywhere_is_made_again(
             await _serves(cluster, name)
             return was_killed
 
-    for number in range(1, _OPERATIONS_MAX, stride(ci=5)):
+    for number in range(1, _OPERATIONS_MAX, stride(ci=11)):
         if not run_simulated(main, number, time_limit_s=300):
             break
         tried += 1
@@ -99,5 +99,5 @@ def test_killed_at_any_moment_while_the_metadata_store_answers_badly(
                 except MetadataUnavailable:
                     continue
 
-    for seed in range(scaled(ci=20, night=400)):
+    for seed in range(scaled(ci=8, night=400)):
         run_simulated(main, seed, time_limit_s=300)

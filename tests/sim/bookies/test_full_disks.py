@@ -104,7 +104,7 @@ def test_full_disks_refuse_adds_serve_recovery_and_reads_and_are_writable_again(
                 await again.append(b"life goes on")
         assert cluster.restarts == 3, "no bookie died of it"
 
-    for seed in range(scaled(ci=2, night=20)):
+    for seed in range(scaled(ci=1, night=20)):
         simulate(story, seed)
 
 
@@ -130,7 +130,7 @@ def test_a_writer_moves_on_when_one_disk_is_full_and_reads_there_go_on() -> None
                 found = await reader.read(0, 8)
             assert [bytes(entry.payload) for entry in found] == [_payload(n) for n in range(9)]
 
-    for seed in range(scaled(ci=2, night=20)):
+    for seed in range(scaled(ci=1, night=20)):
         simulate(story, seed, bookies=4)
 
 
@@ -259,7 +259,7 @@ def test_a_disk_that_fills_at_any_moment_loses_nothing_acknowledged() -> None:
             await _wait_writable(client)
             await _read_all(client, writer.ledger_id, len(confirmed))
 
-    for seed in range(scaled(ci=6, night=120)):
+    for seed in range(scaled(ci=2, night=120)):
         simulate(story, seed)
 
 

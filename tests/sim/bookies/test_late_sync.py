@@ -78,7 +78,7 @@ def test_killed_processes_lose_nothing_they_acknowledged() -> None:
             found = await _recovered(client, ledger_id, 60)
             assert found[: len(confirmed)] == confirmed
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         run_simulated(main, seed, time_limit_s=300)
 
 
@@ -99,7 +99,7 @@ def test_one_machine_that_lost_power_takes_nothing_confirmed_with_it(kind: Crash
             await trio.sleep(chance.uniform(0, 2))
             await _nothing_is_lost(cluster, client, ledger_id, confirmed)
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         run_simulated(main, seed, time_limit_s=300)
 
 
@@ -123,7 +123,7 @@ def test_one_journal_that_failed_takes_nothing_confirmed_with_it() -> None:
             await trio.sleep(chance.uniform(0, 2))
             await _nothing_is_lost(cluster, client, ledger_id, confirmed)
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         run_simulated(main, seed, time_limit_s=300)
 
 
@@ -153,6 +153,6 @@ def test_where_all_machines_lost_power_a_ledger_is_not_closed_short() -> None:
             else:
                 assert found[: len(confirmed)] == confirmed
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         run_simulated(main, seed, time_limit_s=300)
     assert lost > 0

@@ -72,7 +72,7 @@ def test_a_start_with_a_doubt_that_was_broken_off_anywhere_denies_nothing(
             still_open.abandon()
             return was_killed
 
-    for number in range(1, _OPERATIONS_MAX, stride(ci=5)):
+    for number in range(1, _OPERATIONS_MAX, stride(ci=11)):
         if not run_simulated(main, number, time_limit_s=300):
             break
         tried += 1

@@ -13,10 +13,11 @@ from bookie.testing.cluster import small_config
 from ledger.errors import Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import AddResponse, Request, ResponseBody
+from tests.effort import scaled
 
 KIB = 1024
 PAYLOAD = 4 * KIB
-ENTRIES = 1000
+ENTRIES = scaled(ci=400, night=1000)
 
 
 def impatient(name: str, chance: random.Random) -> BookieConfig:

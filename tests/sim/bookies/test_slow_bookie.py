@@ -34,8 +34,8 @@ class Load:
     seconds: float
 
 
-SINGLE = Load(1, 100, 0.002, scaled(ci=3, night=8))
-BURSTS = Load(20, KIB, 0.010, 5)
+SINGLE = Load(1, 100, 0.002, scaled(ci=2, night=8))
+BURSTS = Load(20, KIB, 0.010, scaled(ci=2, night=5))
 LOADS = {"single": SINGLE, "bursts": BURSTS}
 DIRECTORIES = ("/journal", "/journal-1", "/ledgers", "/ledgers-1")
 

@@ -4,7 +4,7 @@ Several drivers, some insisting on the same sink, commit batches to several stre
 namespaces, repeat them with new ledgers, give up half way, and are killed at any moment. Beside
 them writers with producers and conditions are killed and taken over, segments roll, streams are
 truncated, deleted and brought back, janitors sweep, readers follow; bookies, connections and the
-metadata store fail. commits_model.py says what must be there in the end.
+metadata store fail. model.py says what must be there in the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writers beside the sinks of commits.py: plain records, conditional ones, producers, bursts."""
+"""Writers beside the sinks of run.py: plain records, conditional ones, producers, bursts."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Real janitor, real store, real transitions on the simulated metadata store with its faults; ledgers
 are metadata alone. Writers, operators, cursors and readers race janitors that crash at every step;
-the oracle (retention_model.py) sees every change. The same seed gives the same run.
+the oracle (model.py) sees every change. The same seed gives the same run.
 """
 
 from __future__ import annotations

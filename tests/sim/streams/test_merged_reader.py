@@ -17,7 +17,7 @@ from ledger.errors import LedgerError, RetryableError
 from stream import MergedReader, MergedRecord, Namespace, Position, Record
 from tests.effort import seeds
 
-SEEDS = seeds(ci=3, night=40)
+SEEDS = seeds(ci=2, night=40)
 STREAMS = ("a", "b", "p#0", "p#1")
 JITTER_MS = 500
 LAST_MS = 1 << 40

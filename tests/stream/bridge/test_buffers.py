@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import Latch
+from ledger.runtime.bridge import Completion
 from stream.bridge.appends import Appends, Lane, PendingRecord
 from stream.bridge.prefetch import Fetched, Prefetch
 
 
-def wake(latches: Sequence[Latch]) -> None:
-    for latch in latches:
-        latch.is_set = True
-        for waiter in latch.waiters or ():
+def wake(completions: Sequence[Completion]) -> None:
+    for completion in completions:
+        completion.is_set = True
+        for waiter in completion.waiters or ():
             waiter()
 
 
@@ -52,9 +52,9 @@ async def take(prefetch: Prefetch[int, int], goal: int) -> int | None:
     while True:
         fetched: Fetched[int, int] | None = prefetch.head()
         if fetched is None:
-            latch, woken = prefetch.want(goal), trio.Event()
-            latch.waiters = [woken.set]
-            if not latch.is_set:
+            completion, woken = prefetch.want(goal), trio.Event()
+            completion.waiters = [woken.set]
+            if not completion.is_set:
                 await woken.wait()
             continue
         if fetched.item is not None:

@@ -181,14 +181,14 @@ def test_another_thread_closes_a_reader(cluster: InProcessCluster) -> None:
 def test_a_child_forked_while_a_thread_began_to_wait(cluster: InProcessCluster) -> None:
     program = """
         import os, sys, threading, warnings
-        from stream.blocking import Namespace, crossing
+        from stream.blocking import Namespace, bridge
 
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
         with Namespace.connect(sys.argv[1], "forked-late", create=True) as namespace:
             is_held, may_end = threading.Event(), threading.Event()
 
             def hold():
-                with crossing._joining:
+                with bridge._joining:
                     is_held.set()
                     may_end.wait()
 

@@ -12,8 +12,9 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerClosed, MetadataUnavailable
 from stream import LATEST, Namespace, Position
+from stream.core.metadata.cursors import CursorMoved
 from stream.core.position import BEGINNING
-from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from stream.errors import NoSuchCursor, NoSuchStream
 from stream.store.cursors import CursorStore, cursor_path
 from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace
@@ -173,7 +174,7 @@ def test_unknown_outcomes_and_late_commits_are_gone_on_from() -> None:
             await trio.sleep(5)
             assert await stored(namespace) == Position(1, 99, 0)
 
-    for seed in range(scaled(ci=3, night=40)):
+    for seed in range(scaled(ci=1, night=40)):
         simulate(story, seed)
 
 

@@ -11,7 +11,7 @@ from stream.core.entry.encoder import encode
 from stream.core.entry.format import read_header
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.streams import ProducerState, SegmentEnd, StreamMetadata
-from stream.core.producers import Mixture, ProducerLog, SegmentTally
+from stream.core.producers import ProducerLog, ProducerSet, SegmentTally
 from stream.errors import ProducerGap
 
 EMPTY = StreamMetadata(name="s", created_ms=1)
@@ -50,7 +50,7 @@ def test_an_entry_without_the_mark_has_no_other_producers_before_it(
 ) -> None:
     """Entries not confirmed go to a later segment when theirs is rolled over or repaired; some of
     them may have stayed in the old one."""
-    mixture = Mixture()
+    mixture = ProducerSet()
     sealed: list[list[tuple[int, bool]]] = []
     segment: list[tuple[int, bool]] = []
     confirmed = 0
@@ -61,7 +61,7 @@ def test_an_entry_without_the_mark_has_no_other_producers_before_it(
             case "confirm":
                 confirmed = min(len(segment), confirmed + number)
             case "roll" | "repair":
-                mixture = Mixture(producer for producer, _ in segment[confirmed:])
+                mixture = ProducerSet(producer for producer, _ in segment[confirmed:])
                 kept = min(len(segment), confirmed + number) if what == "repair" else confirmed
                 sealed.append(segment[:kept])
                 segment, confirmed = segment[kept:], 0
@@ -75,7 +75,7 @@ def test_an_entry_without_the_mark_has_no_other_producers_before_it(
 def test_the_last_header_or_all_of_them_tell_what_producers_have(
     entries: list[tuple[int, int]],
 ) -> None:
-    mixture, nexts = Mixture(), {1: 0, 2: 0}
+    mixture, nexts = ProducerSet(), {1: 0, 2: 0}
     tally = SegmentTally()
     for producer, count in entries:
         payload = encode(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -193,12 +194,12 @@ def test_reasons_are_words_and_numbers() -> None:
     after = retained(stream, gone)
     in_trash = explain(after, rules, {"billing": Position(2, 0, 0)}, now_ms + 60_000)
     assert in_trash.segments[0].reason == (
-        "truncated 1 min ago, the trash keeps 1 h: 59 min left to bring it back"
+        "truncated 1 min ago, the trash keeps 1 h: 59 min left to restore it"
     )
     missing = explain(stream, rules, {"other": Position(9, 0, 0)}, now_ms)
     assert missing.segments[0].reason == (
-        "cursor 'billing' of retention_cursors is not there, or cannot be read: all is kept "
-        "until it is made or left out of the setting"
+        "cursor 'billing' of retention_cursors does not exist, or cannot be read: all is kept "
+        "until it is created or removed from the setting"
     )
     at_once = explain(stream, policy(retention_bytes=1 << 20, trash_ms=0), {}, now_ms)
     assert at_once.segments[0].reason == (
@@ -280,8 +281,17 @@ def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
         except InvalidArgument:
             return False
 
+    # Each encoding of so many takes a tenth of a second, so the search begins near its end.
+    with pytest.raises(InvalidArgument) as refused:
+        encode_stream(stream_with(len(segments)))
+    sizes = re.search(r"would be (\d+) bytes, limit (\d+)", str(refused.value))
+    assert sizes is not None
+    about = len(segments) * int(sizes[2]) // int(sizes[1])
+    first, last = about - 100, about + 100
+    assert fits(first)
+    assert not fits(last)
     full = stream_with(
-        bisect_left(range(len(segments)), True, key=lambda count: not fits(count)) - 1
+        bisect_left(range(len(segments)), True, first, last, key=lambda count: not fits(count)) - 1
     )
     assert 15_000 < len(full.segments) < len(segments) - 1
     with pytest.raises(InvalidArgument, match="truncate, set a retention"):
@@ -301,5 +311,5 @@ def test_what_was_purged_does_not_seem_to_come_back() -> None:
     for through in (2, 3):  # 3: nothing is left at all
         left = purged(stream, through)
         assert len(untruncated(left, None).live()) == len(left.segments)
-        with pytest.raises(InvalidArgument, match="was purged and cannot come back"):
+        with pytest.raises(InvalidArgument, match="was purged and cannot be restored"):
             untruncated(left, Position(1, 0, 0))

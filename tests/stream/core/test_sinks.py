@@ -17,13 +17,13 @@ from stream.core.sinks import (
     STREAMS_REMEMBERED_MAX,
     CommittedRange,
     SinkTag,
+    added_range,
     committed,
     committed_now,
     decode_sink,
     encode_sink,
     interrupted,
-    share_in,
-    share_of,
+    range_in_stream,
 )
 from stream.errors import CommitOutOfOrder, StreamBusy
 
@@ -41,11 +41,11 @@ def test_ledgers_become_segments_in_their_order() -> None:
         (1, 5, 0),
         (2, 7, 3),
     ]
-    assert share_of("n", EMPTY, ends) == CommittedRange("n/s", 1, 2, 0, 5, 50)
-    assert share_in("n", stream, {5, 7}) == share_of("n", EMPTY, ends)
-    assert share_in("n", stream, {8}) is None
+    assert added_range("n", EMPTY, ends) == CommittedRange("n/s", 1, 2, 0, 5, 50)
+    assert range_in_stream("n", stream, {5, 7}) == added_range("n", EMPTY, ends)
+    assert range_in_stream("n", stream, {8}) is None
     for twice in ([(7, end_of(2))], [(9, end_of(1)), (9, end_of(1))]):
-        with pytest.raises(InvalidArgument, match="must bring ledgers of its own"):
+        with pytest.raises(InvalidArgument, match="must have ledgers of its own"):
             committed(stream, twice, 9)
     with pytest.raises(StreamBusy, match="segment 3 is open"):
         committed(stream.taken_over().begun(1, 9, 0), [], 9)

@@ -19,7 +19,7 @@ from stream.errors import (
     PartitionsFailed,
     StreamExists,
 )
-from stream.retention.orphans import uncounted
+from stream.retention.orphans import orphaned_partitions
 from stream.store.partitions import PartitionStore
 from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all, values
@@ -206,7 +206,7 @@ async def test_a_deletion_that_was_stopped_goes_on(tmp_path: Path) -> None:
         assert present is not None
         await store.put("demo", present.deleted(17), version)
         names = await namespace.store.list_streams("demo")
-        assert await uncounted(namespace.client, "demo", names) == [
+        assert await orphaned_partitions(namespace.client, "demo", names) == [
             "clicks#0", "clicks#1", "clicks#2",
         ]  # fmt: skip
         with pytest.raises(NoSuchStream):
@@ -214,4 +214,4 @@ async def test_a_deletion_that_was_stopped_goes_on(tmp_path: Path) -> None:
         await namespace.create_stream("clicks", partitions=4)
         assert len(await namespace.partitions("clicks")) == 4
         names = await namespace.store.list_streams("demo")
-        assert await uncounted(namespace.client, "demo", names) == []
+        assert await orphaned_partitions(namespace.client, "demo", names) == []

@@ -51,9 +51,12 @@ def test_a_stream_made_anew_is_another_one(has_waited: bool) -> None:
                 async with namespace.writer("s", create=True) as writer:
                     await writer.append(b"new")
                     for _ in range(2):
-                        with pytest.raises(NoSuchStream, match="made anew"), trio.fail_after(20):
+                        with (
+                            pytest.raises(NoSuchStream, match="created again"),
+                            trio.fail_after(20),
+                        ):
                             await reader.next_batch()
-                    with pytest.raises(NoSuchStream, match="made anew"):
+                    with pytest.raises(NoSuchStream, match="created again"):
                         await backward.__anext__()
 
     simulate(story, 1)

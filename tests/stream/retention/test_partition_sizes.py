@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stream import Janitor, Namespace
 from stream.retention.partition_sizes import PartitionSizes
-from stream.retention.reclaim import apply_retention, see
+from stream.retention.reclaim import apply_retention, read_stream_version
 from tests.stream.real_namespace import a_namespace
 
 SEGMENTS = 3
@@ -60,7 +60,7 @@ async def test_nothing_goes_by_what_another_partition_was(tmp_path: Path) -> Non
         await namespace.set_policy(retention_bytes=keep)
         store = namespace.store
         counted = PartitionSizes(namespace.client, "demo")
-        seen = await see(store, "demo", "clicks#0")
+        seen = await read_stream_version(store, "demo", "clicks#0")
         share, checks = await counted.share(seen.policy, seen.stream)
         assert share is not None
         assert (share.drop_through, len(checks)) == (SEGMENTS, 1)

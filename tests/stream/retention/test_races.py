@@ -12,7 +12,7 @@ import trio
 from ledger.errors import NoSuchNode
 from ledger.metastore.base import Change, Node
 from stream import Janitor, Namespace, NoSuchStream, Position, StreamExists, encode
-from stream.retention.orphans import delete_uncounted
+from stream.retention.orphans import delete_orphaned_partition
 from stream.retention.trash import TOMBSTONE_MS
 from stream.store.cursors import cursors_path
 from stream.store.groups import groups_path
@@ -283,7 +283,7 @@ def test_half_a_deletion_is_taken_back_though_the_name_was_purged_before() -> No
         node, version = await nodes.read("n", "p")
         assert node is not None
         await nodes.put("n", node.deleted(namespace.client.now_ms()), version)
-        assert await delete_uncounted(namespace.client, "n", "p#0")  # and stopped there
+        assert await delete_orphaned_partition(namespace.client, "n", "p#0")  # and stopped there
         await namespace.undelete_stream("p")
         for partition in ("p#0", "p#1"):
             assert values(await read_all(namespace, partition)) == [partition.encode()]

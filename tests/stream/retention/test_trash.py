@@ -248,7 +248,7 @@ def test_partitioned_streams_come_back_with_all_partitions() -> None:
         assert await namespace.list_streams() == []
         with pytest.raises(InvalidArgument, match="under its own name only"):
             await namespace.undelete_stream("p", "q")
-        with pytest.raises(InvalidArgument, match="bring back all of 'p'"):
+        with pytest.raises(InvalidArgument, match="restore all of 'p'"):
             await namespace.undelete_stream("p#1")
         await namespace.undelete_stream("p")
         assert await namespace.partitions("p") == ["p#0", "p#1", "p#2"]
@@ -287,7 +287,7 @@ def test_a_policy_that_would_drop_data_is_refused_unless_that_is_allowed() -> No
         await namespace.set_policy(retention_bytes=two)
         # What goes anyway is no reason to refuse; that it goes for good is.
         await namespace.set_policy(allow_drop=False, roll_ms=5000)
-        with pytest.raises(DataWouldBeDropped, match="for good"):
+        with pytest.raises(DataWouldBeDropped, match="permanently"):
             await namespace.set_policy(allow_drop=False, trash_ms=0)
         plan = await namespace.explain_retention("s")
         assert [segment.verdict for segment in plan.segments] == [

@@ -12,11 +12,11 @@ from stream import HandedOver, Janitor, Namespace, SequenceMismatch, StreamWrite
 from stream.core.entry.records import Record
 from stream.core.metadata.streams import SegmentEnd
 from stream.core.position import EARLIEST, Position
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.sinks import commit as sink_commit
 from stream.sinks.sinks import commit_batch
 from stream.takeover import StreamLedgers
-from stream.writing.segment_owner import OwnSegments
+from stream.writing.segment_owner import SegmentOwner
 from tests.effort import seeds
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
@@ -129,7 +129,7 @@ def test_a_slow_commit_gets_past_a_busy_writer(monkeypatch: pytest.MonkeyPatch) 
     simulate(story)
 
 
-@pytest.mark.parametrize("seed", seeds(ci=2, night=30))
+@pytest.mark.parametrize("seed", seeds(ci=1, night=30))
 def test_what_is_on_its_way_comes_behind_the_batch(seed: int) -> None:
     """Many records, small entries, and a commit every few milliseconds."""
 
@@ -271,22 +271,22 @@ def test_a_hand_over_is_not_mistaken_for_done_by_a_commit() -> None:
     simulate(story)
 
 
-@pytest.mark.parametrize("seed", seeds(ci=2, night=24))
+@pytest.mark.parametrize("seed", seeds(ci=1, night=24))
 def test_a_commit_at_the_moment_of_a_roll(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, batch_bytes=1, roll_bytes=1 << 16) as namespace:
             await namespace.create_stream("s")
-            run = OwnSegments._succeed
+            run = SegmentOwner._succeed
             is_rolling = trio.Event()
 
-            async def slowly(own: OwnSegments, machine: Succession, **rest: object) -> object:
+            async def slowly(own: SegmentOwner, machine: Takeover, **rest: object) -> object:
                 is_rolling.set()
                 if seed % 2:
                     await trio.sleep(seed * 0.005)
                 return await run(own, machine, **rest)  # type: ignore[arg-type]
 
             async with namespace.writer("s") as writer, trio.open_nursery() as nursery:
-                monkeypatch.setattr(OwnSegments, "_succeed", slowly)
+                monkeypatch.setattr(SegmentOwner, "_succeed", slowly)
 
                 async def append() -> None:
                     for number in range(200):

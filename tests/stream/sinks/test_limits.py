@@ -8,6 +8,7 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument
 from stream.core.metadata.streams import SegmentEnd
 from stream.sinks.sinks import SinkLedger, commit_batch
+from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import nearly_full, write_ledger
 
@@ -22,7 +23,7 @@ def test_a_writer_is_not_interrupted_for_a_batch_that_finds_no_room() -> None:
             async with namespace.writer("s") as writer:
                 await writer.append(b"own")
                 before = await namespace.stream_metadata("s")
-                for _ in range(3):
+                for _ in range(scaled(ci=1, night=3)):
                     with pytest.raises(InvalidArgument, match="fewer and larger"):
                         await commit_batch(client, [ledger])
                     await writer.append(b"own")

@@ -12,7 +12,7 @@ from stream.sinks.sinks import commit_batch
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 
-AGE_MS = 3_600_000
+AGE_MS = 600_000
 """Of orphans that go; an hour of a simulated cluster takes seconds, a day takes a minute."""
 
 

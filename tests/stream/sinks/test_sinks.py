@@ -137,8 +137,12 @@ def test_what_a_task_says_of_its_ledger_is_checked() -> None:
                 with pytest.raises(InvalidArgument, match=match):
                     await commit_batch(client, ledgers, sink_id="k", batch_id=0)
 
-            await refused("its task said 0", replace(right, end=replace(right.end, last_entry=0)))
-            await refused("its task said 1 and 7", replace(right, end=replace(right.end, nbytes=7)))
+            await refused(
+                "its task reported 0", replace(right, end=replace(right.end, last_entry=0))
+            )
+            await refused(
+                "its task reported 1 and 7", replace(right, end=replace(right.end, nbytes=7))
+            )
             await refused("was made for n/a", replace(right, stream="b"))
             await refused(
                 "1 records in 2 entries", replace(right, end=replace(right.end, records=1))

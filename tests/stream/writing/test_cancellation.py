@@ -145,7 +145,7 @@ def test_no_ledger_stays_open_for_writing_behind_a_writer_that_was_cancelled() -
 
             for number in count():
                 is_cut = await cut_once(partial(write, f"s{number}"), number)
-                assert not namespace.client._write_loop._writers
+                assert not namespace.client._send_loop._writers
                 if not is_cut:
                     break
             assert number > 100

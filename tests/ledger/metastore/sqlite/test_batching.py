@@ -12,7 +12,7 @@ import trio.testing
 
 from ledger.errors import MetadataConflict, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore.base import Create, Put
-from ledger.metastore.sqlite.batching import TOGETHER_MAX, Lane, Work
+from ledger.metastore.sqlite.batching import TOGETHER_MAX, CallBatcher, Work
 from ledger.metastore.sqlite.store import SqliteStore, open_sqlite
 from ledger.runtime.background import open_background
 
@@ -38,8 +38,8 @@ def _outcome(work: Work) -> object:
 
 
 @asynccontextmanager
-async def lane_on(disk: Disk) -> AsyncIterator[Lane]:
-    lane = Lane(disk.visit)
+async def lane_on(disk: Disk) -> AsyncIterator[CallBatcher]:
+    lane = CallBatcher(disk.visit)
     async with open_background() as nursery:
         nursery.start_soon(lane.run)
         yield lane

@@ -15,12 +15,12 @@ import pytest
 import trio
 
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
-from ledger.metastore import open_store, sqlite_path
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import Create
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.sqlite.liveness import ProcessIdentity, identity_of, is_gone
 from ledger.metastore.sqlite.store import open_sqlite
-from ledger.metastore.sqlite.tree import SqliteFile
+from ledger.metastore.sqlite.tree import SqliteTree
 
 
 async def refused(path: Path) -> str:
@@ -181,8 +181,8 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
     here = identity_of(os.getpid())
     elsewhere = ProcessIdentity(here.boot_id, "another container", 7, 7)
 
-    def opened(identity: ProcessIdentity) -> SqliteFile:
-        return SqliteFile(
+    def opened(identity: ProcessIdentity) -> SqliteTree:
+        return SqliteTree(
             str(tmp_path / "c.db"),
             session_timeout_ms=500,
             now_ms=lambda: 0,
@@ -240,7 +240,7 @@ async def test_a_successor_elsewhere_gets_the_id_of_one_who_died_in_a_container(
     node = "/ledgers/available/b1"
     info = BookieInfo("10.0.0.1", 3181)
     contained = ProcessIdentity(identity_of(os.getpid()).boot_id, "another container", 7, 7)
-    died = SqliteFile(
+    died = SqliteTree(
         path,
         session_timeout_ms=600,
         now_ms=lambda: 0,
@@ -302,9 +302,9 @@ async def test_addresses_nobody_can_serve_are_refused(uri: str, message: str) ->
 
 
 async def test_addresses_choose_the_driver(tmp_path: Path) -> None:
-    assert sqlite_path("sqlite:///tmp/c.db") == "/tmp/c.db"
-    assert sqlite_path("sqlite:////tmp/c.db") == "/tmp/c.db"
-    assert sqlite_path("sqlite://c.db") == "c.db"
+    assert ClusterAddress.parse("sqlite:///tmp/c.db").sqlite_path == "/tmp/c.db"
+    assert ClusterAddress.parse("sqlite:////tmp/c.db").sqlite_path == "/tmp/c.db"
+    assert ClusterAddress.parse("sqlite://c.db").sqlite_path == "c.db"
     async with open_store(f"sqlite:///{tmp_path}/four.db") as store:
         await store.create("/a", b"")
     assert (tmp_path / "four.db").exists()

@@ -15,7 +15,7 @@ from kazoo.exceptions import ConnectionLoss
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore import open_store
 from ledger.metastore.base import Create
-from ledger.metastore.clients import Presence
+from ledger.metastore.clients import ClientRegistration
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
 from ledger.metastore.zookeeper.errors import OutcomeUnknown
 from ledger.metastore.zookeeper.store import open_zookeeper
@@ -114,8 +114,8 @@ async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
             with pytest.raises(MetadataUnavailable, match="may have happened or not"):
                 await store.create("/e/x", b"mine", is_ephemeral=True)
 
-        async def announce() -> None:
-            await Presence(store, random.Random(5)).announce()
+        async def register() -> None:
+            await ClientRegistration(store, random.Random(5)).register()
 
         await lose_answer(proxy, create)
         assert (await store.get("/e/x")).data == b"mine"
@@ -124,7 +124,7 @@ async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
         await lose_answer(proxy, create_again)
         await store.delete("/e/x")
         await lose_answer(proxy, create)
-        await lose_answer(proxy, announce)
+        await lose_answer(proxy, register)
         assert len(await store.children("/ledgerstream/clients")) == 1
 
 

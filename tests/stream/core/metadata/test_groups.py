@@ -80,7 +80,7 @@ def test_a_balanced_group_is_left_as_it_is() -> None:
     assert (first.generation, first.first_partitions, first.changed_ms) == (1, 2, 5)
     assert first.partitions_of("a") == ["clicks#0"]
     assert first.balanced(partitions, ["b", "a"], 9) is first
-    assert first.was_reset(7).resets == 1
+    assert first.with_reset(7).resets == 1
 
 
 def test_who_knows_of_fewer_partitions_takes_none_away() -> None:
