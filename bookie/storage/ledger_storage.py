@@ -74,7 +74,7 @@ class LedgerStorage:
         self._states = states = LedgerStates(index, cache, options.states_max, capacity)
         self.states = states.held  # for the add path; `state` also reads the index
         self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
-        self._checkpointer = checkpointer = Checkpointer(
+        self._checkpointer = checkpoints = Checkpointer(
             disk,
             directory,
             number,
@@ -85,8 +85,7 @@ class LedgerStorage:
             logs=logs,
             states=states,
         )
-        interval_s = options.checkpoint_interval_s
-        self.task = task = CheckpointScheduler(checkpointer, capacity, interval_s)
+        self.task = task = CheckpointScheduler(checkpoints, capacity, options.checkpoint_interval_s)
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
         changes = IndexChanges(task.writing, task.poison)
