@@ -32,7 +32,7 @@ async def test_a_failed_sync_of_anything_loses_nothing_acknowledged(
     counts: Counts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = stopped = 0
-    step = stride(ci=5)
+    step = stride(ci=3)
     for sync in itertools.count(0, step):
         rng = random.Random(sync)
         disk = CrashDisk(rng=rng)
