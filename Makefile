@@ -8,8 +8,9 @@ RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 NIGHT_SEEDS ?= 2000
-# Files of tests run beside each other; those of one file share what they start.
-AT_ONCE ?= --numprocesses 2 --dist loadfile
+# Files of tests run beside each other; those of one file share what they start. In their order, so
+# that those of a folder share it, too.
+AT_ONCE ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 OLDEST_SPARK := 4.2.0
 OLDEST := .venv-spark42
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet
@@ -69,7 +70,7 @@ night: $(STAMP)
 # The table in docs/interoperability.md must say what this run found; `make interop-table` writes it.
 interop: $(STAMP)
 	@rm -f .interop/results.json
-	$(BIN)/python -m pytest -m interop $(AT_ONCE) --no-loadscope-reorder --durations=20
+	$(BIN)/python -m pytest -m interop $(AT_ONCE) --durations=20
 	$(BIN)/python -m tests.interop.results --check
 
 interop-table: $(STAMP)

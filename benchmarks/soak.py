@@ -276,7 +276,7 @@ class Soak:
                 async with reader:
                     total += reader.length
             except NoSuchLedger:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
         return total
 
 

@@ -1,4 +1,4 @@
-"""LedgerClient: the door to all ledgers of a cluster."""
+"""LedgerClient: creates, opens, lists and deletes the ledgers of a cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ HandleT = TypeVar("HandleT", bound=_Handle)
 
 
 class Opening(Generic[HandleT]):
-    """A handle on its way: `await` it, or use it in `async with`, which also closes it."""
+    """A handle that is being opened: `await` it, or use it in `async with`, which also closes
+    it."""
 
     def __init__(self, open_handle: Callable[[], Awaitable[HandleT]]) -> None:
         self._open_handle = open_handle
@@ -84,9 +85,9 @@ class LedgerClient:
         options: timeouts and bounds.
         rng: choice of bookies, jitter.
         now_ms: wall clock in milliseconds, for creation times only.
-        root: where ledgers live in the metadata store.
-        layout: how they must be laid out there; None takes what is there.
-        auth: who we are, for bookies that ask.
+        root: the node of the metadata store below which ledgers are stored.
+        layout: the layout that the ledgers must have there; None accepts any.
+        auth: the client's identity, for bookies that authenticate clients.
     """
 
     def __init__(
@@ -124,11 +125,11 @@ class LedgerClient:
         options: ClientOptions | None = None,
         auth: AuthProvider | None = None,
     ) -> AsyncIterator[LedgerClient]:
-        """A client of the cluster at `cluster`, e.g. "sqlite:///var/lib/cluster.db".
+        """Opens a client of the cluster at this address, e.g. "sqlite:///var/lib/cluster.db".
 
-        `auth` says who we are to bookies that ask (`ledger.connection.authentication`).
-
-        Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
+        `auth` identifies it to bookies that authenticate clients
+        (`ledger.connection.authentication`). Raises InvalidArgument for an address that no driver
+        can serve, MetadataUnavailable.
         """
         address = ClusterAddress.parse(cluster)
         async with (
@@ -165,7 +166,7 @@ class LedgerClient:
         self._send_loop.fail_all(LedgerClosed("the client was closed"))
         self.pool.close_all()
         self._nursery.cancel_scope.cancel()
-        # The body's own exception goes on by itself, not wrapped in a group of the nursery's.
+        # The body's own exception propagates by itself, not in an exception group of the nursery.
         await self._nursery_manager.__aexit__(None, None, None)
 
     def create_ledger(
@@ -180,14 +181,14 @@ class LedgerClient:
         deferred_sync: bool = False,
         prefer: Sequence[str] = (),
     ) -> Opening[LedgerWriter]:
-        """A new ledger and its only writer.
+        """Creates a ledger and returns its only writer.
 
-        Each entry goes to `write_quorum` of the `ensemble_size` bookies in turn, and is
+        Each entry is sent to `write_quorum` of the `ensemble_size` bookies, round-robin, and is
         confirmed when `ack_quorum` of them have fsynced it. `custom` is stored with the
         metadata. With `deferred_sync` an append returns when `ack_quorum` bookies have the
-        entry, *fsynced or not*; only `writer.force()` and closing make sure of that. Bookies
-        whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others where those
-        are too few; a replacement later is any bookie.
+        entry, *fsynced or not*; only `writer.force()` and closing guarantee that they synced it.
+        Bookies whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others if those
+        are too few; a later replacement may be any bookie.
         Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
         """
 
@@ -210,16 +211,16 @@ class LedgerClient:
                 try:
                     await self.ledgers.create(metadata)
                 except LedgerExists:
-                    continue  # somebody chose this id by hand
+                    continue  # another client chose this id by hand
                 return LedgerWriter(metadata, self._send_loop, is_sync_deferred=deferred_sync)
             raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
 
         return Opening(create)
 
     async def reserve_ledger(self, **settings: Any) -> int:
-        """Makes an empty ledger for somebody else to write, and returns its id.
+        """Creates an empty ledger for another client to write, and returns its id.
 
-        Takes and raises what `create_ledger` does. `write_reserved` writes it, once.
+        Arguments and errors are those of `create_ledger`. `write_reserved` writes it, once.
         """
         custom = {**settings.pop("custom", {}), RESERVED_TAG: b"1"}
         writer = await self.create_ledger(**settings, custom=custom)
@@ -227,7 +228,8 @@ class LedgerClient:
         return writer.ledger_id
 
     def write_reserved(self, ledger_id: int) -> Opening[LedgerWriter]:
-        """The only writer of a ledger that `reserve_ledger` made; no second caller gets one.
+        """Returns the only writer of a ledger that `reserve_ledger` made; a second caller gets
+        none.
 
         Raises LedgerClosed if the ledger has or had a writer, NoSuchLedger.
         """
@@ -270,12 +272,12 @@ class LedgerClient:
         recover: bool = True,
         digest_type: DigestType | None = None,
     ) -> Opening[LedgerReader]:
-        """A reader of an existing ledger.
+        """Returns a reader of an existing ledger.
 
-        With `recover` an open ledger is fenced (its writer can add nothing more), its end
-        found, and closed. Without, its writer is left alone and only confirmed entries can be
-        read. `digest_type` is used where the metadata names none, as that of very old ledgers
-        does not. Raises NoSuchLedger, Unauthorized (wrong password), RecoveryIncomplete.
+        With `recover` an open ledger is fenced (its writer can add nothing more), its end is
+        found, and it is closed. Without, its writer is not affected, and only confirmed entries
+        can be read. `digest_type` is used if the metadata names none, as for very old ledgers.
+        Raises NoSuchLedger, Unauthorized (wrong password), RecoveryIncomplete.
         """
 
         async def open_it() -> LedgerReader:
@@ -288,35 +290,35 @@ class LedgerClient:
     def reader_of(
         self, metadata: LedgerMetadata, *, password: bytes = b"", rotation: int | None = None
     ) -> LedgerReader:
-        """A reader by metadata that the caller has, for instance from another process. Asks
-        nobody: of a ledger that is open in it, what its reader may read is what it is told by
-        `note_confirmed`. Metadata that is outdated is read anew when replicas fail.
+        """Returns a reader for given metadata, for instance from another process, without any
+        request. For a ledger that is open there, the reader may read what `note_confirmed` has
+        reported. Metadata that is out of date is read again when replicas fail.
 
-        `rotation` says which replica is asked first, counted round; None: any. Raises
-        Unauthorized, LedgerClosed if the client is not open.
+        `rotation` is the replica that is asked first, counted modulo their number; None: any.
+        Raises Unauthorized, LedgerClosed if the client is not open.
         """
         return self._opener.reader_of(metadata, password=password, rotation=rotation)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Deletes the metadata; bookies give the space back later. Raises NoSuchLedger."""
+        """Deletes the metadata; bookies reclaim the space later. Raises NoSuchLedger."""
         await self.ledgers.delete(ledger_id)
 
     async def list_ledgers(self) -> list[int]:
-        """Ids of all ledgers, ascending."""
+        """Returns the ids of all ledgers, ascending."""
         return await self.ledgers.list()
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises NoSuchLedger."""
+        """Returns the metadata of a ledger. Raises NoSuchLedger."""
         metadata, _ = await self.ledgers.read(ledger_id)
         return metadata
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can be done with it: between entering its block and leaving it."""
+        """Whether the client can be used: from entering its block until leaving it."""
         return self._nursery is not None and not self._nursery.cancel_scope.cancel_called
 
     def start_background(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Starts a task that ends with this client at the latest. It must raise nothing.
+        """Starts a task that ends with this client at the latest. It must not raise.
 
         Raises LedgerClosed if the client is not open.
         """
@@ -330,8 +332,8 @@ class LedgerClient:
     async def bookie_info(
         self, *, timeout_s: float | None = None
     ) -> dict[str, BookieSpace | LedgerError]:
-        """Disk space of every registered bookie, by id; or why it did not tell in `timeout_s`
-        seconds (default: the read timeout).
+        """Returns the disk space of every registered bookie, by id, or the error if it did not
+        report it within `timeout_s` seconds (default: the read timeout).
 
         Raises MetadataUnavailable.
         """
@@ -340,5 +342,5 @@ class LedgerClient:
 
 
 def wall_ms() -> int:
-    """Wall clock, milliseconds since 1970."""
+    """Returns the wall clock in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -46,15 +46,15 @@ from ledger.runtime.drive import drive
 from ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, ResponseBody
 
 _BUSY_WAIT_S = 0.05
-"""The first pause after a bookie reported that it is too busy; doubles each time."""
+"""The first pause after a bookie reported that it is overloaded; doubles each time."""
 _BEGIN_TRIES_MAX = 100
 
 
 def digest_of(
     metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None = None
 ) -> Digest:
-    """The digest of a ledger's entries. If the metadata is too old to say: `digest_type`, or
-    CRC32, the default of that time."""
+    """Returns the digest of a ledger's entries. If the metadata is too old to name one, it is
+    `digest_type`, or CRC32, the default of that time."""
     return Digest(metadata.digest_type or digest_type or DigestType.CRC32, password)
 
 
@@ -110,7 +110,7 @@ class LedgerRecovery:
 
     async def _begin(self) -> LedgerMetadata:
         """Stores IN_RECOVERY, unless it is stored or the ledger is closed. From then on the
-        writer can change no ensemble and close nothing."""
+        writer cannot change an ensemble nor close the ledger."""
         for _ in range(_BEGIN_TRIES_MAX):
             metadata, self._version = await self._ledgers.read(self._ledger_id)
             if metadata.is_closed or metadata.in_recovery() is metadata:
@@ -143,7 +143,7 @@ class LedgerRecovery:
                 return _event_of(action, response)
 
     async def _ask(self, action: ReadLast | ReadEntry | AddEntry) -> ResponseBody:
-        """One request, again while the bookie says that it is too busy."""
+        """Sends one request, and again while the bookie reports that it is overloaded."""
         is_add = isinstance(action, AddEntry)
         options = self._options
         timeout_s = options.add_timeout_s if is_add else options.read_timeout_s
@@ -180,7 +180,7 @@ class LedgerRecovery:
         )
 
     async def _choose(self, action: ReplaceBookie) -> str | None:
-        """A bookie for the place of a failed one; None if there is none."""
+        """Returns a replacement for a failed bookie; None if there is none."""
         try:
             available = await self._bookies.available()
             chosen = placement.replace(
@@ -209,8 +209,8 @@ def _event_of(
         if isinstance(response, AddResponse):
             return Answered(action, response.status)
     elif isinstance(response, ReadResponse):
-        # Copied: the answer may lie in a receive buffer, and this is kept until added again.
+        # Copied: the body may be in a receive buffer, and it is kept until it is added again.
         body = None if response.body is None else bytes(response.body)
         return Answered(action, response.status, body)
-    # An answer to something else proves nothing, whatever it says.
+    # The response to another kind of request proves nothing.
     return NoAnswer(action, f"answered with {type(response).__name__} {response.status.name}")

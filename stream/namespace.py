@@ -166,7 +166,7 @@ class Namespace:
         """Returns where the stream begins and ends now, asked of metadata and bookies."""
         return await stream_info(self.client, await self.stream_metadata(stream))
 
-    # Writing and reading
+    # Writing
 
     @asynccontextmanager
     async def writer(
@@ -497,7 +497,7 @@ class Namespace:
         """
         await groups.delete_group(self.client, self.name, stream, group)
 
-    # Copies, policy, truncation and trash
+    # Verification
 
     async def verify(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -47,6 +48,16 @@ def pytest_configure() -> None:
     if share:
         # A port that one process found free, another would find free, too, until it is bound.
         cluster.PORTS = cluster.PORTS[int(share) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
+
+
+def pytest_sessionstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collected tests out of all searches for garbage, which they would make long."""
+    gc.freeze()
+    gc.enable()
 
 
 def skip_here(reason: str) -> NoReturn:

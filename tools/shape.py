@@ -82,7 +82,7 @@ def measure(tree: Tree, folders: Sequence[str], *, with_layers: bool = True) -> 
         outside_layers=len(outside_layers(tree)) if with_layers else None,
         circles=len(circles(import_graph(part, with_types=False))),
         circles_of_types=len(circles(import_graph(part, with_types=True))),
-        unwanted_names=sum(any(in_name(_stem(name), unwanted=FILE_NAMES)) for name in part),
+        unwanted_names=sum(map(_is_unwanted, part)),
     )
 
 
@@ -91,8 +91,8 @@ def _is_counted(name: str, folders: Sequence[str]) -> bool:
     return is_ours and name.split("/")[0] in folders
 
 
-def _stem(name: str) -> str:
-    return basename(name).removesuffix(".py")
+def _is_unwanted(name: str) -> bool:
+    return any(in_name(basename(name).removesuffix(".py"), unwanted=FILE_NAMES))
 
 
 # Layers
@@ -248,7 +248,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.shape", description="the source tree in figures")
     parser.add_argument("--baseline", metavar="COMMIT", help="show what this commit had, too")
     parser.add_argument(
-        "--names", action="store_true", help="list modules outside layers and import circles"
+        "--names",
+        action="store_true",
+        help="list modules outside layers, import circles and files with unwanted words",
     )
     arguments = parser.parse_args()
     trees = {"now": read_checkout()}
@@ -267,6 +269,8 @@ def main() -> int:
             sys.stdout.write(f"outside the layers: {module}\n")
         for circle in circles(import_graph(part, with_types=True)):
             sys.stdout.write(f"import circle: {', '.join(circle)}\n")
+        for name in filter(_is_unwanted, sorted(part)):
+            sys.stdout.write(f"unwanted word: {name}\n")
     return 0
 
 

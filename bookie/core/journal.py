@@ -61,7 +61,7 @@ class JournalCorrupt(FinalError):
     def __init__(self, file: str, offset: int, sequence: int, what: str) -> None:
         super().__init__(
             f"journal file {file} at offset {offset}, group {sequence}: {what}. "
-            "Acknowledged entries may be missing. Cure: bring the file back as it was; or set "
+            "Acknowledged entries may be missing. Cure: restore the file as it was; or set "
             "this bookie's journal and ledger directories aside, start it empty under a new "
             "id, and let the other copies be replicated. Nothing was changed."
         )

@@ -1,10 +1,8 @@
-"""Taking adds of one connection: from received bytes to write cache and journal, and their acks.
+"""Takes the adds of one connection from received bytes to write cache and journal, and acks them.
 
-Adds go straight from the buffer they were received in to the caches (`core/adds.py`); their
-replies come in one piece per journal commit. Nothing here is done per entry, but for what the hot
-loop leaves.
-
-The replies to adds that one journal commit made durable, in one piece.
+Adds go from their receive buffer directly to the caches (`bookie.core.adds`); the acks of all adds
+in one journal commit are sent in one piece. Must do nothing per entry, except for the adds that
+the hot loop leaves.
 """
 
 from __future__ import annotations
@@ -26,7 +24,8 @@ _RANGE_ACK = v2.RANGE_ACK.pack
 
 
 def encode_acks(runs: list[Run], as_ranges: bool) -> bytes:
-    """One ack for each entry of `runs`, or for each range of entries. `runs` is not empty."""
+    """Returns an ack for each entry of `runs`, or for each range of entries. `runs` must not be
+    empty."""
     if as_ranges:
         return _encode_range_acks(runs)
     header = v2.ADD_HEADER
@@ -40,7 +39,7 @@ def encode_acks(runs: list[Run], as_ranges: bool) -> bytes:
 
 
 def _encode_range_acks(runs: list[Run]) -> bytes:
-    """Neighbouring runs of one ledger become one range ack (docs/wire.md)."""
+    """Returns range acks (docs/wire.md); adjacent runs of one ledger become one."""
     header = v2.RANGE_ACK_HEADER
     out: list[bytes] = []
     state, first, last = runs[0]
@@ -55,15 +54,15 @@ def _encode_range_acks(runs: list[Run]) -> bytes:
 
 
 _NEW_LEDGERS_MAX = 200
-"""So many are made known in a row: each may ask the index twice."""
+"""Number of ledgers loaded in a row: each may read the index twice."""
 _KNOWN_BETWEEN_MAX = 16
-"""To look for further new ledgers behind so many adds to known ones costs more than it saves."""
+"""The search for new ledgers ends after this number of adds to known ones: it would not pay."""
 
 MakeKnown = Callable[[int, int, bytes], bool]
 
 
 class _Acks:
-    """What one journal's open group holds of this connection."""
+    """The adds of this connection in the open commit group of one journal."""
 
     __slots__ = ("as_ranges", "group", "runs")
 
@@ -74,7 +73,7 @@ class _Acks:
 
 
 class ReceivedSegments:
-    """Received bytes, and under which numbers the write caches know the segment they lie in."""
+    """The receive buffer, and the numbers by which the write caches know its current segment."""
 
     __slots__ = ("_directories", "_pinned_by", "_segment_nos", "buffer")
 
@@ -85,15 +84,14 @@ class ReceivedSegments:
         self._pinned_by: list[int] = []
 
     def pin(self, shard: Shard) -> int:
-        """The directory's cache keeps places in the segment that is being filled, under this
-        number."""
+        """Returns the number by which the directory's cache refers to the current segment."""
         buffer = self.buffer
         if not buffer.is_pinned:
             self.release()
             buffer.is_pinned = True
         segment_no = self._segment_nos[shard.directory_no]
         if segment_no < 0:
-            # A view for each cache: whoever frees it releases it.
+            # Each cache gets a view of its own, which it releases when it is done.
             view = buffer.view[:] if self._pinned_by else buffer.view
             segment_no = shard.directory.cache.add_segment(view)
             self._segment_nos[shard.directory_no] = segment_no
@@ -101,7 +99,7 @@ class ReceivedSegments:
         return segment_no
 
     def release(self) -> None:
-        """No further frame will lie in the segment that was filled last."""
+        """Releases the segment that was filled last: it gets no further frame."""
         pinned_by, self._pinned_by = self._pinned_by, []
         shared: SharedSegment | None = None
         for directory_no in pinned_by:
@@ -124,12 +122,15 @@ class AddIntake:
         may_take: Callable[[int], bool],
         make_known: MakeKnown,
     ) -> None:
-        """`send` gets acknowledgements. `may_take` says, while `is_careful`, whether ordinary
-        adds of a shard may be taken now. `make_known`: `Requests.make_known`."""
+        """Args:
+        send: sends acks to the peer.
+        may_take: returns, while `is_careful`, whether ordinary adds of a shard are taken now.
+        make_known: `Requests.make_known`.
+        """
         self.is_careful = False
-        """Each stretch of adds must be asked for: somewhere room is short."""
+        """`may_take` decides about each stretch of adds, because some capacity is short."""
         self.takes_new = False
-        """There is room for ledgers that are not in memory, whatever comes in one chunk."""
+        """There is capacity for all new ledgers that one chunk may contain."""
         self._shards = storage.shards
         self._counts = counts
         self._send = send
@@ -140,8 +141,8 @@ class AddIntake:
         self._acks = [_Acks() for _ in storage.journals]
 
     def take_many(self, received: ReceivedSegments) -> int:
-        """The ordinary adds at the front of the buffer, a stretch for each shard (hot). Returns how
-        many ledgers were made known for them, each of which took as long as dozens of adds."""
+        """Takes the ordinary adds at the front of the buffer, one stretch per shard (hot). Returns
+        the number of ledgers that had to be loaded, each as expensive as dozens of adds."""
         made_known = 0
         header = self._header
         if not header:
@@ -192,7 +193,7 @@ class AddIntake:
 
     @staticmethod
     def _may_be_new(buffer: ReceiveBuffer, directory: LedgerStorage) -> bool:
-        """What the stretch ended at may be an add to a ledger that is not in memory."""
+        """Returns whether the stretch may have ended at an add to a ledger not in memory."""
         start = buffer.start
         return (
             buffer.end - start >= v2.ADD_BYTES_MIN
@@ -200,8 +201,8 @@ class AddIntake:
         )
 
     def _make_known(self, buffer: ReceiveBuffer) -> int:
-        """Ledgers of adds at the front that are not in memory, up to the first of them whose add
-        may not be taken; how many. 0 if the first add is to another: something else is about it."""
+        """Loads the ledgers of the adds at the front that are not in memory, up to the first whose
+        add is not taken. Returns their number: 0 if the first add needs another treatment."""
         shards = self._shards
         new = known = 0
         for ledger_id, entry_id, key in frames_ahead(
@@ -221,15 +222,15 @@ class AddIntake:
         return new
 
     def expect(self, header: int) -> None:
-        """Adds with this packet header are what the hot loop takes from now on."""
+        """Sets the packet header of the adds that the hot loop takes from now on."""
         self._takes_range_acks = bool(header & v2.RANGE_ACKS)
         self._header = header & ~v2.RECOVERY_ADD
 
     def take_one(
         self, received: ReceivedSegments, at: int, size: int, ledger_id: int, entry_id: int
     ) -> None:
-        """A checked add that the hot loop left: the first of a ledger, or a recovery add. Its
-        whole frame is `size` bytes `at` this place of the segment."""
+        """Takes a checked add that the hot loop left: the first of a ledger, or a recovery add.
+        Its frame has `size` bytes, from offset `at` of the segment."""
         shard = self._shards[ledger_id % len(self._shards)]
         segment_no = received.pin(shard)
         state = shard.directory.states[ledger_id]
@@ -265,10 +266,9 @@ class AddIntake:
         journal.queue(frames, entries, on_accepted)
 
     def _acknowledge(self, acks: _Acks, runs: list[Run], as_ranges: bool) -> None:
-        """The journal has `runs`, fsynced unless its settings say otherwise: all their replies in
-        one piece."""
+        """Sends all acks of `runs` in one piece: the journal has synced them, if it syncs."""
         if acks.runs is runs:
-            # The group holds views of everybody's receive buffers, and this peer may be idle now.
+            # The group holds views of the receive buffers of all peers; this peer may be idle now.
             acks.group = None
             acks.runs = []
         if runs:

@@ -1,10 +1,10 @@
-"""Shell of one connection of a bookie: chunk of bytes in, requests, one piece of replies out.
+"""Serves one connection of a bookie: receives chunks, carries out their requests, sends replies.
 
-One task per connection and none per request. Adds go from the receive buffer to cache and journal
-(`bookie.server.add_intake`). Other requests are answered inside the receive loop when memory can
-answer, and in turns with all connections when a disk must be asked
-(`bookie.server.read_scheduler`). While there is no room for adds, a few are held, and everything
-else goes on. A peer that breaks the protocol loses its connection and harms nobody else.
+There is one task per connection and none per request. Adds go from the receive buffer to write
+cache and journal (`bookie.server.add_intake`). Other requests are answered inside the receive loop
+if memory suffices; if a disk must be read, they take turns with those of all other connections
+(`bookie.server.read_scheduler`). While there is no capacity for adds, a few are throttled, and all
+other requests continue. A peer that breaks the protocol must never affect another one.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ from ledger.wire.messages import AddRequest, Request, RequestRefused, Response, 
 _log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">I").unpack_from
-_LENGTH_BYTES = 4
-"""What a frame begins with."""
 
 _WAITING_READS_MAX = 1000
-"""Requests of one connection that may wait for a disk at once."""
+"""Requests of one connection that may wait for a disk at the same time."""
 _CAREFUL_BYTES_MAX = 64 * 1024
-"""Received at once while room for adds is short."""
+"""Bytes received in one call while capacity for adds is short."""
 _JOINED_REPLIES_BYTES_MAX = 256 * 1024
 """Replies to one chunk are sent in one piece, up to this size."""
 _FRAMES_PER_SLICE = 500
-"""After so many that are looked at one by one others run."""
+"""After this number of frames that are examined one by one, other tasks run."""
 
 
 class Connection:
@@ -76,14 +74,14 @@ class Connection:
             transport, pressure, on_flushed=resume, on_broken=self.close
         )
         self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.make_known)
-        self._held = ThrottledAdds(pressure)
-        self._settling: set[int] = set()
-        """Lanes of which adds are held, each with a task that sees to them."""
-        self._is_room_made = trio.Event()
-        """Held adds were taken or refused, or a request was answered that waited for a disk."""
+        self._throttled = ThrottledAdds(pressure)
+        self._releasing: set[int] = set()
+        """Shards whose adds are throttled, each with a task that takes or refuses them."""
+        self._progress = trio.Event()
+        """Set when throttled adds were taken or refused, or a read from a disk was answered."""
         self._waiting_reads = 0
         self._has_unread = False
-        """Requests were left in the buffer, because too much waited already, or others did."""
+        """Requests were left in the buffer: too many waited already, or other tasks must run."""
         self._is_critical = False
         self._blocked: Blocked | None = None
         """What the next request in the buffer waits for."""
@@ -103,10 +101,10 @@ class Connection:
                 try:
                     await self._receive()
                 finally:
-                    # Before the nursery closes: an answer that comes late must find it so.
+                    # Before the nursery closes: a deferred reply must find the connection closed.
                     self.close()
         except* (OSError, trio.ClosedResourceError):
-            pass  # the peer is gone: nobody to tell
+            pass  # the peer has disconnected, so no reply can be sent
         except* LedgerError as errors:
             self._counts.protocol_errors += bool(errors.subgroup(ProtocolError))
             log_connection_closed(self._transport.peer, errors.exceptions[0])
@@ -120,7 +118,7 @@ class Connection:
                 await trio.lowlevel.checkpoint()
             else:
                 await transport.wait_readable()
-            await self._wait_turn()
+            await self._wait_capacity()
             yield_to_threads()
             if self._has_unread:
                 self._has_unread = False
@@ -140,18 +138,18 @@ class Connection:
             buffer.received(count)
             self._take_chunk(self._received)
 
-    async def _wait_turn(self) -> None:
-        """Returns when what this peer sends next has a place."""
+    async def _wait_capacity(self) -> None:
+        """Returns when there is capacity for the next requests of this peer."""
         pressure, waits = self._pressure, self._counts.waits
-        while not self._is_closed:  # all of them anew: each may change while another is waited for
-            if self._held.nbytes >= THROTTLED_BYTES_MAX:
-                await self._is_room_made.wait()  # counted when the first of them was held
+        while not self._is_closed:  # checks all again: each may change during a wait for another
+            if self._throttled.nbytes >= THROTTLED_BYTES_MAX:
+                await self._progress.wait()  # counted when the first of them was throttled
             elif self._send_queue.is_full_with(0):
                 waits[Wait.REPLIES] += 1
                 await self._send_queue.wait_flushed()
             elif self._has_many_reads:
                 waits[Wait.READS] += 1
-                await self._is_room_made.wait()
+                await self._progress.wait()
             elif self._blocked is not None and pressure.must_wait(self._blocked):
                 waits[Wait.JOURNAL] += 1
                 await pressure.wait_less(self._blocked)
@@ -165,42 +163,42 @@ class Connection:
         return waiting >= _WAITING_READS_MAX or (waiting > 0 and self._read_scheduler.is_crowded)
 
     @property
-    def _is_too_much_asked(self) -> bool:
-        """Small requests may ask for large answers, and for many."""
+    def _is_overloaded(self) -> bool:
+        """Whether the requests of this chunk have caused as many replies as the peer may have."""
         return self._has_many_reads or self._send_queue.is_full_with(self._replies_bytes)
 
-    def _made_room(self) -> None:
-        event, self._is_room_made = self._is_room_made, trio.Event()
+    def _made_progress(self) -> None:
+        event, self._progress = self._progress, trio.Event()
         event.set()
 
     def _check_capacity(self) -> bool:
-        """Whether adds must be asked for one by one."""
-        capacity = self._storage.capacity
-        is_careful = capacity.is_limited or self._held.nbytes > 0
-        self._is_critical = capacity.is_critical
+        """Updates the flags of the intake; returns whether adds must be checked one by one."""
+        is_careful = self._storage.capacity.is_limited or self._throttled.nbytes > 0
+        self._is_critical = self._storage.capacity.is_critical
         self._intake.is_careful = is_careful or self._storage.gate.is_read_only
         self._intake.takes_new = not (self._intake.is_careful or self._is_critical)
         return is_careful
 
-    def _take_chunk(self, received: ReceivedSegments) -> None:
-        """What is whole in the buffer. No await: nothing else runs meanwhile."""
+    def _take_chunk(self, received: ReceivedSegments, *, is_replay: bool = False) -> None:
+        """Carries out the requests whose frames are complete in the buffer. There is no await, so
+        no other task runs meanwhile. `is_replay`: they are throttled adds, taken again."""
         self._counts.chunks += 1
         buffer, intake = received.buffer, self._intake
-        is_held, taken = received is not self._received, 0
+        taken = 0
         self._is_taking = True
         try:
-            while not self._is_closed:  # it may be found out by a reply
+            while not self._is_closed:  # sending a reply may close it
                 taken += intake.take_many(received)
                 at = buffer.start
-                if buffer.end - at < _LENGTH_BYTES:
+                if buffer.end - at < 4:  # not even the length of a frame
                     break
-                if not is_held and (taken >= _FRAMES_PER_SLICE or self._is_too_much_asked):
+                if not is_replay and (taken >= _FRAMES_PER_SLICE or self._is_overloaded):
                     self._has_unread = True
                     break
                 frame = buffer.next_frame()
                 if frame is None:
                     break
-                if not self._take_frame(received, frame, at):
+                if not self._take_frame(received, frame, at, is_replay=is_replay):
                     buffer.start = at
                     self._has_unread = True
                     break
@@ -210,12 +208,14 @@ class Connection:
             if self._replies:
                 self._send_replies()
             if self._is_closed:
-                self._received.release()  # not before: places in it were still being kept
+                self._received.release()  # not earlier: frames in it were still being stored
 
-    def _take_frame(self, received: ReceivedSegments, frame: memoryview, at: int) -> bool:
-        """False: not now, and nothing behind it either."""
-        # What was held is in either version, as it was when it came.
-        is_v3 = is_version_3(frame[0]) and (not self._is_v2 or received is not self._received)
+    def _take_frame(
+        self, received: ReceivedSegments, frame: memoryview, at: int, *, is_replay: bool
+    ) -> bool:
+        """Carries out one request; returns False if it must wait, and all behind it with it."""
+        # Throttled frames keep the version in which they were received.
+        is_v3 = is_version_3(frame[0]) and (is_replay or not self._is_v2)
         codec = v3 if is_v3 else v2
         header = 0
         try:
@@ -225,24 +225,24 @@ class Connection:
             request = codec.decode_request(frame)
         except RequestRefused as refused:
             if not self._is_refusal_logged:
-                self._is_refusal_logged = True  # once per connection: a flood is not logged
+                self._is_refusal_logged = True  # once per connection, not for each of a flood
                 _log.warning("request refused peer=%s cause=%s", self._transport.peer, refused)
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        if self._is_critical and received is self._received:
+        if self._is_critical and not is_replay:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
                 return False
         if isinstance(body, AddRequest):
-            if self._intake.is_careful and self._must_hold(body):
-                self._hold(body, received.buffer.view[at : at + 4 + len(frame)])
+            if self._intake.is_careful and self._must_throttle(body):
+                self._throttle(body, received.buffer.view[at : at + 4 + len(frame)])
                 return True
             if header >> 16 == v2.ADD_HEADER >> 16:
                 self._intake.expect(header)
                 self._take_one_add(received, at, 4 + len(frame), request, body)
                 return True
-        self._ask(request)
+        self._dispatch(request)
         return True
 
     def _take_one_add(
@@ -256,8 +256,8 @@ class Connection:
 
     # ---- requests
 
-    def _ask(self, request: Request) -> None:
-        """Answers now, or when a disk has."""
+    def _dispatch(self, request: Request) -> None:
+        """Answers a request now, or when a disk was read."""
         reply = partial(self._reply, request)
         if self._requests.answer_nowait(request, reply, self._is_gone, self):
             return
@@ -267,7 +267,7 @@ class Connection:
             self._reply(request, error_reply(request.body, Status.TOO_MANY_REQUESTS))
 
     async def _answer(self, request: Request) -> None:
-        """When it is its turn. Must not raise: others take turns with it."""
+        """Answers a request when it is its turn. Must not raise: the task runs other jobs, too."""
         reply = partial(self._reply, request)
         try:
             if self._is_closed:
@@ -278,80 +278,79 @@ class Connection:
             self._fail(error)
         finally:
             self._waiting_reads -= 1
-            self._made_room()
+            self._made_progress()
 
     def _is_gone(self) -> bool:
         return self._is_closed
 
     @property
     def takes_replies(self) -> bool:
-        """For `DiskReads`: there is room for the reply to a request that waits."""
+        """Whether the send queue has capacity for replies to requests that wait for a disk."""
         return self._is_closed or not self._send_queue.is_full_with(0)
 
-    # ---- adds without room
+    # ---- throttled adds
 
     def _may_take(self, shard_no: int) -> bool:
-        """Whether ordinary adds of a shard go on; in a read-only bookie each is refused."""
-        if self._storage.gate.is_read_only or self._held.has(shard_no):
+        """Returns whether ordinary adds of a shard are taken; a read-only bookie refuses each."""
+        if self._storage.gate.is_read_only or self._throttled.has(shard_no):
             return False
         return self._pressure.cause(self._shards[shard_no]) is None
 
-    def _must_hold(self, body: AddRequest) -> bool:
-        """There is no room for it, but there may be soon."""
+    def _must_throttle(self, body: AddRequest) -> bool:
+        """Returns whether the add must wait, because there is no capacity now."""
         if self._storage.gate.refuses(is_urgent=body.is_urgent):
             return False
         shard_no = body.ledger_id % len(self._shards)
         is_open = self._pressure.cause(self._shards[shard_no]) is None
-        if is_open and not self._held.has(shard_no):
+        if is_open and not self._throttled.has(shard_no):
             return False
         return not (body.is_urgent and self._pressure.may_use_reserve(self._shards[shard_no]))
 
-    def _hold(self, body: AddRequest, frame: memoryview) -> None:
+    def _throttle(self, body: AddRequest, frame: memoryview) -> None:
         shard_no = body.ledger_id % len(self._shards)
-        self._held.add(shard_no, frame, trio.current_time())
-        if shard_no not in self._settling:
-            self._settling.add(shard_no)
+        self._throttled.add(shard_no, frame, trio.current_time())
+        if shard_no not in self._releasing:
+            self._releasing.add(shard_no)
             assert self._nursery is not None
             self._counts.waits[self._pressure.cause(self._shards[shard_no]) or Wait.JOURNAL] += 1
-            self._nursery.start_soon(self._settle_held, shard_no)
+            self._nursery.start_soon(self._release_throttled, shard_no)
 
-    async def _settle_held(self, shard_no: int) -> None:
-        """Takes the deferred adds of a shard when there is capacity; refuses them after the
-        longest wait."""
-        held, pressure, shard = self._held, self._pressure, self._shards[shard_no]
-        while held.has(shard_no) and not self._is_closed:
+    async def _release_throttled(self, shard_no: int) -> None:
+        """Takes the throttled adds of a shard when there is capacity, or refuses them in time."""
+        throttled, pressure, shard = self._throttled, self._pressure, self._shards[shard_no]
+        while throttled.has(shard_no) and not self._is_closed:
             with trio.move_on_at(self._refuse_at(shard_no)) as waited:
                 await pressure.wait_open(shard)
             if waited.cancelled_caught:
-                await self._refuse(held.take(shard_no))
-            elif held.has(shard_no):  # the peer may have left meanwhile
-                self._take_held(shard_no)
-            self._made_room()
-        # No await since it was seen that nothing is held.
-        self._settling.discard(shard_no)
+                await self._refuse(throttled.take(shard_no))
+            elif throttled.has(shard_no):  # the peer may have left meanwhile
+                self._take_throttled(shard_no)
+            self._made_progress()
+        # There was no await since the check that nothing is throttled.
+        self._releasing.discard(shard_no)
 
-    def _take_held(self, shard_no: int) -> None:
-        since = self._held.since(shard_no)
-        frames = self._held.take(shard_no)
+    def _take_throttled(self, shard_no: int) -> None:
+        since = self._throttled.since(shard_no)
+        frames = self._throttled.take(shard_no)
         buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
         received = ReceivedSegments(buffer, self._storage.directories)
         self._check_capacity()
         try:
-            self._take_chunk(received)
+            self._take_chunk(received, is_replay=True)
         finally:
             received.release()
-        self._held.again_since(shard_no, since)
+        self._throttled.restore_since(shard_no, since)
 
     def _refuse_at(self, shard_no: int) -> float:
         pressure, shard = self._pressure, self._shards[shard_no]
-        since = self._held.since(shard_no)
+        since = self._throttled.since(shard_no)
         cause = pressure.cause(shard)
         if cause is not None:
             since = min(since, pressure.closed_since(shard_no, shard, cause))
         return since + pressure.limits.add_wait_s_max
 
     async def _refuse(self, frames: bytearray) -> None:
-        """Says of each add that is held that there was no room for it. None of them was taken."""
+        """Refuses throttled adds, none of which was stored, with "too many requests"."""
         buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
         count = 0
         while (frame := buffer.next_frame()) is not None:
@@ -365,7 +364,7 @@ class Connection:
 
     @property
     def send_queue_bytes(self) -> int:
-        """Replies that wait for the peer to take them."""
+        """Bytes of replies that the peer has not taken yet."""
         return self._send_queue.nbytes
 
     def _reply(self, request: Request, body: ResponseBody) -> None:
@@ -373,11 +372,8 @@ class Connection:
         codec = v3 if request.version == 3 else v2
         try:
             data = codec.encode_response(Response(request.version, request.txn_id, body))
-        except (
-            LedgerError,
-            *PROGRAMMING_ERRORS,
-        ) as error:  # journals and whoever moves a LAC call this
-            self._fail(error)
+        except (LedgerError, *PROGRAMMING_ERRORS) as error:
+            self._fail(error)  # never raised: a journal or a request that moves a LAC is the caller
             return
         self._replies.append(data)
         self._replies_bytes += len(data)
@@ -385,10 +381,9 @@ class Connection:
             self._send_replies()
 
     def _send_replies(self) -> None:
-        if self._replies:
-            replies, self._replies = self._replies, []
-            self._replies_bytes = 0
-            self._send_queue.send(replies[0] if len(replies) == 1 else b"".join(replies))
+        replies, self._replies = self._replies, []
+        self._replies_bytes = 0
+        self._send_queue.send(replies[0] if len(replies) == 1 else b"".join(replies))
 
     def _fail(self, cause: Exception) -> None:
         log_connection_closed(self._transport.peer, cause)
@@ -400,9 +395,9 @@ class Connection:
         self._is_closed = True
         self._transport.close()
         self._send_queue.close()
-        self._held.clear()
+        self._throttled.clear()
         self._read_scheduler.drop(self)
-        self._made_room()
+        self._made_progress()
         if not self._is_taking:
             self._received.release()
         if self._nursery is not None:

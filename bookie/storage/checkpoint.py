@@ -102,7 +102,7 @@ class Checkpointer:
             raise BookieIoError(
                 f"the index has checkpoint {indexed}, but {self._mark_path} says "
                 f"{found.checkpoint_no}: the index directory is not the one that was used "
-                "last. Cure: bring it back; or make one from the entry logs: `ledgerstream bookie "
+                "last. Cure: restore it; or rebuild one from the entry logs: `ledgerstream bookie "
                 "rebuild-index CONFIG`"
             )
         self.stored = found

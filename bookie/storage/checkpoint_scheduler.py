@@ -171,13 +171,13 @@ class CheckpointScheduler:
                 )
             except (OSError, BookieIoError) as error:
                 failure = StorageFailed(
-                    f"checkpoint failed: {error}. Nothing more is taken. Cure: see to the disk, "
+                    f"checkpoint failed: {error}. Nothing more is accepted. Cure: check the disk, "
                     "then start again; the journal is replayed"
                 )
                 self.poison(failure)
                 raise failure from error
             except BaseException as error:
-                self.poison(StorageFailed(f"checkpoint was broken off: {error!r}"))
+                self.poison(StorageFailed(f"checkpoint was interrupted: {error!r}"))
                 raise
             finally:
                 self._is_checkpointing = False

@@ -295,8 +295,8 @@ def _checked_entries(block: Block, entry_id: int, end: int) -> list[memoryview]:
     for stop in ends[i : end - block.first]:
         if stop - begin < _ENTRY_BYTES_MIN or _ids_of_entry(data, begin) != (ledger_id, entry_id):
             raise BookieIoError(
-                f"entry {entry_id} of ledger {ledger_id}: other bytes lie in its place in the "
-                "entry log. Read it from another bookie; this one's disk needs looking after"
+                f"entry {entry_id} of ledger {ledger_id}: other bytes are stored in its place in "
+                "the entry log. Read it from another bookie; check the disk of this one"
             )
         entries.append(data[begin:stop])
         begin = stop
@@ -336,7 +336,7 @@ async def _add(held: EntriesHeld, ranges: Iterable[tuple[int, int]], ledger_id: 
             held.add(first, last)
         if held.nbytes > LIST_BYTES_MAX:
             raise BookieIoError(
-                f"ledger {ledger_id} has so many gaps here that its list of entries would "
+                f"ledger {ledger_id} has too many gaps here: its list of entries would "
                 f"exceed {LIST_BYTES_MAX} bytes: read the entries instead"
             )
         await trio.lowlevel.checkpoint()

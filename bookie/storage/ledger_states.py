@@ -122,7 +122,7 @@ class LedgerStates:
 
     def deleted(self, state: LedgerState) -> None:
         """Records that the ledger is gone from the index; its state must not be stored again."""
-        assert not self._saving, "a checkpoint is under way"
+        assert not self._saving, "a checkpoint is in progress"
         state.delete()
         self._dirty.pop(state.ledger_id, None)
         self._report()

@@ -59,11 +59,9 @@ class LedgerStorage:
         options: StorageOptions,
         spares: SegmentPool,
     ) -> None:
-        """`number`: the place of this directory among the bookie's, from 0. `pairs` is its index
-        store. `trimmer`: of the bookie's journals. `spares`: for its cache."""
+        """`number`: its place among the bookie's, from 0. `pairs`: its index store."""
         self.directory = directory
-        self._journals = trimmer.journals
-        self.capacity = capacity = DirectoryCapacity()
+        self._journals, self.capacity = trimmer.journals, (capacity := DirectoryCapacity())
         self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares, capacity)
         self._read_cache = blocks = ReadCache(options.read_cache_bytes)
         self._index = index = Index(pairs)
@@ -76,7 +74,7 @@ class LedgerStorage:
         self._states = states = LedgerStates(index, cache, options.states_max, capacity)
         self.states = states.held  # for the add path; `state` also reads the index
         self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
-        self._checkpointer = Checkpointer(
+        self._checkpointer = checkpoints = Checkpointer(
             disk,
             directory,
             number,
@@ -87,9 +85,7 @@ class LedgerStorage:
             logs=logs,
             states=states,
         )
-        self.task = task = CheckpointScheduler(
-            self._checkpointer, capacity, options.checkpoint_interval_s
-        )
+        self.task = task = CheckpointScheduler(checkpoints, capacity, options.checkpoint_interval_s)
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
         changes = IndexChanges(task.writing, task.poison)
@@ -224,10 +220,6 @@ class LedgerStorage:
         """Whether adds must wait: the active half is full and the other one is still being
         flushed."""
         return self.capacity.is_full
-
-    @property
-    def are_states_over(self) -> bool:
-        return self.capacity.are_states_over
 
     async def wait_capacity(self, gate: WriteGate | None = None) -> None:
         """Returns when adds may continue, or `gate` accepts none. Raises `task.failure` if they

@@ -79,7 +79,7 @@ class Scrubber:
                 await yield_to_tasks()
         for log_id, cause in islice(unread.items(), 1):
             _log.error(
-                "entry logs not looked at: the index cannot be read logs=%d first=%s cause=%s",
+                "entry logs not scrubbed: the index cannot be read logs=%d first=%s cause=%s",
                 len(unread),
                 self._logs.path(log_id),
                 cause,
@@ -148,7 +148,7 @@ class Scrubber:
             at = 0
             while runs := list(islice(self._index.runs(ledger_id, at), _RUNS_PER_STEP)):
                 if any(run.log_id == log_id and run.offset >= scan.position for run in runs):
-                    return f"no whole record {scan.end_reason}, but entries lie behind it"
+                    return f"no whole record {scan.end_reason}, but entries are stored after it"
                 at = runs[-1].last + 1
                 await yield_to_tasks()
             if looked_up % _LOOKUPS_PER_STEP == 0:
@@ -177,6 +177,8 @@ def _strangers(run: PlacedRun, body: bytes) -> str:
     begin = 0
     for entry_id, length in enumerate(run.lengths, run.first):
         if not is_entry_of(memoryview(body)[begin : begin + length], run.ledger_id, entry_id):
-            return f"entry {entry_id} of ledger {run.ledger_id}: other bytes lie in its place"
+            return (
+                f"entry {entry_id} of ledger {run.ledger_id}: other bytes are stored in its place"
+            )
         begin += length
     return ""

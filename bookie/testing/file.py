@@ -1,4 +1,5 @@
-"""An open file of the simulated disk: its operations take time, fail, and are places to die at."""
+"""An open file of the simulated disk: its operations take time, may fail, and are points to die
+at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key-value door, simulated: after a crash, any state between the last flush and now.
+"""The simulated store of an index: after a crash, any state between the last flush and now.
 
 States are kept at the borders of batches; a batch is never torn.
 """
@@ -24,7 +24,7 @@ class KeyValueStates:
         self.batches_flushed = 0
 
     def settle(self, count: int | None, chance: random.Random) -> None:
-        """Keeps the first `count` batches since the last flush (None: chance says how many)."""
+        """Keeps the first `count` batches since the last flush (None: chance decides how many)."""
         self.flush(chance.randint(0, len(self.batches)) if count is None else count)
         self.batches = []
 

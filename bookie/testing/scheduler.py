@@ -1,8 +1,8 @@
-"""Seeded order of tasks and virtual time: what makes a whole run a function of its seed.
+"""A seeded order of tasks and virtual time, which make a whole run a function of its seed.
 
-The only place that touches trio's private switch for deterministic scheduling. Time stands
-still while any task can run and then jumps to the next deadline or event. Nothing here may
-read a real clock or real chance.
+Only this module uses trio's private switch for deterministic scheduling. Time does not pass while
+any task can run and then jumps to the next deadline or event. Nothing here may read a real clock or
+real chance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IDLE_POLLS_MAX = 3
 
 
 class SimulationStuck(AssertionError):
-    """The simulated world stands still, spins, or ran past its bound; has the task tree."""
+    """The simulated world is blocked, spins, or exceeded its time limit; has the task tree."""
 
 
 class Simulation:
@@ -59,15 +59,16 @@ class Simulation:
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the beginning; equals `trio.current_time()`."""
+        """The virtual seconds since the beginning; equals `trio.current_time()`."""
         return self._now_s
 
     def now_ms(self, skew_ms: int = 0) -> int:
-        """Virtual wall clock of a node whose clock is off by `skew_ms`."""
+        """Returns the virtual wall clock of a node whose clock is off by `skew_ms`."""
         return EPOCH_MS + int(self._now_s * 1000) + skew_ms
 
     def chance(self, name: str) -> random.Random:
-        """A source of chance of its own for `name`, so that parts do not disturb each other."""
+        """Returns a source of chance of its own for `name`, so that parts do not influence each
+        other."""
         return random.Random(f"{self.seed}/{name}")
 
     def call_at(self, time_s: float, callback: Callable[[], None]) -> None:
@@ -117,7 +118,7 @@ class Simulation:
             self._trace_file.write(line)
 
     def trace_hash(self) -> str:
-        """Digest of all that was traced: equal for equal seeds, in any process."""
+        """The digest of everything that was traced: equal for equal seeds, in any process."""
         return self._hash.hexdigest()
 
     def fail(self, error: BaseException) -> None:
@@ -127,7 +128,8 @@ class Simulation:
         self._stopping.set()
 
     def _run_events_until(self, deadline: float) -> bool:
-        """Moves time to whatever comes first, an event or `deadline`; False if nothing comes."""
+        """Moves time to an event or to `deadline`, whichever is first; returns False if there is
+        neither."""
         while self._events and self._events[0][1] in self._events_cancelled:
             del self._events_cancelled[heapq.heappop(self._events)[1]]
         next_s = min(deadline, self._events[0][0]) if self._events else deadline
@@ -147,7 +149,7 @@ class Simulation:
 
 
 class _VirtualClock(trio.abc.Clock):
-    """Virtual time. trio asks how long to sleep only when no task can run: then we jump."""
+    """Virtual time. trio asks how long to sleep only when no task can run: then time jumps."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -164,7 +166,7 @@ class _VirtualClock(trio.abc.Clock):
         if deadline <= simulation.now_s or simulation._run_events_until(deadline):
             self._idle_polls = 0
             return 0
-        # trio itself has one real socket, to wake itself up at the end: look there first.
+        # trio itself has one real socket, to wake itself up at the end: check it first.
         self._idle_polls += 1
         if self._idle_polls == _IDLE_POLLS_MAX:
             simulation.is_over = True
@@ -209,13 +211,13 @@ class _WatchedPoll:
 
 
 def task_tree() -> str:
-    """All tasks of this trio run with the line each of them waits at."""
+    """Returns all tasks of this trio run with the line each of them waits at."""
     root = trio.lowlevel.current_root_task()
     return "\n".join(_task_lines(root, 0)) if root is not None else ""
 
 
 def waiting_at(task: trio.lowlevel.Task) -> list[str]:
-    """Where a task waits, outermost call first; trio's own frames are left out."""
+    """Returns where a task waits, outermost call first; trio's own frames are left out."""
     lines = []
     for frame, line in task.iter_await_frames():
         path = "/".join(frame.f_code.co_filename.split("/")[-2:])
@@ -236,13 +238,13 @@ def _task_lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
 
 @contextmanager
 def _seeded_trio(seed: int) -> Iterator[None]:
-    """trio with a seeded order of tasks, and as it was afterwards."""
+    """Runs trio with a seeded order of tasks, and restores it afterwards."""
     chance, was_deterministic = _trio_run._r, _trio_run._ALLOW_DETERMINISTIC_SCHEDULING
     state, was_collecting = chance.getstate(), gc.isenabled()
     # setattr: the switch is declared Final.
     setattr(_trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)  # noqa: B010
     chance.seed(seed)
-    gc.disable()  # finalisers may act, and when they run depends on what ran before
+    gc.disable()  # finalizers may act, and when they run depends on what ran before
     try:
         yield
     finally:
@@ -296,7 +298,7 @@ def run_simulated(
             error = raised
         if simulation.failure is not None:
             raise simulation.failure from error
-        # Groups of one error come from nurseries of the simulator: nobody asked for them.
+        # Groups of one error come from nurseries of the simulator: they are unwrapped.
         while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if error is not None:

@@ -87,11 +87,11 @@ class _Pipe:
 
     @property
     def is_writable(self) -> bool:
-        """As Linux does it: a writer is woken when there is room worth the trip."""
+        """As in Linux, a writer is woken only when a quarter of the buffer is free."""
         return self.room * 4 >= self.link.options.buffer_bytes
 
     def push(self, data: bytes | None) -> None:
-        """Sends one segment (None: the end) on its way, behind all earlier ones."""
+        """Sends one segment (None: the end), after all earlier ones."""
         size = len(data) if data is not None else 0
         simulation = self.link.simulation
         arrival_s = simulation.now_s + self.link.delay_s(self.source, self.target, size)
@@ -125,7 +125,7 @@ class _Pipe:
             self.arrived += data
         reader, writer = self.reader, self.writer
         if reader is None or reader.is_broken:
-            # Nobody reads there any more: the peer's kernel answers with a reset.
+            # Nothing reads there any more: the peer's kernel answers with a reset.
             self.arrived.clear()
             if writer is not None and data is not None:
                 self.link.notify_reset(self.target, writer)
@@ -226,14 +226,14 @@ class SimTransport:
         self._end()
 
     def reset(self) -> None:
-        """Breaks the connection: this end now, the other one when it hears of it."""
+        """Breaks the connection: this end now, the other one when it is notified."""
         peer = self.outgoing.reader
         self.be_reset()
         if peer is not None:
             self._link.notify_reset(self.node, peer)
 
     def be_reset(self) -> None:
-        """This end learns that the connection broke."""
+        """Breaks this end, because it is notified that the connection broke."""
         if self.is_broken:
             return
         self._error = "connection reset by peer"

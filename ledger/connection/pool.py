@@ -69,7 +69,7 @@ def version_for(body: RequestBody) -> int:
     if isinstance(body, BatchReadRequest):
         return 2
     if isinstance(body, AddRequest):
-        # Nor can v2 tell a recovery's add from that of a writer of this client.
+        # Nor does v2 distinguish a recovery's add from that of a writer of this client.
         return 3 if body.is_deferred_sync or body.is_recovery else 2
     return 3
 

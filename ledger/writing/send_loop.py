@@ -1,7 +1,7 @@
-"""What the writers of one client share: doors, and the loops that serve all of them at once.
+"""The loops that serve all writers of one client.
 
-One task sends what all writers gathered in a scheduler tick, one tells idle ledgers' last add
-confirmed, one watches for bookies that stopped answering. None of them costs anything per
+One task sends what all writers gathered in a scheduler tick, one sends the last add confirmed of
+idle ledgers, and one checks for bookies that stopped acknowledging. None of them costs anything per
 entry.
 """
 
@@ -23,15 +23,15 @@ from ledger.runtime.parking import ParkingSlot
 _RESEND_LAC_S = 0.5
 _CHECKS_PER_TIMEOUT = 4
 _LATENESS_MAX = 1.5
-"""A check that came later than so many intervals came late because this process did not run."""
+"""A check later than this many intervals is late because this process did not run."""
 _TICKS_UNTIL_IDLE = 2
-"""So many scheduler ticks a caller, woken by the ack of its entry, has to append another one (a
-stream's caller needs two: one to append, one to seal the batch). That one carries the last add
-confirmed, and nothing is sent for it alone."""
+"""Scheduler ticks that a caller, woken by the ack of its entry, has to append another one, which
+then carries the last add confirmed, so that no request is sent for it alone. The caller of a stream
+needs two: one to append, one to seal the batch."""
 
 
 class LoopWriter(Protocol):
-    """A writer, as the loops see it."""
+    """A writer, as seen by the loops."""
 
     is_dirty: bool
     is_explicit_lac_scheduled: bool
@@ -46,7 +46,7 @@ class LoopWriter(Protocol):
 
 
 class SendLoop:
-    """Lives as long as the client; `run` is its only task's entry."""
+    """Lives as long as the client, with three tasks for all of its writers."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class SendLoop:
         self._lac_sender = ParkingSlot()
         self._watcher = ParkingSlot()
         self.watched_s = 0.0
-        """A clock that stands still while this process does not run: answers are not read then,
-        and a bookie that gave them is not to be given up for it."""
+        """A clock that stops while this process does not run: responses are not read then, and the
+        bookies that sent them must not be replaced for it."""
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Starts the loops; they end with `nursery`."""
+        """Starts the tasks; they end with `nursery`."""
         self.nursery = nursery
         nursery.start_soon(self._send)
         nursery.start_soon(self._send_lacs)
@@ -87,12 +87,12 @@ class SendLoop:
         self._writers.pop(writer, None)
 
     def fail_all(self, error: LedgerError) -> None:
-        """The client ends: no writer may outlive it waiting."""
+        """Fails all writers when the client ends, so that none waits forever."""
         for writer in list(self._writers):
             writer.fail(error)
 
     def schedule(self, writer: LoopWriter) -> None:
-        """`writer` has gathered something: it is sent at the end of this tick."""
+        """Schedules `writer` to send what it gathered at the end of this tick."""
         writer.is_dirty = True
         self._dirty.append(writer)
         self._sender.unpark()
@@ -106,7 +106,7 @@ class SendLoop:
                 writer.send_gathered()
 
     def schedule_explicit_lac(self, writer: LoopWriter) -> None:
-        """`writer` is idle with a last add confirmed that no add has carried."""
+        """Schedules an explicit LAC: `writer` has a last add confirmed that no add has carried."""
         if writer.is_explicit_lac_scheduled:
             return
         writer.is_explicit_lac_scheduled = True
@@ -114,7 +114,7 @@ class SendLoop:
         self._lac_sender.unpark()
 
     def schedule_explicit_lac_again(self, writer: LoopWriter) -> None:
-        """A bookie did not hear the last one: once more after a while, if still idle."""
+        """Schedules it once more after a pause, as a bookie did not receive the last one."""
         if self.nursery is not None and not writer.is_explicit_lac_scheduled:
             writer.is_explicit_lac_scheduled = True
             try:

@@ -148,7 +148,7 @@ class Consumer:
         """Returns what is offered; None if the rest of an earlier batch may be delivered."""
         if self.auto_advance and self._is_waiting:
             raise trio.BusyResourceError(
-                f"two tasks request from consumer {self.member!r} at once, but with auto_advance "
+                f"two tasks use consumer {self.member!r} at once, but with auto_advance "
                 f"a request says that what was delivered is handled: use auto_advance=False and "
                 f"advance()"
             )

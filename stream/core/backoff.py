@@ -7,10 +7,14 @@ one, so that none starves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from random import Random
+
+class RandomNumbers(Protocol):
+    """A source of random numbers, such as `random.Random`."""
+
+    def random(self) -> float: ...
+
 
 GIVE_UP_AFTER_S: Final = 120.0
 """Time since the first conflict after which the operation fails."""
@@ -29,7 +33,7 @@ def should_give_up(conflicts: int, waited_s: float) -> bool:
     return conflicts >= TRIES_MIN and waited_s >= GIVE_UP_AFTER_S
 
 
-def conflict_pause_s(conflicts: int, waited_s: float, rng: Random) -> float:
+def conflict_pause_s(conflicts: int, waited_s: float, rng: RandomNumbers) -> float:
     """Returns the pause before the next attempt."""
     assert conflicts > 0, "there was no conflict"
     if conflicts == 1:

@@ -160,7 +160,7 @@ class Trash:
                 await self._store.create(path, b"")
             except NodeExists:
                 pass
-        raise MetadataConflict(f"{path}: is created and deleted all the time")
+        raise MetadataConflict(f"{path} is created and deleted again and again")
 
     # Restoring
 

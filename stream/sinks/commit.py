@@ -258,7 +258,7 @@ class BatchCommitter:
             except NoSuchLedger:
                 if await self._streams.read_stream(namespace, name) == seen:
                     raise
-                raise MetadataConflict(f"stream {name!r} has moved on") from None
+                raise MetadataConflict(f"stream {name!r} has changed") from None
 
         await map_bounded(zip(self._targets, streams, strict=True), end)
 

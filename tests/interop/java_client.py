@@ -125,7 +125,7 @@ class JavaVm:
         return await _answer_of(self.request(op, **arguments))
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the process with -9."""
         self._process.kill()
         self._end()
 

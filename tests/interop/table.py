@@ -107,7 +107,7 @@ def parse_table(text: str) -> Table:
                     raise ValueError(f"twice: {line}")
                 table[row].update(cells)
     if used != set(notes):
-        raise ValueError(f"footnotes nobody refers to: {sorted(set(notes) - used)}")
+        raise ValueError(f"footnotes without a reference: {sorted(set(notes) - used)}")
     return table
 
 

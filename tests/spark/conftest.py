@@ -39,7 +39,7 @@ def skip_without_spark() -> None:
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """`local[2]`, with the format "ledgerstream"; leave it running, and no query in it."""
+    """A session with `local[2]` and the format "ledgerstream". Tests must not stop it."""
     skip_without_spark()
     from connectors.spark import register
 
@@ -50,7 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A query that a failed test left running must not disturb the next one."""
+    """Stops queries that a failed test has left running."""
     yield
     if "spark" in request.fixturenames:
         for query in request.getfixturevalue("spark").streams.active:
@@ -59,7 +59,7 @@ def _no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """Three bookies with SQLite metadata; who kills one starts it again."""
+    """Three bookies with SQLite metadata; a test that kills one restarts it."""
     skip_without_spark()
     cluster = StandaloneCluster(tmp_path_factory.mktemp("spark-cluster") / "cluster", None, ())
     try:
@@ -78,6 +78,6 @@ def streams(cluster: StandaloneCluster) -> Iterator[Streams]:
 
 @pytest.fixture
 def new_checkpoint(tmp_path: Path) -> Callable[[], str]:
-    """Directories for Spark checkpoints nobody has used."""
+    """Returns new directories for Spark checkpoints."""
     numbers = iter(range(1, 1000))
     return lambda: str(tmp_path / f"spark-checkpoint-{next(numbers)}")

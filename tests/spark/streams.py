@@ -51,17 +51,17 @@ class Streams:
         return self._namespaces[name]
 
     def name(self, word: str = "stream", namespace: str = NAMESPACE) -> str:
-        """A full name nobody has used."""
+        """Returns a full name that is not in use."""
         return f"{namespace}/{word}-{next(self._numbers)}"
 
     def create(
         self, word: str = "stream", *, partitions: int | None = None, namespace: str = NAMESPACE
     ) -> str:
-        """A new, empty stream."""
+        """Creates a new, empty stream; returns its name."""
         return self.make(self.name(word, namespace), partitions=partitions)
 
     def make(self, name: str, *, partitions: int | None = None) -> str:
-        """An empty stream of this name."""
+        """Creates an empty stream with this name."""
         self.of(name).ensure_stream(local(name), partitions=partitions)
         return name
 
@@ -95,7 +95,7 @@ class Streams:
         return name
 
     def rows(self, name: str) -> list[Row]:
-        """All that is in a stream now, in order."""
+        """Returns all records of a stream, in order."""
         with self.of(name).reader(local(name), start=EARLIEST) as reader:
             return [
                 Row(
@@ -114,13 +114,13 @@ class Streams:
         return [row.value for row in self.rows(name)]
 
     def sweep(self, name: str = NAMESPACE, *, orphan_age_ms: int = 0) -> SweepReport:
-        """What the janitor does in a namespace."""
+        """Runs the janitor in a namespace."""
         age_ms = orphan_age_ms
         return Janitor(self.client, name, orphan_age_ms=age_ms, sink_orphan_age_ms=age_ms).sweep()
 
 
 def local(name: str) -> str:
-    """A stream's name within its namespace."""
+    """Returns a stream's name within its namespace."""
     return name.partition("/")[2]
 
 

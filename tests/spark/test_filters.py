@@ -27,7 +27,7 @@ def read(spark: SparkSession, streams: Streams, name: str, **options: str) -> Da
 
 
 def ten_segments(streams: Streams) -> str:
-    """A stream of 100 records."""
+    """Writes a stream of 100 records."""
     name = streams.create()
     for number in range(10):
         streams.append(name, [b"%d" % n for n in range(10 * number, 10 * number + 10)])

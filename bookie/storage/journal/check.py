@@ -23,14 +23,14 @@ from bookie.storage.yielding import yield_to_tasks
 from ledger.wire.v2 import ledger_of_add
 
 _CURE = (
-    "bring the file back as it was; or set all directories of this bookie aside, start it empty "
+    "restore the file as it was; or set all directories of this bookie aside, start it empty "
     "under a new id, and let the other copies be replicated"
 )
 
 
 _END_CURE = (
-    "bring the file back as it was; or start the bookie: it takes all ledgers of this journal for "
-    "unknown, and gets what is lost from the other copies"
+    "restore the file as it was; or start the bookie: it treats all ledgers of this journal as "
+    "unknown, and fetches what is lost from the other copies"
 )
 
 
@@ -126,7 +126,7 @@ class JournalCheck:
                 Finding(
                     severity=Severity.DOUBT,
                     path=f"{self._directory}/{END_FILE}",
-                    what="it is damaged, and only it could tell whether groups are missing at the "
+                    what="it is damaged, and only it could show whether groups are missing at the "
                     f"end of this journal, {end if found != BEGINNING else 'which has no groups'}",
                     cure=_END_FILE_CURE,
                 )
@@ -148,7 +148,7 @@ class JournalCheck:
                 self._damage(file_name(expected), None, "the file is missing")
             expected = file_id + 1
         if not ids and mark != BEGINNING:
-            self._damage(file_name(first), None, "the file is missing, and the mark lies in it")
+            self._damage(file_name(first), None, "the file is missing, and the mark is in it")
 
     async def _check_file(
         self,
@@ -214,7 +214,7 @@ class JournalCheck:
                     self._damage(
                         name,
                         group.offset,
-                        f"a frame of ledger {ledger_id}, which belongs into journal "
+                        f"a frame of ledger {ledger_id}, which belongs to journal "
                         f"{ledger_id % self._journals} of {self._journals}",
                         cure="disks are mounted in each other's place: mount each where it was",
                     )
@@ -232,9 +232,9 @@ class JournalCheck:
                     severity=Severity.NOTE,
                     path=f"{self._directory}/{name}",
                     offset=end,
-                    what=f"a last group with {head.frames} frames is not whole: power was lost "
-                    "while it was written, and nobody was told of it; or it was damaged later, "
-                    "which cannot be told from that. The next start drops it",
+                    what=f"a last group with {head.frames} frames is incomplete: power was lost "
+                    "while it was written, before it was acknowledged; or it was damaged later, "
+                    "which looks the same. The next start drops it",
                 )
             )
 

@@ -42,8 +42,8 @@ class EndMarker:
 
     async def compare(self, found: Mark) -> None:
         """Compares the marker with the end that replay found. Raises OSError."""
-        told = await read_end_marker(self._disk, self._directory)
-        self.lost = told if told is not None and told > found else None
+        recorded = await read_end_marker(self._disk, self._directory)
+        self.lost = recorded if recorded is not None and recorded > found else None
 
     async def begin(self, end: Mark) -> None:
         """Records `end` from now on."""
@@ -72,8 +72,8 @@ class EndMarker:
     def _failed(self, error: OSError) -> None:
         self._has_failed = True  # what it claims already stays true
         _log.warning(
-            "the end of a journal is not noted any more path=%s cause=%s. If its last groups are "
-            "lost one day, the bookie will not notice",
+            "the end of a journal is no longer recorded path=%s cause=%s. If its last groups are "
+            "lost, the bookie will not notice",
             self._path,
             error,
         )

@@ -1,11 +1,9 @@
-"""The journal task: gathered frames, one write, one sync, then the callbacks. Bytes and
-decisions are in its twin `core/journal.py`.
+"""The journal: gathers frames in a group, writes and syncs it at once, then runs the callbacks. The
+bytes and decisions are in `bookie.core.journal`.
 
-Must never run a callback of `on_durable` before its frames are durable, write to a file again
-after a failed write or sync, or say of a group that the ones before it are durable when they are
-not (replay relies on that to tell a torn tail from damage). Nothing here is done per entry.
-
-What gathers for one write of the journal; made and taken by `storage/journal/journal.py`.
+Must never run a callback of `on_durable` before its frames are durable, write to a file again after
+a failed write or sync, or claim that the groups before a group are durable when they are not
+(replay relies on that to distinguish a torn tail from damage). Nothing here is done per entry.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ class CommitGroup:
 
     `Journal.queue` fills it: `views` are received bytes (whole frames, unchanged until durable),
     `on_durable` runs in order after the sync. So does `on_accepted`, but after the write if the
-    journal syncs later: for acknowledgements of adds. A group that was not kicked is committed
-    after one that is: frames for which no caller waits cost no sync.
+    journal syncs later: for acknowledgements of adds. A group is committed once it is kicked:
+    frames for which no caller waits cost no sync of their own.
     """
 
     __slots__ = (
@@ -105,11 +103,11 @@ class Journal:
     ) -> None:
         """
         Args:
-            rng: gives the salts of files: use `random.SystemRandom()` on a real disk.
+            rng: draws the salts of files: use `random.SystemRandom()` on a real disk.
             file_bytes_max: size of a file before the next is begun.
-            files_recycled: how many released files are kept to be written again, which syncs
+            files_recycled: how many trimmed files are kept for reuse, which syncs
                 twice as fast as new ones.
-            backups_max: how many released files are kept as they are, before that.
+            backups_max: how many trimmed files are kept as they are, before that.
             drops_cache: the system need not keep what is durable in memory.
             flush: when to sync what was written and accepted; None: each group is synced
                 before it is accepted.
@@ -117,9 +115,9 @@ class Journal:
         self.open_group = CommitGroup()
         self.capacity = QueueCapacity()
         self.mark = BEGINNING
-        """End of what is durable. Read it and swap the cache with no await between."""
+        """The end of what is durable. Read it and swap the cache with no await between."""
         self.failure: OSError | None = None
-        """Why the journal is poisoned. From then on kicks are ignored."""
+        """The error that poisoned the journal. From then on kicks are ignored."""
         self._disk = disk
         self.directory = directory
         self._policy = policy or CommitPolicy()
@@ -128,7 +126,7 @@ class Journal:
             disk, directory, rng, file_bytes_max, files_recycled, backups_max
         )
         self.end = EndMarker(disk, directory)
-        """After `begin` look whether it is `lost`; make that known, durably, before `run`."""
+        """After `begin`, check whether its `lost` is set; record that durably before `run`."""
         self._drops_cache = drops_cache
         self._flush: PageCacheFlush | None = None
         if flush is not None:
@@ -151,19 +149,20 @@ class Journal:
 
     @property
     def queued_bytes(self) -> int:
-        """What is not accepted yet, frames and who waits for them, takes so much memory."""
+        """The memory of everything that is not accepted yet: frames, and what waits with them."""
         return self.open_group.queued_bytes + self._bytes_in_flight
 
     @property
     def queued_callbacks(self) -> int:
-        """How many wait for the next group, also those that have no frame in it."""
+        """The number of callbacks that wait for the next group, also of callers without a frame in
+        it."""
         group, flush = self.open_group, self._flush
         waiting = 0 if flush is None else flush.waiting_callbacks
         return len(group.on_durable) + len(group.on_accepted) + waiting
 
     @property
     def is_idle(self) -> bool:
-        """Everything that was ever queued is durable."""
+        """Whether everything that was ever queued is durable."""
         if self.open_group.views or self._bytes_in_flight:
             return False
         return self._flush is None or self._flush.is_idle
@@ -210,7 +209,7 @@ class Journal:
             self.kick()
 
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Calls `done` when all that is queued now is durable; at once if everything is."""
+        """Calls `done` when everything that is queued now is durable; at once if it is."""
         if self.is_idle:
             done()
         else:
@@ -222,8 +221,8 @@ class Journal:
         on_accepted: Callable[[], None] | None = None,
         on_durable: Callable[[], None] | None = None,
     ) -> None:
-        """Calls one of them as `queue` does, when the open group is accepted or durable, even if
-        it has no frames; what is queued later may be in this group."""
+        """Calls one of them as `queue` does, when the open group is accepted or durable, even if it
+        has no frames. What is queued later may still become part of this group."""
         if on_accepted is not None:
             self.open_group.on_accepted.append(on_accepted)
         if on_durable is not None:
@@ -245,7 +244,8 @@ class Journal:
             trio.lowlevel.reschedule(task)
 
     def _report(self) -> None:
-        """Reports what is queued: after each change, unless the bounds were kept and still are."""
+        """Reports what is queued. Called after each change, unless all bounds were kept before and
+        after."""
         self.capacity.report(self.queued_bytes, self.queued_callbacks)
 
     def statistics(self) -> JournalStatistics:
@@ -261,8 +261,8 @@ class Journal:
     async def run(self) -> None:
         """Commits groups until cancelled. Raises JournalFailed after the first OSError.
 
-        Cancelling waits for a write under way, but does not commit what is still queued:
-        stopping is crashing.
+        Cancellation waits for a write in progress, but does not commit what is still queued: a stop
+        is a crash.
         """
         assert self._is_replayed, "replay the journal before running it"
         await self.end.begin(self.mark)
@@ -273,7 +273,8 @@ class Journal:
                 nursery.start_soon(self._files.prepare_spares)
                 if self._flush is not None:
                     nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
-                # A task of its own: each step of it would else pass through all that wait here.
+                # A task of its own: otherwise each of its steps would resume every coroutine above
+                # it.
                 nursery.start_soon(self._commit_groups, nursery.cancel_scope)
         finally:
             self._parked = None
@@ -284,7 +285,7 @@ class Journal:
             raise JournalFailed(
                 f"journal {self.directory}: writing at offset {self._offset} of "
                 f"{file_name(self._header.file_id)} failed: {self.failure}. Nothing more is "
-                "acknowledged. Cure: see to the disk, then start again; the journal is replayed"
+                "acknowledged. Cure: check the disk, then start again; the journal is replayed"
             ) from self.failure
 
     async def _sync_later(self, flush: PageCacheFlush, running: trio.CancelScope) -> None:
@@ -298,13 +299,13 @@ class Journal:
             flush.close()
 
     def _synced(self, mark: Mark, seconds: float) -> None:
-        """All up to `mark` is durable now; it had been accepted before."""
+        """Records that everything up to `mark`, which had been accepted before, is durable now."""
         self.mark = mark
         self._metrics.synced(seconds)
         self._report()
 
     async def _commit_groups(self, running: trio.CancelScope) -> None:
-        """Returns only when poisoned, and then ends all that is `running`."""
+        """Commits groups until the journal is poisoned, and then cancels `running`."""
         while True:
             if not (self.open_group.is_kicked and self._is_due()):
                 await self._wait_due()
@@ -324,13 +325,13 @@ class Journal:
                     running.cancel()
                     return
             else:
-                await trio.lowlevel.checkpoint()  # all that was queued before is durable
+                await trio.lowlevel.checkpoint()  # everything that was queued before is durable
             self._bytes_in_flight = self._entries_in_flight = 0
             if self.capacity.is_exceeded:
                 self._report()
             self._accepted.append(group)
             if self.open_group.is_kicked and self._is_due():
-                self._wake_acknowledger()  # callbacks run while the disk has the next group
+                self._wake_acknowledger()  # callbacks run while the disk writes the next group
             else:
                 self._run_callbacks()
 
@@ -347,7 +348,7 @@ class Journal:
         return self._policy.decide(now, queued_at, group.nbytes, group.entries, True)
 
     async def _wait_due(self) -> None:
-        """Returns when the open group is due, which it is not yet."""
+        """Returns when the open group is due; it must not be due yet."""
         while True:
             if not self.open_group.is_kicked:
                 await self._park()
@@ -438,7 +439,7 @@ class Journal:
         started = trio.current_time()
         if self._file is not None:
             if self._flush is not None:
-                await self._flush.wait_synced()  # the next header says with which group it ends
+                await self._flush.wait_synced()  # the next header names its last group
             elif self._drops_cache:
                 await self._file.sync(drops_cache=True)
             self._file.close()
@@ -452,18 +453,19 @@ class Journal:
         self._offset = FIRST_GROUP_OFFSET
 
     async def trim_before(self, mark: Mark) -> None:
-        """Lets go of files that end before `mark`. Call it when `mark` is durable elsewhere."""
+        """Trims files that end before `mark`. Call it when `mark` is durable elsewhere."""
         await self._files.trim_before(mark)
 
     # --- replay
 
     def reader(self, from_mark: Mark) -> JournalReader:
-        """Reads what the journal holds after `from_mark`; then `begin` with it."""
+        """Returns a reader of what the journal holds after `from_mark`; pass it to `begin`
+        afterwards."""
         return JournalReader(self._disk, self._files, from_mark)
 
     async def begin(self, reader: JournalReader) -> None:
-        """Continues where `reader` ended, which has read everything. Changes no bytes, but removes
-        leftovers. Make a checkpoint of what was read before you acknowledge anything.
+        """Continues where `reader`, which has read everything, ended. Changes no bytes, but removes
+        leftovers. Make a checkpoint of what was read before anything is acknowledged.
 
         Raises OSError: the bookie must not start.
         """

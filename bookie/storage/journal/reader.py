@@ -34,7 +34,7 @@ async def reading_ahead() -> AsyncIterator[trio.Nursery]:
     async with trio.open_nursery() as nursery:
         try:
             yield nursery
-        except Exception as error:  # noqa: BLE001 - raised below, when no read is under way
+        except Exception as error:  # noqa: BLE001 - raised below, when no read is in progress
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:

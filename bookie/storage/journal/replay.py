@@ -56,8 +56,7 @@ async def replay_journal(
             one frame; what it returns is awaited before the next.
 
     Raises:
-        JournalCorrupt: a file after the least mark is missing or damaged, or the journal ends
-            before one of the marks.
+        JournalCorrupt: a file after the least mark is missing or damaged, or a mark is missing.
         BookieIoError: it is another journal's directory.
         FrameCorrupt, OSError.
     """
@@ -79,7 +78,7 @@ async def replay_journal(
                 if ledger_id % layout.journals != number:
                     raise BookieIoError(
                         f"journal {number} (from 0) of {layout.journals} has a frame of ledger "
-                        f"{ledger_id}, which belongs into journal {ledger_id % layout.journals}: "
+                        f"{ledger_id}, which belongs to journal {ledger_id % layout.journals}: "
                         "disks are mounted in each other's place. Cure: mount each where it was"
                     )
                 directory = ledger_id % layout.directories

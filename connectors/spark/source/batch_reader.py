@@ -121,7 +121,7 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def _is_pushing() -> bool:
-    """Whether Spark asks for the reader in order to push filters: in a process for just that."""
+    """Returns whether this is the process in which Spark pushes filters to a reader."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHING in sys.modules or getattr(spec, "name", "") == _PUSHING
 

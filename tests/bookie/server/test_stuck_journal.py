@@ -70,7 +70,7 @@ def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_out
             goes_on.set()
             await trio.sleep(SOON_S)
             assert [answer.status for answer in fenced] == [Status.OK]
-            await trio.sleep(1)
+            await trio.sleep(0.3)
             nursery.cancel_scope.cancel()
         # What waited outside came after the fence.
         assert floods[0].statuses[Status.FENCED] > 0

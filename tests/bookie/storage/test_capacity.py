@@ -96,7 +96,7 @@ class Comparison(trio.abc.Instrument):
         for directory in storage.directories:
             assert directory.capacity.is_due is twin.is_due(directory)
             assert directory.is_full is twin.is_directory_full(directory)
-            assert directory.are_states_over is twin.are_states_over(directory)
+            assert directory.capacity.are_states_over is twin.are_states_over(directory)
         for journal in storage.journals:
             assert journal.capacity.is_limited is (journal.queued_bytes > BYTES_MAX)
 

@@ -153,7 +153,7 @@ async def test_promises_hold_after_power_loss_at_any_point(
     whole = _bottle(CrashDisk(), counts)
     assert not await is_crashing(_workload, whole)
     steps = whole.disk.steps
-    step = stride(ci=5)
+    step = stride(ci=11)
     crash_at, crashes, double_crashes = 1 + seed % step, 0, 0
     while True:
         rng = random.Random(seed << 20 | crash_at)

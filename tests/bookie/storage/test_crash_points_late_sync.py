@@ -125,7 +125,7 @@ async def test_after_a_crash_at_any_point_a_prefix_is_left(
     await workload(whole, Promises())
     assert whole.disk.steps > 60
     lost = 0
-    for crash_at in range(1, whole.disk.steps + 1, stride(ci=3)):
+    for crash_at in range(1, whole.disk.steps + 1, stride(ci=7)):
         rng = random.Random(crash_at)
         disk, pairs, promises = (
             CrashDisk(rng=rng, crash_at=crash_at),

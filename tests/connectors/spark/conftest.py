@@ -24,7 +24,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _nothing_is_kept() -> Iterator[None]:
+def _disconnect_cached_clients() -> Iterator[None]:
     """Closes cached clients, which would keep the background loop alive for other tests."""
     yield
     for cluster in list(client_cache._clusters.values()):

@@ -119,7 +119,7 @@ async def check_ledger(
 
     Args:
         lengths: values that the metadata may have instead of the entries' length, see
-            `takeover_judge.lengths_by_java`.
+            `takeover.judge.lengths_by_java`.
     """
     metadata = await here.python.metadata(ledger_id)
     length = metadata.length if metadata.length in lengths else sum(map(len, expected))

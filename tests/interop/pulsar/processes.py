@@ -111,7 +111,7 @@ class Driver:
         return ok
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the process with -9."""
         self._process.kill()
         self._process.wait()
 

@@ -1,6 +1,6 @@
 """Plans of takeovers of a ledger across languages, which a seed determines.
 
-Pure: the same seed gives the same plans. `takeover_run` runs them, `takeover_judge` judges them.
+Pure: the same seed gives the same plans. run.py runs them, judge.py judges them.
 """
 
 from __future__ import annotations
@@ -155,10 +155,10 @@ def make_plan(
     apaches: Sequence[str],
     last_victim: str | None = None,
 ) -> Plan:
-    """Interleaving `number` of the run with `seed`.
+    """Makes interleaving `number` of the run with `seed`.
 
-    What must be spread evenly is dealt (`_dealt`), the rest is chance. The last victim is left
-    alone: it is still starting.
+    Combinations that must be spread evenly are dealt (`_dealt`), the rest is random. The last
+    victim is not used, because it may still be starting.
     """
     rng = random.Random(f"{seed}/{number}")
     is_killing = number % _KILLING_EACH == _KILLING_EACH - 1
@@ -170,7 +170,7 @@ def make_plan(
     moments = [Moment.AFTER_ACKS, Moment.IN_FLIGHT, Moment.IN_FLIGHT, Moment.CLOSING]
     kill = None
     if is_killing:
-        # With an ack quorum of one only the dead bookie may have what was acknowledged.
+        # With an ack quorum of one, only the dead bookie may have an acknowledged entry.
         returns = rng.random() < 0.4 or ack_quorum == 1
         kill = Kill(rng.randrange(ensemble_size), rng.choice(list(KillMoment)), returns)
         if kill.moment is KillMoment.BEFORE:
@@ -202,7 +202,7 @@ def make_plans(
     ours: Sequence[str],
     apaches: Sequence[str],
 ) -> list[Plan]:
-    """Plans to be played one after the other."""
+    """Makes plans that run one after the other."""
     plans: list[Plan] = []
     for number in numbers:
         plans.append(
@@ -219,8 +219,11 @@ def make_plans(
 
 
 def _dealt(seed: int, number: int, versions: Sequence[str]) -> tuple[Language, str, bool, Kind]:
-    """From decks of all combinations, one deck for plays with a kill and one for the others;
-    a deck is shuffled and dealt to its end before it is shuffled again."""
+    """Deals a combination from a deck of all of them.
+
+    There is one deck for plans with a kill and one for the others; a deck is dealt to its end
+    before it is shuffled again.
+    """
     turn, place = divmod(number, _KILLING_EACH)
     is_killing = place == _KILLING_EACH - 1
     card = turn if is_killing else turn * (_KILLING_EACH - 1) + place
@@ -238,7 +241,7 @@ def _cast(
     apaches: Sequence[str],
     last_victim: str | None,
 ) -> tuple[str, ...]:
-    """The ensemble in random order, then the spare bookies."""
+    """Returns the ensemble in random order, and then the spare bookies."""
     our = [name for name in ours if name != last_victim]
     their = [name for name in apaches if name != last_victim]
     rng.shuffle(our)
@@ -273,7 +276,7 @@ def _pace(rng: random.Random) -> Pace:
 
 
 def _recoveries(rng: random.Random, taker: Language) -> tuple[Recovery, ...]:
-    """One; or both languages at once; or one that is stopped and one that then finishes."""
+    """Draws one recovery, or one per language at once, or a stopped one and one that finishes."""
     chance = rng.random()
     if chance < 0.5:
         return (Recovery(taker),)

@@ -54,7 +54,7 @@ class QuerySpec:
 
 
 def rows_of(spark: SparkSession, spec: QuerySpec) -> DataFrame:
-    """What the query writes."""
+    """Returns the rows that the query writes."""
     from pyspark.sql import functions as f
 
     read = spark.readStream.format("killable").options(**spec.read).load()
@@ -74,7 +74,7 @@ def start(spark: SparkSession, spec: QuerySpec, trigger: dict[str, Any]) -> Stre
 
 
 def say(event: str, **facts: Any) -> None:
-    # One write: many threads say something.
+    # A single write, because many threads report events.
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
@@ -97,7 +97,7 @@ class RunningQuery(threading.Thread):
         self.restarting = threading.Event()
 
     def run(self) -> None:
-        # Spark looks for a Python sink in the thread's active session, which this call sets.
+        # Spark searches a Python sink in the thread's active session, which this call sets.
         self._spark.createDataFrame([], "nothing int")
         while not self._finishing.is_set():
             self._attempt({"processingTime": "0 seconds"})
@@ -108,10 +108,10 @@ class RunningQuery(threading.Thread):
         say("unfinished", query=self._spec.name)
 
     def _attempt(self, trigger: dict[str, Any]) -> bool:
-        """Whether it ended by itself, or because it was to end, and not by an error."""
+        """Runs the query; returns whether it ended without an error."""
         ends_by_itself = self._finishing.is_set()
         self.restarting.clear()
-        # The clock of the machine: others judge by it who ran at the same time.
+        # The machine's clock, by which the controller judges which drivers ran at the same time.
         began_s = time.monotonic()
         try:
             query = self._start(trigger)
@@ -133,8 +133,11 @@ class RunningQuery(threading.Thread):
 
 
 def _warm_up(spark: SparkSession, spec: QuerySpec) -> None:
-    """Nothing is shown by it, and it may meet what is done to others: a process that is stopped
-    in the middle of a change locks the metadata file for longer than others wait."""
+    """Runs the warm-up query, with retries.
+
+    It tests nothing, and faults of others may disturb it: a process that is stopped during a change
+    locks the metadata file for longer than others wait.
+    """
     from pyspark.errors import PySparkException
 
     for left in reversed(range(_TRIES_TO_WARM_UP)):
@@ -150,7 +153,7 @@ def _warm_up(spark: SparkSession, spec: QuerySpec) -> None:
 def run_driver(
     directory: Path, master: str, settings: dict[str, str], warm_up: QuerySpec | None
 ) -> None:
-    """Args: warm_up: a query that is run before the driver is ready; its first one takes long."""
+    """Runs the driver; `warm_up` runs before it is ready, because the first query takes long."""
     chosen = start_two_hosts if master == TWO_HOSTS else master
     with spark_session(directory, settings, master=chosen) as spark:
         from tests.spark.kills.killable_source import KillableDataSource
@@ -158,7 +161,7 @@ def run_driver(
         spark.dataSource.register(KillableDataSource)
         if warm_up is not None:
             _warm_up(spark, warm_up)
-        # A driver in reserve costs its start only: the first word on stdin is the queries.
+        # A spare driver costs its start only: it waits here for the queries on stdin.
         say("ready", jvm=spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
         line = sys.stdin.readline()
         if not line:

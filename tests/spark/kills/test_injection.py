@@ -42,7 +42,7 @@ from tests.spark.kills.spark_processes import KINDS
 
 
 def judged(tally: Tally, error: str, *, shared_until_s: float) -> bool:
-    """Of a query that began at 10 s."""
+    """Judges the events of a query that began at 10 s."""
     events: list[dict[str, Any]] = [
         {"event": "started", "query": "q"},
         {"event": "ended", "query": "q", "error": error, "began_s": 10.0},

@@ -15,7 +15,7 @@ import trio
 from bookie.testing.in_process import InProcessCluster
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.runtime import bridge
-from ledger.runtime.bridge import BackgroundLoop, Completion
+from ledger.runtime.bridge import BackgroundLoop, Completion, Job
 from stream import aio, blocking
 from stream.aio import bridge as aio_bridge
 from stream.blocking import bridge as blocking_bridge
@@ -179,7 +179,7 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_told(
             thread.start()
         while not story.events:
             bridge.call(tick)
-        bridge.post(lambda: 1 // 0)
+        bridge.post(Job(lambda: 1 // 0))
         for thread in threads:
             thread.join(10)
         assert not any(thread.is_alive() for thread in threads)

@@ -1,4 +1,4 @@
-"""Partitioned streams on a memory metadata store: made, grown, listed and deleted as one."""
+"""Partitioned streams on a memory metadata store: created, grown, listed and deleted as one."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_growth_adds_partitions_and_keeps_the_old_ones(tmp_path: Path) -> 
             await namespace.grow_stream("clicks", partitions=4)
 
 
-async def test_those_who_grow_a_stream_at_once_all_succeed(tmp_path: Path) -> None:
+async def test_concurrent_growths_all_succeed(tmp_path: Path) -> None:
     async with with_clicks(tmp_path) as namespace, trio.open_nursery() as nursery:
 
         async def grow(partitions: int) -> None:
@@ -140,7 +140,7 @@ async def test_watchers_see_growth_and_the_end(tmp_path: Path) -> None:
         assert (first.partitions, second.partitions) == (3, 4)
 
 
-async def test_info_tells_of_all_partitions(tmp_path: Path) -> None:
+async def test_info_describes_all_partitions(tmp_path: Path) -> None:
     async with with_clicks(tmp_path) as namespace:
         for number in range(3):
             async with namespace.writer(f"clicks#{number}") as writer:
@@ -199,7 +199,7 @@ async def test_one_partition_alone_is_not_deleted(tmp_path: Path) -> None:
             await namespace.delete_stream("clicks#1")
 
 
-async def test_a_deletion_that_was_stopped_goes_on(tmp_path: Path) -> None:
+async def test_an_interrupted_deletion_continues(tmp_path: Path) -> None:
     async with with_clicks(tmp_path) as namespace:
         store = PartitionStore(namespace.client.store)
         present, version = await store.read("demo", "clicks")

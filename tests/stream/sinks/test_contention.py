@@ -1,4 +1,4 @@
-"""Many drivers that commit to the same stream at once: each gets through, or is told in time."""
+"""Many drivers commit to the same stream at once: each succeeds, or gets an error in time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.stream.sinks.sink_ledgers import write_ledger
 DRIVERS, BATCHES = scaled(ci=20, night=60), 4
 
 
-def test_every_one_of_many_drivers_gets_its_batches_through() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_each_of_many_drivers_commits_its_batches() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
@@ -41,11 +41,11 @@ def test_every_one_of_many_drivers_gets_its_batches_through() -> None:
             assert len(stream.segments) == DRIVERS * BATCHES
             assert max(ended_s) - min(ended_s) < GIVE_UP_AFTER_S
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_a_commit_gives_up_when_others_always_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
@@ -66,10 +66,10 @@ def test_a_commit_gives_up_when_others_always_come_first(monkeypatch: pytest.Mon
                 GIVE_UP_AFTER_S <= trio.current_time() - began_s < GIVE_UP_AFTER_S + PAUSE_S_MAX + 1
             )
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_pauses_grow_with_conflicts_and_shrink_for_those_who_wait_long() -> None:
+def test_pauses_grow_with_conflicts_and_shrink_with_the_wait() -> None:
     rng = random.Random(3)
 
     def longest(conflicts: int, waited_s: float) -> float:

@@ -140,7 +140,7 @@ async def test_promises_hold_after_a_crash_at_any_point_of_compactions(
     assert not await is_crashing(_workload, whole)
     steps = whole.disk.steps
     crashes = double_crashes = 0
-    step = stride(ci=6)
+    step = stride(ci=13)
     # Each aftermath has points of its own.
     first = 1 + list(Aftermath).index(aftermath) * step // 3
     points = range(first, steps + 1, step) if step > 1 else range(1, steps + 1)

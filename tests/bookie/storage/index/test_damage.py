@@ -22,7 +22,7 @@ from tests.bookie.storage.garbage.test_compactor import OPTIONS
 from tests.bookie.storage.simulated_storage import Bottle
 from tests.effort import scaled
 
-TRIES = scaled(ci=40, night=600)
+TRIES = scaled(ci=20, night=600)
 
 
 class RealBottle(Bottle):

@@ -175,7 +175,7 @@ async def test_power_loss_at_every_step_loses_nothing_acknowledged() -> None:
     await write_until_power_is_lost(steps, BEGINNING, 1, range(30))
     assert steps.steps > 50
     aftermaths = [*Aftermath, Aftermath.TORN, Aftermath.TORN]
-    for seed in range(0, len(aftermaths) * steps.steps, stride(ci=3)):
+    for seed in range(0, len(aftermaths) * steps.steps, stride(ci=7)):
         crash_at = 1 + seed % steps.steps
         disk = CrashDisk(rng=random.Random(seed), crash_at=crash_at)
         _, queued, durable, mark = await write_until_power_is_lost(disk, BEGINNING, 1, range(30))

@@ -147,7 +147,7 @@ async def test_a_journal_goes_on_without_its_note(
         for number in range(1, GROUPS):
             await commit(journal, frame(number))
     assert disk.names[END].data == told
-    assert caplog.text.count("is not noted any more") == 1
+    assert caplog.text.count("is no longer recorded") == 1
     assert len(await replayed(journal_on(disk))) == GROUPS
 
 

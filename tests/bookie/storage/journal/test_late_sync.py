@@ -340,7 +340,7 @@ async def test_after_power_loss_at_every_step_the_survivors_are_a_prefix(flush_b
     whole, _ = await one(0, None)
     assert whole.steps > 40
     lost = late_holes = 0
-    for seed in range(0, 4 * whole.steps, stride(ci=5)):
+    for seed in range(0, 4 * whole.steps, stride(ci=7)):
         disk, life = await one(seed, 1 + seed % whole.steps)
         rng = random.Random(seed)
         for number in range(2):  # it must be survived again, and what was replayed stays

@@ -148,7 +148,7 @@ async def test_a_frame_that_is_cut_short_is_refused(cut: int) -> None:
 async def test_frames_of_another_journal_are_refused_in_the_middle_of_a_stretch() -> None:
     journal = await journal_with([b"".join(make_frame(ledger, 0) for ledger in (2, 4, 2, 3, 4))])
     layout = DirectoryMap(journals=2, directories=1)
-    with pytest.raises(BookieIoError, match=r"ledger 3, which belongs into journal 1"):
+    with pytest.raises(BookieIoError, match=r"ledger 3, which belongs to journal 1"):
         await replay_journal(
             journal, 0, layout, {0: BEGINNING}, [taker_of(0, 1)], lambda directory: None
         )

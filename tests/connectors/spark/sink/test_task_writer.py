@@ -38,7 +38,7 @@ _ON_CLUSTER = settings(
 
 
 @pytest.fixture
-def kept_cluster(streams: Streams) -> ClusterClient:
+def cluster_client(streams: Streams) -> ClusterClient:
     return cached_cluster(streams.cluster)
 
 
@@ -214,24 +214,24 @@ def test_a_batch_without_rows_counts(streams: Streams) -> None:
         _write(streams, [[]], (sink, 6), stream=name)
 
 
-def test_ledgers_have_tags(streams: Streams, kept_cluster: ClusterClient) -> None:
+def test_ledgers_have_tags(streams: Streams, cluster_client: ClusterClient) -> None:
     name = streams.create()
     writer = TaskWriter(
-        kept_cluster, _options(streams, stream=name), SinkBatch("a-sink", 3, "task 9")
+        cluster_client, _options(streams, stream=name), SinkBatch("a-sink", 3, "task 9")
     )
     (made,) = writer.write([_batch(value=[b"v"])])
 
     async def custom(client: LedgerClient) -> dict[str, bytes]:
         return dict((await client.ledger_metadata(made.ledger.ledger_id)).custom)
 
-    tags = kept_cluster.run(custom)
+    tags = cluster_client.run(custom)
     assert tags[STREAM_TAG] == name.encode()
     assert b"a-sink" in tags[SINK_TAG]
     assert b"task 9" in tags[SINK_TAG]
     assert streams.values(name) == []
-    count = kept_cluster.run(discard_task_ledgers, [made], sink_id="a-sink", batch_id=3)
+    count = cluster_client.run(discard_task_ledgers, [made], sink_id="a-sink", batch_id=3)
     assert count == 1
-    assert made.ledger.ledger_id not in kept_cluster.run(_ledgers)
+    assert made.ledger.ledger_id not in cluster_client.run(_ledgers)
 
 
 def test_large_batches_roll_into_several_segments(streams: Streams) -> None:
@@ -259,25 +259,25 @@ def test_entries_are_compressed_as_the_namespace_requires(
 
 
 def test_a_record_over_the_limit_is_named_and_leaves_no_ledgers(
-    streams: Streams, kept_cluster: ClusterClient
+    streams: Streams, cluster_client: ClusterClient
 ) -> None:
     namespace = streams.namespace("small")
     namespace.set_policy(record_bytes_max=50)
     namespace.ensure_stream("records")
-    before = kept_cluster.run(_ledgers)
+    before = cluster_client.run(_ledgers)
     batches = [_batch(value=[b"x" * 40] * 3), _batch(value=[b"y", b"z" * 51])]
     with pytest.raises(InvalidArgument, match=r"row 4 .* of 51 bytes.*record_bytes_max .* is 50"):
         _write(streams, [batches], stream="small/records", entryBytes="100")
-    assert kept_cluster.run(_ledgers) == before
+    assert cluster_client.run(_ledgers) == before
 
 
-def test_too_many_targets_are_refused(streams: Streams, kept_cluster: ClusterClient) -> None:
+def test_too_many_targets_are_refused(streams: Streams, cluster_client: ClusterClient) -> None:
     name = streams.create(partitions=4)
-    before = kept_cluster.run(_ledgers)
+    before = cluster_client.run(_ledgers)
     batch = _batch(value=[b"v"] * 4, partition=[0, 1, 2, 3])
     with pytest.raises(InvalidArgument, match=r"more than 3 .*maxLedgersPerTask"):
         _write(streams, [[batch]], stream=name, maxLedgersPerTask="3")
-    assert kept_cluster.run(_ledgers) == before
+    assert cluster_client.run(_ledgers) == before
 
 
 @pytest.mark.parametrize(
@@ -304,14 +304,16 @@ def test_rows_must_name_a_stream_without_a_default(streams: Streams) -> None:
         _write(streams, [[_batch(value=[b"v", b"w"], stream=[streams.create(), None])]])
 
 
-def test_streams_are_created_with_the_batch(streams: Streams, kept_cluster: ClusterClient) -> None:
+def test_streams_are_created_with_the_batch(
+    streams: Streams, cluster_client: ClusterClient
+) -> None:
     name, later = streams.name(), streams.name()
     batch = _batch(value=[b"a", b"b"], stream=[name, later])
     _write(streams, [[batch]], createStreams="true")
     assert streams.values(name) == [b"a"]
     assert streams.values(later) == [b"b"]
     target = Target(*name.split("/"))
-    assert not kept_cluster.run(look_up, target, may_be_missing=True).is_missing
+    assert not cluster_client.run(look_up, target, may_be_missing=True).is_missing
 
 
 def test_a_task_is_throttled_to_the_rate_of_the_namespace(streams: Streams) -> None:
@@ -326,12 +328,12 @@ def test_a_task_is_throttled_to_the_rate_of_the_namespace(streams: Streams) -> N
 
 
 def test_a_task_is_throttled_until_its_bytes_are_durable(
-    streams: Streams, kept_cluster: ClusterClient
+    streams: Streams, cluster_client: ClusterClient
 ) -> None:
     name = streams.create()
     target = Target(*name.split("/"))
-    policy = kept_cluster.run(look_up, target, may_be_missing=False).policy
-    with TaskLedgers(kept_cluster, SinkBatch(), unconfirmed_bytes_max=1000) as ledgers:
+    policy = cluster_client.run(look_up, target, may_be_missing=False).policy
+    with TaskLedgers(cluster_client, SinkBatch(), unconfirmed_bytes_max=1000) as ledgers:
         for number in range(50):
             ledgers.append(target, policy, encode([bytes(600)], first_sequence=number), 1)
             assert ledgers.unconfirmed_bytes <= 1000
@@ -340,7 +342,9 @@ def test_a_task_is_throttled_until_its_bytes_are_durable(
     assert made.end.records == 50
 
 
-def test_a_task_gets_the_error_of_its_ledger(streams: Streams, kept_cluster: ClusterClient) -> None:
+def test_a_task_gets_the_error_of_its_ledger(
+    streams: Streams, cluster_client: ClusterClient
+) -> None:
     name = streams.create()
     batch = _batch(value=[bytes(1000)] * 2000)
     fenced = threading.Event()
@@ -353,11 +357,11 @@ def test_a_task_gets_the_error_of_its_ledger(streams: Streams, kept_cluster: Clu
                     await client.open_ledger(ledger_id, recover=True)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        known = kept_cluster.run(_ledgers)
+        known = cluster_client.run(_ledgers)
         for _ in range(200):
             yield batch
             if not fenced.is_set():
-                kept_cluster.run(fence, known)
+                cluster_client.run(fence, known)
 
     with pytest.raises((LedgerFenced, LedgerClosed)):
         _write(streams, [batches()], stream=name)  # type: ignore[list-item]

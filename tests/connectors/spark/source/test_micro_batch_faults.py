@@ -27,7 +27,7 @@ class _Faults:
         self.is_over = False
 
     async def write(self, stream: str) -> None:
-        """Appends; sometimes another writer takes over in the middle."""
+        """Appends records; sometimes another writer takes over in the middle."""
         number = 0
         while not self.is_over:
             try:
