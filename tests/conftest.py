@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from bookie.standalone import cluster
 from bookie.standalone.zookeeper_server import ZooKeeperMissing, require_zookeeper
 
-# Before they are imported: what a helper's assertion found is told like that of a test. A program
+# Before they are imported: assertions in helpers then report as much as those in tests. A program
 # that runs tests is in such a package, and has imported it.
 _PACKAGES = {f"tests.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py")}
 pytest.register_assert_rewrite(*sorted(_PACKAGES - sys.modules.keys()))
@@ -93,7 +93,7 @@ def zookeeper_server(tmp_path: Path) -> Iterator[RunningZooKeeper]:
 
 @pytest.fixture
 def impatient_verification(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks again at once at what may have been on its way."""
+    """Retries at once what may have been in flight."""
     monkeypatch.setattr("ledger.verify._LOOK_AGAIN_S", 0.02)
     monkeypatch.setattr("ledger.copy_reader._PAUSE_S", 0.02)
 
@@ -114,5 +114,5 @@ def internal_errors() -> Iterator[list[logging.LogRecord]]:
     logger.addHandler(handler)
     yield handler.records
     logger.removeHandler(handler)
-    told = [handler.format(record) for record in handler.records]
-    assert not told, "a bookie logged a mistake of its own:\n" + "\n".join(told)
+    reported = [handler.format(record) for record in handler.records]
+    assert not reported, "a bookie logged a mistake of its own:\n" + "\n".join(reported)

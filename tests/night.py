@@ -36,7 +36,7 @@ _PYTEST = (
 _LINES_KEPT = 40
 _COUNTS = re.compile(
     r"^(?:=+ )?\d+ (?:passed|failed|error|skipped|deselected).* in [\d.]+s.*$"
-    r"|^\d+ (?:crash points|ways to go on from them)$|^.*\bkills\b.*$|^.*\bseeds\b.*$"
+    r"|^\d+ (?:crash points|continuations)$|^.*\bkills\b.*$|^.*\bseeds\b.*$"
 )
 _FAILURES = re.compile(r"^(?:FAILED|ERROR) .*$")
 

@@ -86,8 +86,8 @@ def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
 def recreated(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
     """Returns a new stream in place of a tombstone.
 
-    Its epoch is one that no earlier writer holds, and its creation time tells its cursors from
-    earlier ones.
+    Its epoch is one that no earlier writer holds, and its creation time distinguishes its cursors
+    from earlier ones.
     """
     assert dead.is_deleted, f"stream {dead.name!r} is in use"
     return replace(

@@ -1,6 +1,6 @@
 """The oracle of streams: every value ever appended, where it was confirmed, where it was seen.
 
-One position has one value for ever, for writers and readers alike; a value lies at one position
+One position has one value forever, for writers and readers alike; a value lies at one position
 at most. What was confirmed or seen is there until it is truncated.
 """
 

@@ -65,7 +65,7 @@ def test_a_partitioned_writer_confirms_nothing_after_another_client_recovered_it
             writer = await old.create_ledger()
             await writer.append(b"confirmed")
             cluster.network.partition(["old"], cluster.bookies)
-            late = writer.append_nowait(b"on its way when the network broke")
+            late = writer.append_nowait(b"in flight when the network broke")
             async with new.open_ledger(writer.ledger_id) as reader:
                 end = reader.last_add_confirmed
             assert end == 0
@@ -154,7 +154,7 @@ def test_a_tail_sees_every_entry_while_bookies_die_one_after_the_other() -> None
                     await trio.sleep(0.1)
                 await writer.close()
 
-            async def torment() -> None:
+            async def faults() -> None:
                 for name in cluster.bookies:
                     await cluster.kill_bookie(name, CrashKind.POWER_LOST_TORN)
                     await trio.sleep(0.5)
@@ -166,7 +166,7 @@ def test_a_tail_sees_every_entry_while_bookies_die_one_after_the_other() -> None
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(write)
-                nursery.start_soon(torment)
+                nursery.start_soon(faults)
                 async with closing(reader.tail(0)) as batches:
                     async for batch in batches:
                         seen += [bytes(entry.payload) for entry in batch]

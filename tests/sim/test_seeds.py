@@ -1,4 +1,4 @@
-"""Seeds of torment: a few with every change; `python -m tests.sim --seeds N` runs more."""
+"""Seeds of the simulator: a few with every change; `python -m tests.sim --seeds N` runs more."""
 
 from __future__ import annotations
 

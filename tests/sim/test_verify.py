@@ -63,7 +63,7 @@ def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> 
             plain = await namespace.verify("s")
             report = await namespace.verify("s", receipt=receipt)
             if plain.verdict is CopyVerdict.WHOLE or "bookie-1:3181" not in receipt.bookies:
-                return  # it was faster than the loss of power, or too slow to tell the lie
+                return  # it was faster than the loss of power, or too slow to send the lie
             # Without the receipt there is only a copy less than there should be.
             assert plain.verdict is CopyVerdict.REDUCED
             assert report.verdict is CopyVerdict.DAMAGE
@@ -140,7 +140,7 @@ def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -
 
 
 def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
-    """The writer's own ledger fails under it; what was on its way is recovered or sent again."""
+    """The writer's own ledger fails under it; what was in flight is recovered or sent again."""
 
     async def scenario(cluster: SimCluster) -> None:
         receipts: list[Receipt] = []
@@ -253,7 +253,7 @@ async def disturb(cluster: SimCluster, chance: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "seconds"), [(0, 8), (1, 8)])
 def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> None:
-    """Writers roll and are replaced, the janitor deletes, bookies die and come back: whatever is
+    """Writers roll and are replaced, the janitor deletes, bookies die and restart: whatever is
     verified meanwhile, nothing is called damaged."""
 
     async def scenario(cluster: SimCluster) -> None:

@@ -66,8 +66,8 @@ PROSE = {
 NAMES = {
     "anew", "whoever", "torment", "torments", "tormented", "deed", "deeds", "mortal", "mortals",
     "landmark", "landmarks", "mistake", "mistakes", "told", "tell", "tells", "telling", "betray",
-    "company", "story", "stories", "vain", "huddle", "anyone", "somebody", "someone", "nobody",
-    "bury", "buried", "doubts",
+    "company", "story", "stories", "vain", "huddle",
+    "bury", "buried",
 }  # fmt: skip
 """Parts of names between underscores or capitals that say nothing to a reader of this field."""
 

@@ -118,9 +118,9 @@ class JournalCheck:
         except OSError as error:
             self._damage(END_FILE, None, f"it cannot be read: {error}")
             return
-        told = decode_end(data)
+        recorded = decode_end(data)
         # A journal that was killed before its first group may have no end marker yet.
-        if told is None and (data or found != BEGINNING):
+        if recorded is None and (data or found != BEGINNING):
             end = f"offset {found.offset} of {file_name(found.file_id)}"
             self._report.add(
                 Finding(
@@ -131,10 +131,10 @@ class JournalCheck:
                     cure=_END_FILE_CURE,
                 )
             )
-        if told is not None and told > found:
+        if recorded is not None and recorded > found:
             self._damage(
-                file_name(told.file_id),
-                told.offset,
+                file_name(recorded.file_id),
+                recorded.offset,
                 f"it was acknowledged up to here, and the journal ends at offset {found.offset} of "
                 f"{file_name(found.file_id)}",
                 cure=_END_CURE,

@@ -1,4 +1,4 @@
-"""Overload, by virtual time: what is bounded, who waits, who is refused, and who goes first."""
+"""Overload in virtual time: what is limited, which requests wait, are refused, or go first."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ async def recover(bookie: PressedBookie, ledger_id: int, within_s: float = SOON_
         assert isinstance(again, AddResponse)
         assert again.status is Status.OK
         packet = DIGEST.encode_lac(ledger_id, 0)
-        told = await asked(peer_3, WriteLacRequest(ledger_id, 0, KEY, packet), within_s)
-        assert isinstance(told, WriteLacResponse)
-        assert told.status is Status.OK
+        reported = await asked(peer_3, WriteLacRequest(ledger_id, 0, KEY, packet), within_s)
+        assert isinstance(reported, WriteLacResponse)
+        assert reported.status is Status.OK
 
 
 async def seed(bookie: PressedBookie, *ledger_ids: int, entries: int = 1) -> None:
@@ -151,7 +151,7 @@ def test_adds_that_wait_take_no_more_memory_the_longer_they_wait() -> None:
 
 
 def test_a_full_group_of_ledgers_holds_up_no_other() -> None:
-    """Two directories: one's checkpoint hangs. The other's adds go on, on the same connection."""
+    """The checkpoint of one of two directories hangs. Adds to the other continue."""
 
     async def scenario(bookie: PressedBookie) -> None:
         storage = bookie.bottle.storage
@@ -208,7 +208,7 @@ def test_a_thousand_reads_of_a_slow_disk_hold_up_neither_fences_nor_tails_nor_ot
             await trio.sleep(0.5)
             statistics = bookie.server.statistics()
             assert statistics.reads_waiting == 1000
-            assert sum(statistics.reads_waiting_by_directory) == 992, "8 are under way"
+            assert sum(statistics.reads_waiting_by_directory) == 992, "8 are in progress"
             async with bookie.peer("tail") as tail, bookie.peer("other") as other:
                 # The same connection, and another one: what is in memory waits for nobody.
                 for peer in (busy, tail):

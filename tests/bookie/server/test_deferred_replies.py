@@ -53,7 +53,7 @@ def large(ledger_id: int, entry_id: int) -> AddRequest:
 
 
 async def check_bounded(bookie: PressedBookie, request: bytes, wakes: RequestBody) -> None:
-    """One peer asks for a large entry so many times, and each answer must wait for `wakes`."""
+    """One peer requests a large entry this many times, and each reply must wait for `wakes`."""
     async with (
         bookie.peer("seeder") as peer,
         trio.open_nursery() as nursery,
@@ -144,7 +144,7 @@ async def check_waits(bookie: PressedBookie, request: ReadRequest, version: int)
         assert answers[-1].body == entry_of(7, 1)
 
 
-def test_the_last_entry_is_told_when_it_is_on_disk() -> None:
+def test_the_last_entry_is_reported_when_it_is_on_disk() -> None:
     async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
@@ -153,7 +153,7 @@ def test_the_last_entry_is_told_when_it_is_on_disk() -> None:
     press(scenario)
 
 
-def test_a_second_fence_tells_no_entry_that_is_not_on_disk() -> None:
+def test_a_second_fence_reports_no_entry_that_is_not_on_disk() -> None:
     """Two clients recover one ledger: what the first writes again is not durable by the fence."""
 
     async def scenario(bookie: PressedBookie) -> None:
@@ -166,7 +166,7 @@ def test_a_second_fence_tells_no_entry_that_is_not_on_disk() -> None:
     press(scenario)
 
 
-def test_a_poll_without_piggyback_tells_no_entry_that_is_not_on_disk() -> None:
+def test_a_poll_without_piggyback_reports_no_entry_that_is_not_on_disk() -> None:
     async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
@@ -176,7 +176,7 @@ def test_a_poll_without_piggyback_tells_no_entry_that_is_not_on_disk() -> None:
 
 
 def test_a_fence_waits_for_one_group_only() -> None:
-    """What it tells was there before it, so it is durable with it, whatever is queued meanwhile."""
+    """The reported entry precedes the request, so it is durable with it."""
 
     async def scenario(bookie: PressedBookie) -> None:
         async with (

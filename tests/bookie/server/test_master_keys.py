@@ -260,7 +260,7 @@ async def test_no_frame_ends_a_bookie(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["at once", "when it is its turn", "late"])
 @pytest.mark.parametrize("error", [AssertionError, KeyError, ValueError])
-async def test_a_mistake_of_ours_costs_one_connection(
+async def test_an_internal_error_costs_one_connection(
     where: str,
     error: type[Exception],
     tmp_path: Path,

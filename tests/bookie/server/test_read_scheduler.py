@@ -1,4 +1,4 @@
-"""Who reads a disk at once, and what every connection may receive at once."""
+"""Which reads use a disk at the same time, and how much each connection may receive at once."""
 
 from __future__ import annotations
 

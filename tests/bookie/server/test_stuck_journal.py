@@ -1,4 +1,4 @@
-"""A journal that hangs, and ledgers that are never stored: what is bounded, and who goes on."""
+"""A journal that hangs, ledgers that are never stored: limits, and the requests that continue."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
             nursery.start_soon(connect, bookie, "fences", fences)
             nursery.start_soon(connect, bookie, "lacs", lacs)
             await trio.sleep(5)
-            # Those that the checkpoint under way has taken, and twice as many again.
+            # Those that the current checkpoint has taken, and twice as many more.
             assert 1000 < len(directory.states) < 6 * 1000
             known = len(directory.states)
             await trio.sleep(5)

@@ -37,7 +37,7 @@ class CrashingKeyValue(MemoryKeyValue):
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Paths of so many directories; a single one has just the name."""
+    """Returns the paths of this many directories; a single one has just the name."""
     return [name, *(f"{name}{number}" for number in range(1, count))]
 
 
@@ -99,7 +99,7 @@ class Bottle:
         self.fenced: dict[int, None] = {}
         self.lacs: dict[int, int] = {}
         self.deleted: dict[int, None] = {}
-        self.buried = False
+        self.is_superseded = False
         """The tombstones of `deleted` are durable."""
 
     def add(
@@ -187,7 +187,7 @@ class Bottle:
         """`successor` must now keep the promises of this process."""
         successor.acked, successor.fenced = dict(self.acked), dict(self.fenced)
         successor.lacs, successor.deleted = dict(self.lacs), dict(self.deleted)
-        successor.buried = self.buried
+        successor.is_superseded = self.is_superseded
         successor.attempted = {key: list(entries) for key, entries in self.attempted.items()}
         return successor
 

@@ -93,7 +93,7 @@ async def outcome(kept: Kept, promised: Bottle) -> Outcome:
     return Outcome("", frozenset(denied), kept_of(bottle), is_seen)
 
 
-class Story(NamedTuple):
+class Scenario(NamedTuple):
     """`ages`: as it was at each checkpoint."""
 
     bottle: Bottle
@@ -101,7 +101,7 @@ class Story(NamedTuple):
     ages: list[Kept]
 
 
-async def _scenario() -> Story:
+async def _scenario() -> Scenario:
     """Two files of the journal are left: the mark lies in the first, with groups behind it."""
     bottle, ages = Bottle(options=OPTIONS), []
     async with bottle.running():
@@ -112,7 +112,7 @@ async def _scenario() -> Story:
             if i in (3, 9):
                 await bottle.storage.checkpoint()
                 ages.append(kept_of(bottle))
-    return Story(bottle, kept_of(bottle), ages)
+    return Scenario(bottle, kept_of(bottle), ages)
 
 
 def journals(kept: Kept) -> list[str]:
@@ -134,7 +134,7 @@ def _in_blocks(data: bytes, block: int) -> Iterator[tuple[str, bytes]]:
             yield f"{other} and {at} swapped", bytes(swapped[:size])
 
 
-def _damaged(scenario: Story) -> Iterator[tuple[str, str, Kept]]:
+def _damaged(scenario: Scenario) -> Iterator[tuple[str, str, Kept]]:
     """What was done, to which file, and what is there then."""
     now, ages = scenario.now, scenario.ages
     for name, data in now.files.items():
@@ -159,12 +159,12 @@ def _damaged(scenario: Story) -> Iterator[tuple[str, str, Kept]]:
 
 @pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
 async def test_it_starts_or_refuses_with_a_cure_and_denies_and_destroys_nothing(every: int) -> None:
-    """`every`: one of so many kinds of damage is tried; all of them take minutes."""
+    """`every`: tries each n-th kind of damage; all of them take minutes."""
     scenario = await _scenario()
-    refused = told = 0
+    refused = reported = 0
     for what, name, kept in itertools.islice(_damaged(scenario), 0, None, every):
         found = await outcome(kept, scenario.bottle)
-        told += found.is_seen
+        reported += found.is_seen
         assert not found.denied, (what, name, sorted(found.denied)[:3])
         if found.refusal:
             refused += 1
@@ -172,10 +172,10 @@ async def test_it_starts_or_refuses_with_a_cure_and_denies_and_destroys_nothing(
             assert found.is_seen, (what, name, found.refusal)
             await _mended(scenario, kept, found.left)
     assert refused > 100 // every
-    assert told > refused
+    assert reported > refused
 
 
-async def _mended(scenario: Story, damaged: Kept, left: Kept) -> None:
+async def _mended(scenario: Scenario, damaged: Kept, left: Kept) -> None:
     """What was wrong is put right again after a start that was refused: then all is there."""
     put_right = {
         name: data for name, data in scenario.now.files.items() if damaged.files.get(name) != data

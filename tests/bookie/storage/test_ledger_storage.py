@@ -66,7 +66,7 @@ async def test_everything_is_there_after_a_restart(has_checkpoint: bool) -> None
         assert successor.add(2, 10, is_recovery=True) is Status.OK
 
 
-async def test_absent_entries_and_ledgers_are_told_apart() -> None:
+async def test_absent_entries_and_ledgers_are_distinguished() -> None:
     bottle = Bottle()
     async with bottle.running():
         bottle.add(1, 5)

@@ -123,7 +123,7 @@ def test_the_same_seed_is_the_same_run(simulated_cluster: MakeSimulatedCluster) 
     assert all(seconds > pause_s for seconds, _ in runs)
 
 
-def test_a_failure_tells_its_seed_and_is_repeated_by_it(tmp_path: Path) -> None:
+def test_a_failure_reports_its_seed_and_is_repeated_by_it(tmp_path: Path) -> None:
     (tmp_path / "test_story.py").write_text(FAILING)
 
     def run(*options: str) -> str:
@@ -140,7 +140,9 @@ def test_a_failure_tells_its_seed_and_is_repeated_by_it(tmp_path: Path) -> None:
     assert "1 passed" in run("--ledgerstream-seed=4")
 
 
-def test_an_error_of_the_story_comes_out_as_it_is(simulated_cluster: MakeSimulatedCluster) -> None:
+def test_an_error_of_the_scenario_comes_out_as_it_is(
+    simulated_cluster: MakeSimulatedCluster,
+) -> None:
     async def scenario(cluster: SimCluster) -> None:
         raise LedgerError("the program's own")
 

@@ -1,4 +1,4 @@
-"""Disks fill up: writers move on or are told, reads go on, and space brings everything back."""
+"""Disks fill up: writers change bookies or fail, reads continue, freed space restores all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _payload(number: int) -> bytes:
 
 
 async def _wait_writable(client: LedgerClient, count: int = 3) -> None:
-    """Returns when so many bookies take entries."""
+    """Waits until this number of bookies take entries."""
     with trio.fail_after(120):
         async with aclosing(client.bookies.watch_available()) as changes:
             async for found in changes:
@@ -95,13 +95,13 @@ def test_full_disks_refuse_adds_serve_recovery_and_reads_and_are_writable_again(
                 await client.create_ledger()
             # Recovery fences and writes to read-only bookies; then all is read.
             await _read_all(client, writer.ledger_id, confirmed)
-            # Retention deletes; nobody tells the bookies anything.
+            # Retention deletes; the bookies are not notified.
             await client.delete_ledger(writer.ledger_id)
             await _wait_writable(client)
             await trio.sleep(1)  # a bookie enters the one list before it leaves the other
             assert not await client.bookies.read_only()
             async with client.create_ledger() as again:
-                await again.append(b"life goes on")
+                await again.append(b"still alive!")
         assert cluster.restarts == 3, "no bookie died of it"
 
     for seed in range(scaled(ci=1, night=20)):
@@ -165,7 +165,7 @@ def test_one_full_directory_of_several_makes_a_bookie_read_only_and_ends_nothing
                             await writer.append(_payload(number))
 
             await append(0, 10)
-            await trio.sleep(3)  # a checkpoint was made, and none is under way
+            await trio.sleep(3)  # a checkpoint was made, and none is in progress
             name = full.partition(":")[0]
             disk = cluster.disk(name)
             options = disk.volumes.options[directory]
@@ -192,7 +192,7 @@ def test_one_full_directory_of_several_makes_a_bookie_read_only_and_ends_nothing
             options.capacity_bytes = 1 << 40
             await _wait_writable(client, 4)
             async with client.create_ledger(ensemble_size=4, write_quorum=4, ack_quorum=4) as again:
-                await again.append(b"life goes on")
+                await again.append(b"still alive!")
             assert cluster.restarts == 4, "no bookie died of it"
 
     for seed in range(scaled(ci=1, night=12)):

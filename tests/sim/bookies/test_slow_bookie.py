@@ -1,7 +1,7 @@
 """One of three bookies is a hundred times slower than the others: by virtual time, exactly.
 
 With two acks of three wanted, the log must not feel it: not in its latency, and not in the memory
-of whoever writes it.
+of the writer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONS = ClientOptions(window_bytes=256 * KIB, outbox_bytes_max=512 * KIB)
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """A burst of so many entries of so many bytes, so often, for so long."""
+    """A burst of entries: number, size, interval, duration."""
 
     burst: int
     entry_bytes: int

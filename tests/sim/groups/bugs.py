@@ -41,7 +41,7 @@ async def _free(self: AssignedPartition, cursor: CursorMetadata) -> bool:
 
 
 def _same_epoch(self: CursorMetadata, holder: str, token: str, now_ms: int) -> CursorMetadata:
-    """A new holder goes on at the epoch of the one before."""
+    """A new holder continues at the epoch of the one before."""
     return replace(self, holder=holder, token=token, changed_ms=now_ms)
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups in torment, and proof that a broken one would be noticed."""
+"""Consumer groups under faults, and proof that a broken one would be noticed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Who keeps, drops, brings back, reads and moves cursors, all at once, on streams of metadata.
 
-Whatever they are refused for good must have its reason; the oracle is told beforehand what they
+Every permanent refusal must have its reason; the oracle is notified in advance of what they
 ask for by hand.
 """
 
@@ -98,7 +98,7 @@ class MetadataClient(LedgerClient):
         self.next_id = next_id
 
     def crash_later(self, scope: trio.CancelScope, calls: int) -> None:
-        """Cancels the scope at so many calls of the metadata store from now."""
+        """Cancels the scope after this number of calls of the metadata store."""
         self._crashing.crash_later(scope, calls)
 
     def open_ledger(

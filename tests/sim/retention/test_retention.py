@@ -29,7 +29,7 @@ from tests.stream.retention import test_races
 
 SMALL = Options(expiries=3000, seed=1, namespaces=2, streams=4)
 SEEDS = 12
-"""In one of so many a planted bug must be found."""
+"""In one of this many seeds a planted bug must be found."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """A scope cancelled at every await of an operation: nothing acknowledged is lost, nothing is
-there twice, and the object goes on or is clearly closed. Single calls of a writer are in
+there twice, and the object stays usable or is clearly closed. Single calls of a writer are in
 tests/stream/writing/test_cancellation.py."""
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_a_producers_append_that_was_cut_is_tried_again() -> None:
 
 
 def test_a_writer_that_asks_for_the_stream_is_cut() -> None:
-    """The running writer goes on, or says that it handed over; nothing it confirmed is lost."""
+    """The running writer continues, or reports that it handed over; nothing confirmed is lost."""
 
     async def scenario(namespace: Namespace) -> None:
         await namespace.ensure_stream("s")

@@ -157,7 +157,7 @@ def test_an_emptied_store_empties_no_disk() -> None:
 
 
 def test_changes_that_happen_after_they_were_given_up_break_no_stream() -> None:
-    """A server stands still, its clients connect anew, and then it carries out what they sent
+    """A server stops, its clients reconnect, and then it carries out what they sent
     before. Meanwhile the writer needs one ledger after the other: it has no session to change
     ensembles with, and bookies die."""
     repairs = 0

@@ -17,7 +17,7 @@ LINGER_MS = 3.0
 
 
 def test_the_last_record_of_an_idle_stream_arrives_one_round_trip_after_its_ack() -> None:
-    """Writer tells the bookies its LAC after the linger, they answer the parked poll with the
+    """The writer sends the bookies its LAC after the linger, they answer the parked poll with the
     record: half a round trip each. Nothing else may lie between."""
 
     async def scenario(cluster: SimCluster) -> None:
@@ -61,8 +61,8 @@ def test_the_last_record_of_an_idle_stream_arrives_one_round_trip_after_its_ack(
 
 
 def test_a_record_does_not_wait_for_an_add_when_the_next_ones_are_on_their_way() -> None:
-    """Adds on their way carry an older LAC: where records follow each other faster than they are
-    confirmed, and no faster, each is told by itself and not by the add after the next."""
+    """Adds in flight carry an older LAC: where records follow each other faster than they are
+    confirmed, and no faster, each is sent by itself and not with the add after the next."""
     one_way_s, interval_s, sync_max_s = 0.001, 0.020, 0.040
 
     async def scenario(cluster: SimCluster) -> None:

@@ -22,8 +22,8 @@ from stream.blocking import bridge as blocking
 
 
 def loops() -> int:
-    """How many there are. One that was told to end is waited for: earlier tests may have left it
-    ending, and a thread is there for a moment after the last that it tells anybody."""
+    """Returns how many there are. Waits for one that was asked to end: earlier tests may have left
+    it ending, and a thread exists for a moment after its last report."""
     threads = [thread for thread in threading.enumerate() if thread.name == "ledgerstream-loop"]
     in_use = [loop._thread for loop in shared_loop._loops]
     for thread in threads:
@@ -45,7 +45,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         timer.join()
 
 
-class Story:
+class Scenario:
     """What happened in the trio thread."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def test_the_loop_lives_as_long_as_somebody_uses_it() -> None:
     assert loops() == before
     with pytest.raises(LedgerClosed):
         one.call(tick)
-    with pytest.raises(LedgerClosed), one.hold(Story().block):
+    with pytest.raises(LedgerClosed), one.hold(Scenario().block):
         pass
 
 
@@ -113,7 +113,7 @@ def test_errors_cross_as_they_are() -> None:
 
 
 def test_a_cancelled_asyncio_task_ends_after_its_trio_side() -> None:
-    scenario = Story()
+    scenario = Scenario()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
@@ -134,7 +134,7 @@ def test_a_cancelled_asyncio_task_ends_after_its_trio_side() -> None:
 
 
 def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
-    scenario = Story()
+    scenario = Scenario()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
@@ -152,7 +152,7 @@ def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
 
 
 def test_ctrl_c_ends_the_trio_side_first() -> None:
-    scenario = Story()
+    scenario = Scenario()
     with blocking.open_bridge() as bridge:
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.05):
             bridge.call(scenario.slow_to_end)
@@ -161,7 +161,7 @@ def test_ctrl_c_ends_the_trio_side_first() -> None:
 
 
 def test_a_deadline_ends_the_trio_side_first() -> None:
-    scenario = Story()
+    scenario = Scenario()
     with blocking.open_bridge() as bridge:
         begin = time.monotonic()
         with pytest.raises(TimeoutError), blocking.fail_after(60), blocking.fail_after(0.02):
@@ -174,7 +174,7 @@ def test_a_deadline_ends_the_trio_side_first() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_what_a_block_raises_stays_what_it_was(error: type[BaseException]) -> None:
-    scenario = Story()
+    scenario = Scenario()
     with blocking.open_bridge() as bridge:
         with (  # noqa: PT012 (it leaves through the block)
             pytest.raises(error),
@@ -193,7 +193,7 @@ def test_what_a_block_raises_stays_what_it_was(error: type[BaseException]) -> No
 
 
 def test_a_block_cancelled_in_asyncio_is_left_in_trio() -> None:
-    scenario = Story()
+    scenario = Scenario()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
@@ -262,7 +262,7 @@ def test_many_threads_share_the_loop() -> None:
     assert sorted(done) == list(range(8))
 
 
-def test_another_asyncio_loop_is_told() -> None:
+def test_another_asyncio_loop_is_reported() -> None:
     kept: list[aio.Bridge] = []
 
     async def keep() -> None:

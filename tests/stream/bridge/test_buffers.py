@@ -29,7 +29,7 @@ def post(job: Job) -> None:
 
 
 class Source:
-    """Numbers up to a goal. Fails where it is told to, once."""
+    """Numbers up to a goal. Fails once, at the given number."""
 
     def __init__(self, failing: set[int]) -> None:
         self.next = 0
@@ -222,7 +222,7 @@ async def test_what_comes_while_a_writer_closes_harms_nothing_before_it() -> Non
         late.outcome()
 
 
-async def test_what_a_closed_writer_left_is_told() -> None:
+async def test_what_a_closed_writer_left_is_reported() -> None:
     appends = TwoLanes()
     record = Record(1, appends.gates[1], [])
     appends.submit(record)

@@ -1,4 +1,4 @@
-"""Programs that end without closing, and that fork: nothing hangs, nothing is said in vain."""
+"""Programs that end without closing, and that fork: nothing hangs, and no message is lost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_asyncio_ends_with_a_connection_open(cluster: InProcessCluster) -> None:
     assert ends_well(program, cluster) == "appended\n"
 
 
-def test_a_forked_child_connects_anew(cluster: InProcessCluster) -> None:
+def test_a_forked_child_reconnects(cluster: InProcessCluster) -> None:
     program = """
         import os, sys, warnings
         from ledger.errors import LedgerClosed

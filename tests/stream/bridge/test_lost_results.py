@@ -1,5 +1,5 @@
 """Callers that give up in the very moment in which their answer arrives, and loops that end then:
-nothing is lost with the answer, and nobody waits for ever."""
+nothing is lost with the answer, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stream import aio, blocking
 from stream.aio import bridge as aio_bridge
 from stream.blocking import bridge as blocking_bridge
 from stream.bridge.appends import Appends
-from tests.stream.bridge.test_bridge import Story, loops, tick
+from tests.stream.bridge.test_bridge import Scenario, loops, tick
 
 RECORDS = 12
 
@@ -152,10 +152,10 @@ def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
         own.call(tick)
 
 
-def test_a_job_that_fails_ends_the_loop_and_all_are_told(
+def test_a_job_that_fails_ends_the_loop_and_all_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scenario, outcomes = Story(), list[BaseException]()
+    scenario, outcomes = Scenario(), list[BaseException]()
 
     def attempt(act: Callable[[], object]) -> None:
         try:
@@ -191,7 +191,7 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_told(
     assert "the background loop failed" in caplog.text
 
 
-def test_a_call_behind_the_last_task_of_a_failing_loop_is_told() -> None:
+def test_a_call_behind_the_last_task_of_a_failing_loop_is_reported() -> None:
     loop = BackgroundLoop()
     loop.start()
     entered: list[BaseException | None] = []
@@ -230,7 +230,7 @@ def test_ctrl_c_while_the_loop_starts_harms_no_later_connection(
 
 def test_a_block_dropped_in_the_trio_thread_does_not_stop_it() -> None:
     """As garbage collection does to a block that was never left: it runs in any thread."""
-    scenario = Story()
+    scenario = Scenario()
     with blocking_bridge.open_bridge() as bridge:
         block = bridge.hold(scenario.block)
         block.__enter__()

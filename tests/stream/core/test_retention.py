@@ -281,7 +281,7 @@ def test_a_full_document_can_still_be_truncated_a_little_and_deleted() -> None:
         except InvalidArgument:
             return False
 
-    # Each encoding of so many takes a tenth of a second, so the search begins near its end.
+    # Each encoding of that many takes a tenth of a second, so the search begins near its end.
     with pytest.raises(InvalidArgument) as refused:
         encode_stream(stream_with(len(segments)))
     sizes = re.search(r"would be (\d+) bytes, limit (\d+)", str(refused.value))

@@ -109,14 +109,14 @@ def test_closing_that_is_cut_can_be_repeated() -> None:
     assert cut_each(run) >= 2
 
 
-def test_who_waits_elsewhere_is_told_when_the_end_of_the_block_was_cancelled() -> None:
+def test_who_waits_elsewhere_is_reported_when_the_end_of_the_block_was_cancelled() -> None:
     async def scenario(cluster: SimCluster) -> None:
-        told: list[LedgerClosed] = []
+        reported: list[LedgerClosed] = []
 
         async def wait(ticket: Ticket) -> None:
             with pytest.raises(LedgerClosed, match="abandoned") as error:
                 await ticket.wait()
-            told.append(error.value)
+            reported.append(error.value)
 
         async with sim_namespace(cluster, linger_ms=60_000) as namespace:
             with trio.fail_after(50):
@@ -126,7 +126,7 @@ def test_who_waits_elsewhere_is_told_when_the_end_of_the_block_was_cancelled() -
                             for bookie in cluster.bookies:
                                 await cluster.kill_bookie(bookie)
                             nursery.start_soon(wait, writer.append_nowait(b"1"))
-            assert len(told) == 1
+            assert len(reported) == 1
 
     simulate(scenario, 5)
 

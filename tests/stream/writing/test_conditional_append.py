@@ -22,9 +22,9 @@ async def test_only_the_record_that_is_expected_is_appended(tmp_path: Path) -> N
         with pytest.raises(SequenceMismatch, match="expected to append record 0, the next one is"):
             await writer.append(b"never", expected_sequence=0)
         waiting = writer.append_nowait(b"1")
-        with pytest.raises(SequenceMismatch) as told:
+        with pytest.raises(SequenceMismatch) as reported:
             writer.append_nowait(b"never", expected_sequence=1)
-        assert (told.value.expected, told.value.next_sequence) == (1, 2)
+        assert (reported.value.expected, reported.value.next_sequence) == (1, 2)
         ticket = writer.append_nowait(b"2", expected_sequence=2)
         assert (await waiting.wait()) < (await ticket.wait())
         with pytest.raises(SequenceMismatch):
@@ -83,8 +83,8 @@ async def test_conditional_ones_follow_each_other_whatever_others_do(tmp_path: P
 
 
 @pytest.mark.parametrize("is_many", [False, True])
-def test_a_mismatch_tells_only_of_what_is_durable(is_many: bool) -> None:
-    """Whoever was cut and tries again must not take his record for stored before it is."""
+def test_a_mismatch_reports_only_what_is_durable(is_many: bool) -> None:
+    """A caller that was cut off and retries must not count its record as stored before it is."""
 
     async def append(writer: StreamWriter) -> None:
         if is_many:

@@ -86,9 +86,9 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
                 async with Namespace(one, "n").writer("s", create=True) as writer:
                     await writer.append(b"1")
                     await is_over.wait()
-                    with pytest.raises(TakenOver) as told:
+                    with pytest.raises(TakenOver) as reported:
                         await writer.append(b"never")
-                    assert not isinstance(told.value, HandedOver)
+                    assert not isinstance(reported.value, HandedOver)
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_passed_over, old_life)
@@ -108,7 +108,7 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
 
 
 async def _passed_over(life: object) -> None:
-    """The end of the block tells of the takeover, too."""
+    """The end of the block reports the takeover, too."""
     assert callable(life)
     try:
         await life()
@@ -219,10 +219,10 @@ def test_a_stream_is_taken_over_at_the_epoch_named_only() -> None:
                 assert writer.epoch == 1
                 with pytest.raises(
                     EpochMismatch, match="is at epoch 1, it was to be taken"
-                ) as told:
+                ) as reported:
                     async with namespace.writer("s", if_epoch=0):
                         pass
-                assert (told.value.expected, told.value.epoch) == (0, 1)
+                assert (reported.value.expected, reported.value.epoch) == (0, 1)
                 await writer.append(b"still here")
             epoch = (await namespace.info("s")).epoch
             async with namespace.writer("s", if_epoch=epoch) as writer:
@@ -331,6 +331,6 @@ def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
     simulate(scenario, 11)
 
 
-def test_requests_are_told_from_other_names() -> None:
+def test_requests_are_distinguished_from_other_names() -> None:
     assert parse_request(request_name("clicks#2", 17)) == ("clicks#2", 17)
     assert [parse_request(name) for name in ("", "s", "~1", "s~", "s~x", "s~-1")] == [None] * 6

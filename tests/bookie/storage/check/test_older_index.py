@@ -26,7 +26,7 @@ from tests.bookie.storage.simulated_storage import Bottle, is_crashing
 from tests.bookie.storage.test_damage import INDEX, MARK, Kept, begun, kept_of
 
 
-class Story(NamedTuple):
+class Scenario(NamedTuple):
     bottle: Bottle
     now: Kept
     ages: list[Kept]
@@ -36,7 +36,7 @@ class Story(NamedTuple):
     """Every file that there ever was, as it was last."""
 
 
-async def _scenario() -> Story:
+async def _scenario() -> Scenario:
     bottle, ages = Bottle(options=OPTIONS), []
     journals: dict[str, bytes] = {}
 
@@ -58,7 +58,7 @@ async def _scenario() -> Story:
                     bottle.deleted[2] = None
                     await collect(bottle)
             bottle.acked = {key: one for key, one in bottle.acked.items() if key[0] != 2}
-    return Story(bottle, kept_of(bottle), ages, journals)
+    return Scenario(bottle, kept_of(bottle), ages, journals)
 
 
 async def _reads(bottle: Bottle) -> set[tuple[int, int]]:
@@ -194,7 +194,7 @@ async def test_what_a_crash_left_is_removed_before_anything_is_written() -> None
 
 
 async def test_a_log_that_is_missing_keeps_what_a_crash_left_once_not_for_ever() -> None:
-    """Nobody can tell its loss from an older index, so what is there is kept the first time. The
+    """It looks like an older index, so existing data is kept the first time. The
     index remembers that, and later crashes leave nothing behind."""
     bottle = Bottle(options=OPTIONS)
     async with bottle.running():
@@ -214,7 +214,7 @@ async def test_a_log_that_is_missing_keeps_what_a_crash_left_once_not_for_ever()
     async with crashed.running():
         assert _strays(crashed) == strays
         await crashed.check()
-        # It may come back: then it is a log like any other.
+        # It may reappear: then it is a log like any other.
     crashed.disk.names[lost] = inode
     back = crashed.reopened()
     async with back.running():

@@ -81,7 +81,7 @@ async def _workload(bottle: Bottle) -> None:
                     await bottle.storage.checkpoint()
             await bottle.check()
         assert bottle.storage.directories[0].details().compaction.entries_moved > 30
-        bottle.buried = True
+        bottle.is_superseded = True
         bottle.add(4, 20, b"at last")
         await bottle.settle()
 
@@ -106,11 +106,11 @@ async def _check_after(successor: Bottle) -> None:
         await successor.check()
         assert successor.storage.statistics().entry_logs_missing == 0
         assert successor.storage.statistics().entry_logs_stray == 0
-        if successor.buried:
+        if successor.is_superseded:
             with pytest.raises(NoSuchLedger):
                 await successor.storage.read(3, 0)
         # What is left over of a compaction is collected by the next one.
-        successor.add(1, 60, b"life goes on", is_recovery=True)
+        successor.add(1, 60, b"still alive!", is_recovery=True)
         successor.add(5, 0, b"deleted at once")
         successor.deleted[5] = None
         await successor.settle()
@@ -121,7 +121,7 @@ async def _check_after(successor: Bottle) -> None:
         sizes = sum(len(successor.disk.names[name].data) for name in names)
         details = successor.storage.directories[0].details()
         assert len(names) == details.storage.entry_logs
-        # What nobody was told of may be durable, too: power was lost between write and answer.
+        # An unacknowledged entry may be durable, too: power was lost between write and reply.
         kept = list(successor.acked.items())
         kept += [(key, entry) for key, all_ in successor.attempted.items() for entry in all_]
         live = sum(

@@ -1,4 +1,4 @@
-"""A journal that lost its end is noticed, and one that only lost what nobody was told of is not."""
+"""A journal that lost its end is detected, unless it only lost unacknowledged entries."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_loss_noticed_and_not_made_known_is_noticed_again() -> None:
         assert again.end.lost == end
 
 
-async def test_what_late_syncs_owe_is_told_before_it_is_paid() -> None:
+async def test_what_late_syncs_owe_is_reported_before_it_is_paid() -> None:
     late = FlushPolicy(flush_interval_ms=3_600_000, flush_bytes=1 << 40)
     disk = MemoryDisk()
     journal = journal_on(disk, flush=late)
@@ -138,7 +138,7 @@ async def test_a_journal_goes_on_without_its_note(
     await replayed(journal)
     async with running(journal):
         await commit(journal, frame(0))
-        told = bytes(disk.names[END].data)
+        reported = bytes(disk.names[END].data)
 
         def fail(*_: object) -> None:
             raise OSError(errno.EIO, "no more notes")
@@ -146,7 +146,7 @@ async def test_a_journal_goes_on_without_its_note(
         monkeypatch.setattr("tests.bookie.storage.memory_disk.MemoryFile.write_now", fail)
         for number in range(1, GROUPS):
             await commit(journal, frame(number))
-    assert disk.names[END].data == told
+    assert disk.names[END].data == reported
     assert caplog.text.count("is no longer recorded") == 1
     assert len(await replayed(journal_on(disk))) == GROUPS
 

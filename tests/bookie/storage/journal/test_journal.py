@@ -124,7 +124,7 @@ async def test_all_that_gathers_in_one_tick_costs_one_sync() -> None:
         (CommitPolicy(flush_when_queue_empty=False, group_bytes_max=40), Trigger.BYTES),
     ],
 )
-async def test_operators_are_told_why_groups_went_and_how_long_they_took(
+async def test_operators_are_reported_why_groups_went_and_how_long_they_took(
     autojump_clock: trio.testing.MockClock, policy: CommitPolicy, trigger: Trigger
 ) -> None:
     journal = journal_on(MemoryDisk(), policy=policy)
@@ -142,7 +142,7 @@ async def test_operators_are_told_why_groups_went_and_how_long_they_took(
 
 
 async def test_a_frame_that_nobody_waits_for_costs_no_sync() -> None:
-    """It goes with the next group that is kicked, also when it came while one was under way."""
+    """It joins the next group that is scheduled, also if it came while one was in progress."""
     disk = MemoryDisk()
     journal = journal_on(disk, file_bytes_max=1 << 20)
     await replayed(journal)

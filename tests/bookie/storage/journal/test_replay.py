@@ -91,14 +91,14 @@ def taker_of(directory: int, directories: int) -> ReplayTarget:
 
 
 async def replayed(groups: list[bytes], directories: int) -> tuple[list[ReplayTarget], list[int]]:
-    """Takers of all directories after the replay, and which were told that they had frames."""
+    """Returns the targets of all directories, and those that `on_progress` named."""
     journal = await journal_with(groups)
     targets = [taker_of(number, directories) for number in range(directories)]
     marks = dict.fromkeys(range(directories), BEGINNING)
     layout = DirectoryMap(journals=1, directories=directories)
-    told: list[int] = []
-    await replay_journal(journal, 0, layout, marks, targets, told.append)
-    return targets, told
+    reported: list[int] = []
+    await replay_journal(journal, 0, layout, marks, targets, reported.append)
+    return targets, reported
 
 
 @given(groups=st.lists(steps, max_size=4), directories=st.sampled_from([1, 2, 3]))
@@ -108,7 +108,7 @@ def test_stretches_leave_what_frames_one_by_one_leave(
 ) -> None:
     twin = Twin()
     payloads = [b"".join(map(twin.frame_of, group)) for group in groups if group]
-    targets, told = trio.run(replayed, payloads, directories)
+    targets, reported = trio.run(replayed, payloads, directories)
     assert sum(target.frames for target in targets) == sum(map(len, groups))
     found: dict[tuple[int, int], bytes] = {}
     for number, target in enumerate(targets):
@@ -121,7 +121,7 @@ def test_stretches_leave_what_frames_one_by_one_leave(
                 found[ledger, entry_id] = bytes(entry)
                 held += 28 + len(entry)
         assert target.cache.nbytes >= held  # entries that came twice count twice
-        assert bool(target.frames) == (number in told)
+        assert bool(target.frames) == (number in reported)
     assert found == twin.entries
     for ledger in range(DELETED):
         state = targets[ledger % directories].states.get(ledger)
@@ -134,8 +134,8 @@ def test_stretches_leave_what_frames_one_by_one_leave(
 async def test_a_long_group_is_taken_in_stretches_that_leave_room_for_checkpoints() -> None:
     """The cache is asked after each segment, not after a group of sixty."""
     data = b"".join(make_frame(1, n, b"x" * 300) for n in range(180))
-    _, told = await replayed([data], 1)
-    assert len(told) >= 60
+    _, reported = await replayed([data], 1)
+    assert len(reported) >= 60
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200])

@@ -1,6 +1,6 @@
 """Power is lost at every step of a bookie's storage whose journal acknowledges before it syncs.
 
-What was forced is there afterwards, and so is each fence that was told. What was only acknowledged
+What was forced is there afterwards, and so is each acknowledged fence. What was only acknowledged
 may be gone, but then everything after it is gone, too; and no byte is wrong. If only the process
 dies, nothing is gone.
 """
@@ -43,7 +43,7 @@ class Promises:
     accepted: int = 0
     """How many of them were acknowledged."""
     forced: int = 0
-    """How many of them were told to be durable."""
+    """The number of acknowledged ones."""
     fenced: list[int] = field(default_factory=list)
 
 

@@ -55,7 +55,7 @@ async def durable(journal: Journal) -> None:
     await done.wait()
 
 
-def test_policy_flushes_for_time_bytes_and_whoever_waits() -> None:
+def test_policy_flushes_for_time_bytes_and_waiters() -> None:
     policy = FlushPolicy(flush_interval_ms=500, flush_bytes=100)
     assert policy.decide(10.0, 9.9, 99, False) == 10.4
     assert policy.decide(10.4, 9.9, 99, False) == FLUSH_NOW
@@ -103,7 +103,7 @@ async def test_who_waits_for_durability_gets_a_sync_that_began_after_the_write()
         gate = disk.sync_gate = trio.Event()
         journal.when_durable(lambda: seen.append("first"))
         await trio.testing.wait_all_tasks_blocked()
-        # While its sync is under way another frame comes, whose sender waits, too.
+        # While its sync is in progress another frame comes, whose sender waits, too.
         journal.queue(
             frame(1),
             on_durable=lambda: seen.append("second"),
@@ -142,17 +142,17 @@ async def test_who_asks_while_all_is_being_synced_costs_no_second_sync() -> None
         assert (seen, disk.syncs) == ([0, 1, 2], syncs + 1)
 
 
-async def test_a_fence_is_synced_before_it_is_told(mock_clock: trio.testing.MockClock) -> None:
+async def test_a_fence_is_synced_before_it_is_reported(mock_clock: trio.testing.MockClock) -> None:
     """`on_durable` of a frame, as a fence has it, with no time passing."""
     disk = MemoryDisk()
     journal = late_journal(disk)
     await replayed(journal)
     async with running(journal):
         await accepted(journal, frame(0))
-        told = trio.Event()
-        journal.queue(frame(1), on_durable=told.set, is_urgent=False)
+        reported = trio.Event()
+        journal.queue(frame(1), on_durable=reported.set, is_urgent=False)
         journal.kick()
-        await told.wait()
+        await reported.wait()
     for seed in range(20):
         disk.rng.seed(seed)
         assert await replayed(journal_on(disk.after_crash())) == [frame(0), frame(1)]
@@ -226,18 +226,18 @@ async def test_failed_background_sync_poisons_the_journal(operation: str) -> Non
     disk = MemoryDisk()
     journal = late_journal(disk)
     await replayed(journal)
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.RaisesGroup(pytest.RaisesExc(JournalFailed, match="No space left")):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal.run)
             await accepted(journal, frame(0))
             disk.errors[operation] = OSError(errno.ENOSPC, "No space left")
-            journal.queue(frame(1), on_durable=lambda: told.append("durable"), is_urgent=False)
+            journal.queue(frame(1), on_durable=lambda: reported.append("durable"), is_urgent=False)
             journal.kick()
             await trio.testing.wait_all_tasks_blocked()
-            journal.open_group.on_accepted.append(lambda: told.append("accepted"))
+            journal.open_group.on_accepted.append(lambda: reported.append("accepted"))
             journal.queue(frame(2))
-    assert told == []
+    assert reported == []
     assert journal.mark == BEGINNING
 
 

@@ -33,7 +33,7 @@ def test_retention_is_explained_asked_for_and_undone(start_cluster: StartCluster
     assert json.loads(cluster.run("namespace", "show", "demo", "--json"))["retention_bytes"] is None
     cluster.run(*change, "--yes")
     (plan,) = json.loads(cluster.run("retention", "explain", "demo/lines", "--json"))
-    assert [told["verdict"] for told in plan["segments"]] == ["drop", "drop", "keep"]
+    assert [reported["verdict"] for reported in plan["segments"]] == ["drop", "drop", "keep"]
     assert b"retention_bytes wants 1 B" in cluster.run("retention", "explain", "demo/lines")
     cluster.run("janitor", "--once")
     assert cluster.run("read", "demo/lines") == b"one\ntwo\n"

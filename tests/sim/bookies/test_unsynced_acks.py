@@ -128,7 +128,7 @@ def test_one_journal_that_failed_takes_nothing_confirmed_with_it() -> None:
 
 
 def test_where_all_machines_lost_power_a_ledger_is_not_closed_short() -> None:
-    """What was confirmed may be gone. Then nobody is told that it never was: the ledger stays
+    """What was confirmed may be gone. Then it is never reported as absent: the ledger stays
     open until somebody decides, or has all that was confirmed."""
     lost = 0
 
