@@ -22,7 +22,7 @@ from tests.effort import stride
 
 NAMESPACE = "torment"
 BURST = 8
-PAUSE_S = 0.01 * stride(ci=6)
+PAUSE_S = 0.01 * stride(ci=12)
 RETRY_S = 0.1
 PADDING = bytes(200)
 
