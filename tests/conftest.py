@@ -98,7 +98,7 @@ def impatient_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ledger.copy_reader._PAUSE_S", 0.02)
 
 
-class _Mistakes(logging.Handler):
+class _InternalErrors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.records: list[logging.LogRecord] = []
@@ -108,9 +108,9 @@ class _Mistakes(logging.Handler):
 
 
 @pytest.fixture(autouse=True)
-def mistakes() -> Iterator[list[logging.LogRecord]]:
+def internal_errors() -> Iterator[list[logging.LogRecord]]:
     """A bookie survives its own bugs, but no test does: clear the list of what was expected."""
-    handler, logger = _Mistakes(), logging.getLogger("bookie.server.internal_errors")
+    handler, logger = _InternalErrors(), logging.getLogger("bookie.server.internal_errors")
     logger.addHandler(handler)
     yield handler.records
     logger.removeHandler(handler)

@@ -61,8 +61,7 @@ class LedgerStorage:
     ) -> None:
         """`number`: its place among the bookie's, from 0. `pairs`: its index store."""
         self.directory = directory
-        self._journals = trimmer.journals
-        self.capacity = capacity = DirectoryCapacity()
+        self._journals, self.capacity = trimmer.journals, (capacity := DirectoryCapacity())
         self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares, capacity)
         self._read_cache = blocks = ReadCache(options.read_cache_bytes)
         self._index = index = Index(pairs)
@@ -75,7 +74,7 @@ class LedgerStorage:
         self._states = states = LedgerStates(index, cache, options.states_max, capacity)
         self.states = states.held  # for the add path; `state` also reads the index
         self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
-        self._checkpointer = checkpointer = Checkpointer(
+        self._checkpointer = checkpoints = Checkpointer(
             disk,
             directory,
             number,
@@ -86,9 +85,7 @@ class LedgerStorage:
             logs=logs,
             states=states,
         )
-        self.task = task = CheckpointScheduler(
-            checkpointer, capacity, options.checkpoint_interval_s
-        )
+        self.task = task = CheckpointScheduler(checkpoints, capacity, options.checkpoint_interval_s)
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
         changes = IndexChanges(task.writing, task.poison)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ledger.core.quorum import check_sizes
 from ledger.errors import InvalidArgument, NotEnoughBookies
 
-if TYPE_CHECKING:
-    import random
+
+class RandomChoice(Protocol):
+    """A source of random choices, such as `random.Random`."""
+
+    def choice(self, seq: Sequence[str], /) -> str: ...
 
 
 def host_of(bookie_id: str) -> str:
@@ -29,7 +32,7 @@ def choose(
     ack_quorum: int,
     candidates: Mapping[str, str],
     excluded: Collection[str],
-    rng: random.Random,
+    rng: RandomChoice,
     *,
     prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
@@ -50,7 +53,7 @@ def replace(
     indices: Collection[int],
     candidates: Mapping[str, str],
     excluded: Collection[str],
-    rng: random.Random,
+    rng: RandomChoice,
     *,
     write_quorum: int | None = None,
 ) -> tuple[str, ...]:
@@ -78,7 +81,7 @@ def choose_degraded(
     candidates: Mapping[str, str],
     known: Mapping[str, str],
     excluded: Collection[str],
-    rng: random.Random,
+    rng: RandomChoice,
     *,
     prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
@@ -122,7 +125,7 @@ def _filled(
     usable: Mapping[str, str],
     hosts_kept: Mapping[str, str],
     write_quorum: int,
-    rng: random.Random,
+    rng: RandomChoice,
     prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Fills the empty places one by one with the bookie whose host is used least in its

@@ -45,6 +45,31 @@ Wake = Callable[[Sequence[Completion]], None]
 """Sets completions and wakes their waiters. Called in the trio thread only."""
 
 
+class Job:
+    """A step that a caller posts to the trio thread.
+
+    Args:
+        run: called in the trio thread. It must not raise.
+        refuse: called instead with a LedgerClosed, in the caller's thread, if the loop has ended
+            after `post` returned: whatever waits for the job must end, too. By default nothing
+            waits for it.
+    """
+
+    __slots__ = ("refuse", "run")
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        refuse: Callable[[LedgerError], object] = lambda _error: None,
+    ) -> None:
+        self.run = run
+        self.refuse = refuse
+
+
+Post = Callable[[Job], None]
+"""Posts a job to the trio thread; jobs of one thread are run in order."""
+
+
 class BackgroundLoop:
     """A trio loop in a daemon thread; made by `acquire_loop`."""
 
@@ -226,7 +251,7 @@ class Call(Completion, Generic[T]):
             self._loop.start_task(self._run)
             self._has_started = True
         except LedgerError as error:
-            self._end(error)
+            self.refuse(error)
 
     def cancel(self) -> None:
         """Ends the call soon, or prevents it; a value is given back. A job for `post`."""
@@ -236,14 +261,15 @@ class Call(Completion, Generic[T]):
         elif self._scope is not None:
             self._scope.cancel()
         elif not self._has_started:
-            self._end(LedgerClosed("cancelled before it began"))
+            self.refuse(LedgerClosed("cancelled before it began"))
 
     def _return_value(self) -> None:
         give_back, self._give_back = self._give_back, None
         if give_back is not None and self._value:
             give_back(self._value[0])
 
-    def _end(self, error: LedgerError) -> None:
+    def refuse(self, error: LedgerError) -> None:
+        """Ends the call with this error, unless it has ended. The loop does not run it."""
         if not self.is_set:
             self.error = error
             self._wake([self])
@@ -319,7 +345,7 @@ class RemoteContext(Generic[T]):
             self._loop.start_task(self._run)
             self._has_started = True
         except LedgerError as error:
-            self._end(error)
+            self.refuse(error)
 
     def leave(self) -> None:
         """Reports that the block ended without an error. A job for `post`."""
@@ -334,9 +360,10 @@ class RemoteContext(Generic[T]):
         """Cancels it: with the block, or if entering or leaving takes too long. For `post`."""
         self._scope.cancel()
         if not self._has_started:
-            self._end(LedgerClosed("cancelled before it began"))
+            self.refuse(LedgerClosed("cancelled before it began"))
 
-    def _end(self, error: LedgerError) -> None:
+    def refuse(self, error: LedgerError) -> None:
+        """Ends the block with this error, unless it has ended. The loop does not run it."""
         if not self.left.is_set:
             self.error = error
             self._wake([self.entered, self.left])

@@ -80,7 +80,10 @@ class ReceiveBuffer:
         if not self.is_pinned and self.start == self.end:
             self.start = self.end = 0
         size = len(self.segment)
-        if size - self.end < RECEIVE_BYTES_MIN or self._wants_more_than(size - self.start):
+        is_begun = self.end - self.start >= 4  # a frame, of which the length is known
+        if size - self.end < RECEIVE_BYTES_MIN or (
+            is_begun and 4 + self._checked_length() > size - self.start
+        ):
             self._make_space()
         return self.view[self.end : self.end + RECEIVE_BYTES_MAX]
 
@@ -113,9 +116,6 @@ class ReceiveBuffer:
                 f"frame of {length} bytes announced; allowed are 4 to {self.frame_bytes_max}"
             )
         return length
-
-    def _wants_more_than(self, room: int) -> bool:
-        return self.end - self.start >= 4 and 4 + self._checked_length() > room
 
     def _make_space(self) -> None:
         """Makes space for the frame begun, in this or a new segment; moves only that frame."""

@@ -1,9 +1,8 @@
-"""Bridge: how asyncio tasks reach the trio loop in the background, and are woken from there.
+"""Bridge: asyncio tasks call the trio loop in the background through it, and are woken by it.
 
-What the tasks of one turn of the asyncio loop post goes over in one hop; so does what comes back.
-A task that is cancelled ends only when the trio side has ended. Must never touch the asyncio loop
-from the trio thread but by `call_soon_threadsafe`. Its twin for threads is
-stream/blocking/bridge.py.
+All jobs that tasks post in one turn of the asyncio loop cross in one hop, and so do the results.
+A cancelled task ends only when the trio side has ended. Must never touch the asyncio loop in the
+trio thread except by `call_soon_threadsafe`. Its twin for threads is stream/blocking/bridge.py.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, Job, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.bridge.appends import Appends
 
 T = TypeVar("T")
 
 
 class Bridge:
-    """Of one asyncio loop. Made by `open_bridge`."""
+    """The bridge from one asyncio loop. Made by `open_bridge`."""
 
     def __init__(self, loop: BackgroundLoop) -> None:
         self._loop = loop
         self._host = asyncio.get_running_loop()
-        self._outgoing: list[Callable[[], object]] = []
+        self._outgoing: list[Job] = []
         self._arrived: deque[Completion] = deque()
         self._is_host_asked = False
 
     def check_loop(self) -> None:
-        """Raises RuntimeError in another asyncio loop than this connection's."""
+        """Raises RuntimeError in an asyncio loop that the connection was not opened in."""
         if asyncio.get_running_loop() is not self._host:
             raise RuntimeError(
                 "this connection was opened in another asyncio event loop; open one in this loop"
@@ -43,8 +41,8 @@ class Bridge:
 
     # To the trio thread
 
-    def post(self, job: Callable[[], object]) -> None:
-        """Has `job` run in the trio thread, in order, after this turn of the asyncio loop."""
+    def post(self, job: Job) -> None:
+        """Posts `job` to the trio thread, in order, after this turn of the asyncio loop."""
         outgoing = self._outgoing
         if not outgoing:
             self._host.call_soon(self._send)
@@ -57,36 +55,26 @@ class Bridge:
 
         def run() -> None:
             for job in jobs:
-                job()
+                job.run()
 
         try:
             self._loop.post(run)
         except LedgerClosed as error:
-            # Calls and blocks end with an error even so.
             for job in jobs:
-                owner = getattr(job, "__self__", None)
-                if isinstance(owner, Call):
-                    owner.error = owner.error or error
-                    self._set(owner)
-                elif isinstance(owner, RemoteContext):
-                    owner.error = owner.error or error
-                    self._set(owner.entered)
-                    self._set(owner.left)
-                elif isinstance(owner, Appends):
-                    job()  # closed by now: refuses what it finds
+                job.refuse(error)
 
-    def post_now(self, job: Callable[[], object]) -> None:
-        """The same from any thread, also when the asyncio loop is closed already."""
-        self._loop.post(job)
+    def post_now(self, job: Job) -> None:
+        """Posts at once, from any thread, even if the asyncio loop is closed."""
+        self._loop.post(job.run)
 
     # From the trio thread
 
     def wake(self, completions: Sequence[Completion]) -> None:
-        """Sets completions; who waits is woken in the asyncio loop, many in one hop."""
+        """Sets completions and wakes their waiters in the asyncio loop, many in one hop."""
         arrived = self._arrived
         for completion in completions:
             completion.is_set = True
-            # Who adds itself only now sees that it is set.
+            # A waiter that is added only now sees that it is set.
             if completion.waiters:
                 arrived.append(completion)
         if arrived and not self._is_host_asked:
@@ -94,7 +82,7 @@ class Bridge:
             try:
                 self._host.call_soon_threadsafe(self._receive)
             except RuntimeError:
-                arrived.clear()  # the asyncio loop is closed: nobody waits any more
+                arrived.clear()  # the asyncio loop is closed: no task waits any more
 
     def _receive(self) -> None:
         self._is_host_asked = False
@@ -112,7 +100,7 @@ class Bridge:
     # Waiting
 
     async def wait(self, completion: Completion) -> None:
-        """Until it is set."""
+        """Waits until the completion is set."""
         if completion.is_set:
             return
         self.check_loop()
@@ -131,7 +119,7 @@ class Bridge:
                 raise
 
     async def wait_out(self, completion: Completion) -> None:
-        """Until it is set, cancelled or not: for the end of what was cancelled already."""
+        """Waits until the completion of a cancelled call is set; ignores further cancellation."""
         while not completion.is_set:
             try:
                 await self.wait(completion)
@@ -141,54 +129,54 @@ class Bridge:
     async def call(
         self, make: Callable[[], Awaitable[T]], give_back: Callable[[T], object] | None = None
     ) -> T:
-        """Awaits `make()` in the trio thread; returns or raises what it did.
+        """Awaits `make()` in the trio thread; returns its result or raises its error.
 
-        If cancelled, so is the trio side, and CancelledError is raised when that has ended. If it
-        ended with a value all the same, `give_back` is called with it in the trio thread, before
-        what is posted later.
+        Cancelling it cancels the trio side, and CancelledError is raised when that has ended. If it
+        ended with a value nevertheless, `give_back` is called with the value in the trio thread,
+        before any job that is posted later.
         """
         self.check_loop()
         call = Call(self._loop, make, self.wake, give_back)
-        self.post(call.start)
+        self.post(Job(call.start, call.refuse))
         try:
             await self.wait(call)
         except BaseException:
-            self.post(call.cancel)
+            self.post(Job(call.cancel, call.refuse))
             await self.wait_out(call)
             raise
         return call.result()
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What a plain function of the trio side returns or raises.
+        """Calls a plain function in the trio thread; returns its result or raises its error.
 
-        The asyncio loop stands still meanwhile, for about 0.1 ms: for what is done rarely.
+        The asyncio loop is blocked meanwhile, for about 0.1 ms: only for rare calls.
         """
         self.check_loop()
         if self._outgoing:
-            self._send()  # what was posted before comes first
+            self._send()  # jobs posted before come first
         return self._loop.ask(question)
 
-    def relay(self, tell: Callable[[T], None] | None) -> Callable[[T], None] | None:
-        """A function that trio calls, which has `tell` called in the asyncio loop."""
-        if tell is None:
+    def relay(self, notify: Callable[[T], None] | None) -> Callable[[T], None] | None:
+        """Returns a function for the trio side that calls `notify` in the asyncio loop."""
+        if notify is None:
             return None
 
-        def relayed(what: T) -> None:
+        def relayed(value: T) -> None:
             try:
-                self._host.call_soon_threadsafe(tell, what)
+                self._host.call_soon_threadsafe(notify, value)
             except RuntimeError:
-                pass  # the asyncio loop is closed: nobody wants to know any more
+                pass  # the asyncio loop is closed: no task listens any more
 
         return relayed
 
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> BridgedContext[T]:
-        """An `async with` block here around a context manager there."""
+        """Returns an `async with` block around a context manager in the trio thread."""
         return BridgedContext(self, RemoteContext(self._loop, make, self.wake))
 
 
 class BridgedContext(Generic[T]):
-    """The block of `Bridge.hold`. Raises what entering and leaving raise there; what the block
-    raised stays what it was."""
+    """The block of `Bridge.hold`. Raises the errors of entering and leaving in the trio thread; an
+    error of the block itself is not replaced."""
 
     def __init__(self, bridge: Bridge, remote: RemoteContext[T]) -> None:
         self._bridge = bridge
@@ -197,11 +185,11 @@ class BridgedContext(Generic[T]):
     async def __aenter__(self) -> T:
         bridge, remote = self._bridge, self._remote
         bridge.check_loop()
-        bridge.post(remote.start)
+        bridge.post(Job(remote.start, remote.refuse))
         try:
             await bridge.wait(remote.entered)
         except BaseException:
-            bridge.post(remote.cancel)
+            bridge.post(Job(remote.cancel, remote.refuse))
             await bridge.wait_out(remote.left)
             raise
         return remote.value
@@ -214,34 +202,34 @@ class BridgedContext(Generic[T]):
     ) -> None:
         bridge, remote = self._bridge, self._remote
         if error is None:
-            bridge.post(remote.leave)
+            bridge.post(Job(remote.leave, remote.refuse))
         elif isinstance(error, Exception):
-            bridge.post(remote.fail)
+            bridge.post(Job(remote.fail, remote.refuse))
         else:
-            bridge.post(remote.cancel)
+            bridge.post(Job(remote.cancel, remote.refuse))
         try:
             await bridge.wait(remote.left)
         except BaseException:
-            bridge.post(remote.cancel)
+            bridge.post(Job(remote.cancel, remote.refuse))
             await bridge.wait_out(remote.left)
             raise
         if remote.error is not None and (error is None or isinstance(error, Exception)):
             raise remote.error
 
     def drop(self) -> None:
-        """Ends what nobody will leave any more: for finalizers, in any thread."""
+        """Ends a block that will not be left any more; for finalizers, in any thread."""
         if not self._remote.left.is_set:
             try:
-                self._bridge.post_now(self._remote.cancel)
+                self._bridge.post_now(Job(self._remote.cancel, self._remote.refuse))
             except LedgerClosed:
                 pass
 
 
 class open_bridge:
-    """The background loop for the asyncio loop that runs; it ends with its last user.
+    """Opens the background loop for the running asyncio loop; it ends with its last user.
 
-    No generator: asyncio closes those all at once when a program ends with connections open, and
-    one that waits for another cannot be closed.
+    It is not a generator: asyncio closes all generators at once when a program ends with open
+    connections, and one that waits for another cannot be closed.
     """
 
     def __init__(self) -> None:
@@ -270,13 +258,13 @@ class open_bridge:
         host = asyncio.get_running_loop()
         ended: asyncio.Future[None] = host.create_future()
 
-        def tell() -> None:
+        def notify() -> None:
             try:
                 host.call_soon_threadsafe(_finish, ended)
             except RuntimeError:
-                pass  # the asyncio loop is closed: nobody waits any more
+                pass  # the asyncio loop is closed: no task waits any more
 
-        loop.on_end.append(tell)
+        loop.on_end.append(notify)
         if loop.ended.is_set():
             _finish(ended)
         cancelled: asyncio.CancelledError | None = None

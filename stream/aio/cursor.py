@@ -6,15 +6,15 @@ Generated from stream/consuming/cursor.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from ledger.errors import LedgerError
-from stream.aio.advancing import Advancing
 from stream.aio.bridge import Bridge
+from stream.aio.cursor_base import CursorBase
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
 from stream.reading.lag import CursorLag
 
 
-class Cursor(Advancing):
+class Cursor(CursorBase):
     """Made by `Namespace.cursor`; an `async with` object for one consumer.
 
     `position` is where the next record to be handled is. `advance` moves it, and it is stored in

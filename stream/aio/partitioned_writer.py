@@ -75,7 +75,7 @@ class PartitionedWriter(Appending):
         ticket = PartitionTicket(
             self._bridge, self._appends, value, key, event_time_ms, headers, partition
         )
-        self._appends.give(ticket)
+        self._appends.submit(ticket)
         return ticket
 
     async def append(

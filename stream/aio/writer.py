@@ -89,7 +89,7 @@ class StreamWriter(Appending):
         ticket = Ticket(
             self._bridge, self._appends, value, key, event_time_ms, headers, expected_sequence
         )
-        self._appends.give(ticket)
+        self._appends.submit(ticket)
         return ticket
 
     @overload

@@ -1,8 +1,8 @@
-"""Bridge: how threads reach the trio loop in the background, and wait for it.
+"""Bridge: threads call the trio loop in the background through it, and wait for results.
 
-A wait ends early by Ctrl-C (in the main thread) or by `fail_after`: then the trio side is
-cancelled, and the exception leaves when that has ended; a second Ctrl-C does not wait. Safe for any
-number of threads. Its twin for asyncio is stream/aio/bridge.py.
+Ctrl-C (in the main thread) or `fail_after` end a wait early: the trio side is cancelled, and the
+exception is raised when that has ended; a second Ctrl-C does not wait for it. Safe for any number
+of threads. Its twin for asyncio is stream/aio/bridge.py.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import BackgroundLoop, Call, Completion, RemoteContext
+from ledger.runtime.bridge import BackgroundLoop, Call, Completion, Job, RemoteContext
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 
 T = TypeVar("T")
 
 
 class _Deadlines(threading.local):
-    """When the calls of this thread give up, innermost last; monotonic seconds."""
+    """The deadlines of this thread's calls, innermost last; monotonic seconds."""
 
     def __init__(self) -> None:
         self.at_s: list[float] = []
@@ -31,22 +31,23 @@ class _Deadlines(threading.local):
 
 _deadlines = _Deadlines()
 _joining = threading.RLock()
-"""Held while a thread joins those that wait for a completion; by a finalizer in it, too."""
+"""Held while a thread joins the waiters of a completion; reentrant, because a finalizer may run in
+it."""
 
 
-def _join_anew_in_child() -> None:
+def _renew_lock_in_child() -> None:
     global _joining
     _joining = threading.RLock()  # a thread that was not copied may have remote it
 
 
-os.register_at_fork(after_in_child=_join_anew_in_child)
+os.register_at_fork(after_in_child=_renew_lock_in_child)
 
 
 @contextmanager
 def fail_after(seconds: float) -> Iterator[None]:
     """Calls of this thread inside the block raise TimeoutError once `seconds` have passed.
 
-    What they were doing is cancelled, as by Ctrl-C: objects stay usable, an append is unknown.
+    Their work is cancelled, as by Ctrl-C: objects stay usable, the outcome of an append is unknown.
     """
     _deadlines.at_s.append(time.monotonic() + seconds)
     try:
@@ -56,7 +57,7 @@ def fail_after(seconds: float) -> Iterator[None]:
 
 
 class Bridge:
-    """Made by `open_bridge`."""
+    """The bridge from the threads of this process. Made by `open_bridge`."""
 
     def __init__(self, loop: BackgroundLoop) -> None:
         self._loop = loop
@@ -73,9 +74,9 @@ class Bridge:
 
     # To the trio thread
 
-    def post(self, job: Callable[[], object]) -> None:
-        """Has `job` run in the trio thread; jobs of one thread in order."""
-        self._loop.post(job)
+    def post(self, job: Job) -> None:
+        """Posts `job` to the trio thread; jobs of one thread run in order. Raises LedgerClosed."""
+        self._loop.post(job.run)
 
     post_now = post
 
@@ -83,18 +84,18 @@ class Bridge:
 
     @staticmethod
     def wake(completions: Sequence[Completion]) -> None:
-        """Sets completions and wakes who waits."""
+        """Sets completions and wakes their waiters."""
         for completion in completions:
             completion.is_set = True
-            # Each waiter once: some completions are set twice, by the event and by the end of all.
+            # Each waiter once: some completions are set twice, by the event and by the loop's end.
             waiters, completion.waiters = completion.waiters, None
-            for waiter in tuple(waiters or ()):  # others may take theirs back meanwhile
+            for waiter in tuple(waiters or ()):  # other threads may remove theirs meanwhile
                 waiter()
 
     # Waiting
 
     def wait(self, completion: Completion) -> None:
-        """Until it is set. Raises TimeoutError (see `fail_after`), KeyboardInterrupt."""
+        """Waits until it is set. Raises TimeoutError (see `fail_after`), KeyboardInterrupt."""
         if completion.is_set:
             return
         at_s = _deadlines.at_s
@@ -114,7 +115,7 @@ class Bridge:
             waiters.append(waiter)
         has_come = False
         try:
-            # Who adds itself too late to be woken sees that it is set.
+            # A waiter that is added too late to be woken sees that it is set.
             has_come = completion.is_set or lock.acquire(
                 timeout=min(timeout_s, threading.TIMEOUT_MAX)
             )
@@ -126,9 +127,9 @@ class Bridge:
         return has_come
 
     def abort(self, cancel: Callable[[], object], completion: Completion) -> None:
-        """Has `cancel` run in the trio thread and waits for `completion`, ignoring `fail_after`."""
+        """Runs `cancel` in the trio thread and waits for `completion`, ignoring `fail_after`."""
         try:
-            self.post(cancel)  # also if it is set: there may be a value to give back
+            self.post(Job(cancel))  # also if it is set: there may be a value to give back
         except LedgerClosed:
             return
         if not completion.is_set:
@@ -137,16 +138,16 @@ class Bridge:
     def call(
         self, make: Callable[[], Awaitable[T]], give_back: Callable[[T], object] | None = None
     ) -> T:
-        """Awaits `make()` in the trio thread; returns or raises what it did.
+        """Awaits `make()` in the trio thread; returns its result or raises its error.
 
-        If interrupted, the trio side is cancelled, and the exception leaves when that has ended.
-        If it ended with a value all the same, `give_back` is called with it in the trio thread,
-        before what is posted later.
+        An interrupt cancels the trio side, and the exception is raised when that has ended. If it
+        ended with a value nevertheless, `give_back` is called with the value in the trio thread,
+        before any job that is posted later.
         """
         self.check_loop()
         call = Call(self._loop, make, self.wake, give_back)
         try:
-            self.post(call.start)
+            self.post(Job(call.start))
             self.wait(call)
         except BaseException:
             self.abort(call.cancel, call)
@@ -157,23 +158,23 @@ class Bridge:
             raise StopIteration from None
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What a plain function of the trio side returns or raises."""
+        """Calls a plain function in the trio thread; returns its result or raises its error."""
         self.check_loop()
         return self._loop.ask(question)
 
     @staticmethod
-    def relay(tell: Callable[[T], None] | None) -> Callable[[T], None] | None:
-        """A function that trio calls: `tell` itself, in the thread of the loop."""
-        return tell
+    def relay(notify: Callable[[T], None] | None) -> Callable[[T], None] | None:
+        """Returns a function for the trio side: `notify` itself, called in the loop's thread."""
+        return notify
 
     def hold(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> BridgedContext[T]:
-        """A `with` block here around a context manager there."""
+        """Returns a `with` block around a context manager in the trio thread."""
         return BridgedContext(self, RemoteContext(self._loop, make, self.wake))
 
 
 class BridgedContext(Generic[T]):
-    """The block of `Bridge.hold`. Raises what entering and leaving raise there; what the block
-    raised stays what it was."""
+    """The block of `Bridge.hold`. Raises the errors of entering and leaving in the trio thread; an
+    error of the block itself is not replaced."""
 
     def __init__(self, bridge: Bridge, remote: RemoteContext[T]) -> None:
         self._bridge = bridge
@@ -183,7 +184,7 @@ class BridgedContext(Generic[T]):
         bridge, remote = self._bridge, self._remote
         bridge.check_loop()
         try:
-            bridge.post(remote.start)
+            bridge.post(Job(remote.start))
             bridge.wait(remote.entered)
         except BaseException:
             bridge.abort(remote.cancel, remote.left)
@@ -205,11 +206,11 @@ class BridgedContext(Generic[T]):
             if remote.left.is_set:
                 pass  # it ended by itself, or with the loop
             elif error is None:
-                bridge.post(remote.leave)
+                bridge.post(Job(remote.leave))
             elif isinstance(error, Exception):
-                bridge.post(remote.fail)
+                bridge.post(Job(remote.fail))
             else:
-                bridge.post(remote.cancel)
+                bridge.post(Job(remote.cancel))
             bridge.wait(remote.left)
         except BaseException:
             bridge.abort(remote.cancel, remote.left)
@@ -218,17 +219,17 @@ class BridgedContext(Generic[T]):
             raise remote.error
 
     def drop(self) -> None:
-        """Ends what nobody will leave any more: for finalizers, in any thread."""
+        """Ends a block that will not be left any more; for finalizers, in any thread."""
         if not self._remote.left.is_set:
             try:
-                self._bridge.post_now(self._remote.cancel)
+                self._bridge.post_now(Job(self._remote.cancel))
             except LedgerClosed:
                 pass
 
 
 @contextmanager
 def open_bridge() -> Iterator[Bridge]:
-    """The background loop for this process; it ends with its last user."""
+    """Opens the background loop of this process; it ends with its last user."""
     loop = acquire_loop()
     try:
         yield Bridge(loop)

@@ -19,17 +19,17 @@ from stream.reading.merged_reader import MergedBatch
 
 
 class Merging:
-    """What MergedReader does with records. `_bridged` is its trio half."""
+    """The hand-written half of MergedReader. `_bridged` is its half in the trio thread."""
 
     _bridge: Bridge
     _bridged: BridgedMerge
     _step: MergedStep | None = None
-    """The last one taken from the buffer."""
+    """The step taken from the buffer last."""
     _records: Iterator[Record] = iter(())
     _last_record: Record | None = None
-    """Of the step, where its records are handed out one at a time."""
+    """The records of the step, if they are returned one at a time."""
     _is_partial = False
-    """Some records of the step were handed out, and some not."""
+    """Some records of the step were returned, and some were not."""
 
     def _take(self) -> MergedStep:
         prefetch = self._bridged.prefetch
@@ -87,7 +87,7 @@ class Merging:
 
 
 class MergedBatches(Iterator[MergedBatch]):
-    """Batches of a merged reader. Holds nothing: it may simply be dropped."""
+    """Batches of a merged reader. It holds no resources and may simply be dropped."""
 
     def __init__(self, reader: Merging) -> None:
         self._reader = reader

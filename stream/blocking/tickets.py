@@ -1,4 +1,4 @@
-"""Records on their way, and the room for them, as callers of this face see it.
+"""Records in flight, and the back-pressure on appends, as callers of this interface see them.
 
 The public classes are in writer.py, partitioned_writer.py and producer.py; the trio half is
 stream/bridge/appends.py.
@@ -26,7 +26,7 @@ from stream.writing.producer import Producer as TrioProducer
 
 
 class Ticket(StreamRecord):
-    """A record on its way. `ticket.wait()` gives its position once it is durable."""
+    """A record in flight. `ticket.wait()` returns its position once it is durable."""
 
     __slots__ = ("_bridge",)
 
@@ -50,16 +50,16 @@ class Ticket(StreamRecord):
 
     @property
     def sequence(self) -> int:
-        """Sequence number of the record; -1 while its batch is still gathering."""
+        """Sequence number of the record; -1 while its batch is still gathering records."""
         ticket = self.ticket
         return -1 if ticket is None else ticket.sequence
 
     def wait(self) -> Position:
         """Returns the record's position when it is durable on its ack quorum.
 
-        Raises the writer's error if it failed: the record may or may not be in the stream then;
-        and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait does
-        not take the record back.
+        Raises the writer's error if the writer failed: the record may or may not be in the stream
+        then; and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait
+        does not withdraw the record.
         """
         self._bridge.wait(self)
         position = self.outcome()
@@ -68,7 +68,7 @@ class Ticket(StreamRecord):
 
 
 class PartitionTicket(RoutedRecord):
-    """A record on its way to a partition; `partition` is -1 while that is not known."""
+    """A record in flight to a partition; `partition` is -1 until it is known."""
 
     __slots__ = ("_bridge",)
 
@@ -91,7 +91,7 @@ class PartitionTicket(RoutedRecord):
         return self.is_set and self.error is None
 
     def wait(self) -> PartitionPosition:
-        """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
+        """Returns the record's position when it is durable. Raises the same as `Ticket.wait`."""
         self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
@@ -99,18 +99,18 @@ class PartitionTicket(RoutedRecord):
 
 
 class Appending:
-    """What writers do with records. `_appends` is the trio half."""
+    """The append methods of writers. `_appends` is the half in the trio thread."""
 
     _bridge: Bridge
     _appends: Appends
 
     def _append(self, record: PendingRecord) -> Position | None:
-        """Waits for room and until the record has ended; None if it was there before."""
+        """Waits for room, then for the record's end; returns None if the stream had it before."""
         appends, bridge = self._appends, self._bridge
         bridge.check_loop()
         while not appends.has_room:
             bridge.wait(appends.want_room())
-        appends.give(record)
+        appends.submit(record)
         try:
             bridge.wait(record)
         except BaseException:
@@ -128,7 +128,7 @@ class Appending:
 
 
 class Producing(Appending):
-    """What a producer does with records."""
+    """The append methods of producers."""
 
     _inner: TrioProducer
 

@@ -80,7 +80,7 @@ async def set_policy(
     dry_run
         Change nothing; list what would be dropped or deleted now, and why.
     yes
-        Go on although the new policy drops or deletes data now. Without it that is an error.
+        Continue although the new policy drops or deletes data now. Without it that is an error.
     """
     given = policy.given()
     if not given:

@@ -290,7 +290,7 @@ class RecordAccumulator:
         sender = self.sender
         batch.seal(
             self._next_sequence, self.last_time_ms, self._compression,
-            has_producers_before=sender.add_producer(batch.producer_id),
+            has_producers_before=sender.producers.add(batch.producer_id),
         )  # fmt: skip
         self._next_sequence += batch.count
         nbytes = len(batch.payload)

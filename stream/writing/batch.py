@@ -153,13 +153,17 @@ class Batch:
         """Its entry is durable: wakes all tasks that wait for one of its records."""
         self.is_confirmed = True
         self.payload = b""
-        if self.waiters:
-            self._wake()
+        reschedule = trio.lowlevel.reschedule
+        for task in self.waiters:
+            reschedule(task)
+        self.waiters.clear()
 
     def fail(self, error: LedgerError) -> None:
         """This writer will never confirm the batch: wakes its waiters with this error."""
         self.error = error
-        self._wake()
+        for task in self.waiters:
+            trio.lowlevel.reschedule(task)
+        self.waiters.clear()
 
     @property
     def has_record_waiter(self) -> bool:
@@ -185,12 +189,6 @@ class Batch:
         await self.wait_ended(for_record=False)
         if self.error is not None and not isinstance(self.error, SequenceMismatch):
             raise copy.copy(self.error)
-
-    def _wake(self) -> None:
-        reschedule = trio.lowlevel.reschedule
-        for task in self.waiters:
-            reschedule(task)
-        self.waiters.clear()
 
 
 def _filled(column: list[T | None] | None, length: int) -> list[T | None]:

@@ -33,9 +33,9 @@ class BatchSender:
     """
 
     __slots__ = (
-        "_now_ms", "_on_settled", "_producers", "confirmed_sequence", "entries_confirmed",
-        "is_paused", "on_segment_event", "ready", "records_confirmed", "refused", "segment",
-        "segment_bytes_watch", "sent", "stream", "unconfirmed_bytes",
+        "_now_ms", "_on_settled", "confirmed_sequence", "entries_confirmed",
+        "is_paused", "on_segment_event", "producers", "ready", "records_confirmed", "refused",
+        "segment", "segment_bytes_watch", "sent", "stream", "unconfirmed_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +62,7 @@ class BatchSender:
         self.entries_confirmed = 0
         self._now_ms = now_ms
         self._on_settled = on_settled
-        self._producers = ProducerSet()
+        self.producers = ProducerSet()
         """The producers of the segment's entries and of what may follow them."""
 
     async def wait_pending(self) -> None:
@@ -81,11 +81,6 @@ class BatchSender:
             await batch.wait_settled()
 
     # Sending
-
-    def add_producer(self, producer_id: int) -> bool:
-        """Notes that the next batch is from this producer (0: from none). Returns whether entries
-        of another producer may be before it in its segment."""
-        return self._producers.add(producer_id)
 
     def send(self, batch: Batch) -> None:
         """Sends a sealed batch as soon as the ledger accepts it, after all that are ready."""
@@ -132,7 +127,7 @@ class BatchSender:
         ledger = segment.ledger
         # Every unconfirmed batch may be sent to this segment, or to one after it.
         pending = (*self.sent, *self.ready)
-        self._producers = ProducerSet(batch.producer_id for batch in pending)
+        self.producers = ProducerSet(batch.producer_id for batch in pending)
 
         def confirmed(entry: int) -> None:
             segment.confirmed = entry

@@ -19,18 +19,14 @@ class Throttle:
         on_end: called when throttling ends: the quota has tokens again.
     """
 
-    __slots__ = ("_bucket", "_on_end", "_scope")
+    __slots__ = ("_bucket", "_on_end", "_scope", "has_quota")
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
+        self.has_quota = False
         self._bucket: TokenBucket | None = None
         self._scope: trio.CancelScope | None = None
         """Around the wait for tokens, while there are none."""
-
-    @property
-    def has_quota(self) -> bool:
-        """Whether there is a quota at all."""
-        return self._bucket is not None
 
     @property
     def is_active(self) -> bool:
@@ -46,6 +42,7 @@ class Throttle:
             self._bucket = TokenBucket(bytes_per_s_max, now)
         elif bucket.rate_per_s != bytes_per_s_max:
             self._bucket = bucket.at_rate(bytes_per_s_max, now)
+        self.has_quota = self._bucket is not None
         if self._scope is not None and self._bucket is not bucket:
             self._scope.cancel()  # the time to wait has changed
 

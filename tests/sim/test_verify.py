@@ -50,7 +50,7 @@ async def one_record(namespace: Namespace) -> Receipt:
 def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> None:
     convicted: list[int] = []
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             await namespace.ensure()
@@ -72,12 +72,12 @@ def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> 
             convicted.append(1)
 
     for seed in range(scaled(ci=2, night=32)):
-        simulate(story, seed)
+        simulate(scenario, seed)
     assert convicted
 
 
 def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             receipt = await one_record(namespace)
@@ -89,11 +89,11 @@ def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> Non
             assert report.verdict is CopyVerdict.WHOLE, report
 
     for seed in range(scaled(ci=1, night=20)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_flipped_bit_on_a_disk_is_corrupt_and_never_missing() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             receipt = await one_record(namespace)
@@ -115,11 +115,11 @@ def test_a_flipped_bit_on_a_disk_is_corrupt_and_never_missing() -> None:
                 assert states_of(report) == [("bookie-2:3181", CopyState.CORRUPT)]
                 assert report.lost_entries == 0
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("auditor", IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             receipt = await one_record(namespace)
@@ -136,13 +136,13 @@ def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE
 
-    simulate(story, 2)
+    simulate(scenario, 2)
 
 
 def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
     """The writer's own ledger fails under it; what was on its way is recovered or sent again."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         receipts: list[Receipt] = []
         async with cluster.client("writer", IMPATIENT) as client:
             namespace = Namespace(client, "demo")
@@ -170,11 +170,11 @@ def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
         assert values == sorted(receipt.sequence for receipt in receipts) == list(range(40))
 
     for seed in range(scaled(ci=1, night=16)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_canary_is_content_with_honest_bookies_whatever_is_killed() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         rounds: list[CanaryRound] = []
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "ops")
@@ -199,7 +199,7 @@ def test_a_canary_is_content_with_honest_bookies_whatever_is_killed() -> None:
             assert info.records <= 3 * 20 + 50
             assert await namespace.trash() == []
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
@@ -214,7 +214,7 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
             forgetful.append(self)
         return read(self, body, target)
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         rounds: list[CanaryRound] = []
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "ops")
@@ -231,7 +231,7 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
             assert "missing at bookie-" in text
 
     with mock.patch.object(Reads, "read", read_forgetfully):
-        simulate(story, 0)
+        simulate(scenario, 0)
 
 
 async def sweep(client: LedgerClient, chance: random.Random) -> None:
@@ -256,7 +256,7 @@ def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> Non
     """Writers roll and are replaced, the janitor deletes, bookies die and come back: whatever is
     verified meanwhile, nothing is called damaged."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         verdicts: list[CopyVerdict] = []
         chance = cluster.simulation.chance("story")
         options = {"roll_bytes": 1 << 16, "retention_bytes": 1 << 17, "trash_ms": 0}
@@ -300,4 +300,4 @@ def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> Non
                         nursery.start_soon(task)
         assert verdicts.count(CopyVerdict.WHOLE) > seconds / 3, verdicts
 
-    simulate(story, seed, bookies=4)
+    simulate(scenario, seed, bookies=4)

@@ -106,7 +106,7 @@ async def test_bad_records_are_refused_and_harm_no_other(tmp_path: Path) -> None
 
 
 def test_a_writer_needs_a_positive_bound() -> None:
-    with pytest.raises(InvalidArgument, match="nothing would ever have room"):
+    with pytest.raises(InvalidArgument, match="no record could ever be taken"):
         WriterOptions(pending_bytes_max=0)
 
 

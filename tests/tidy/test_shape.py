@@ -30,7 +30,7 @@ SMALL_MODULES = {
     "ledger/core/bookie_backoff.py": "a decision of the core, apart from the shell that asks it",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",
     "ledger/wire/v2_status.py": "Apache's numbers alone, to be compared with Apache's table",
-    "stream/aio/advancing.py": "the one part of cursors that is not generated",
+    "stream/aio/cursor_base.py": "the one part of cursors that is not generated",
     "stream/core/backoff.py": "a decision of the core, apart from the shell that asks it",
     "stream/writing/conditional.py": "keeps the writer, where everything meets, below its wall",
 }

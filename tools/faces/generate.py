@@ -381,7 +381,7 @@ def blocking_of(text: str) -> str:
 def blocking_modules() -> dict[str, str]:
     """Returns the generated modules of stream/blocking: file name -> text."""
     texts = dict(aio_modules())
-    for hand in ("tickets", "batches", "merging", "client", "advancing"):
+    for hand in ("tickets", "batches", "merging", "client", "cursor_base"):
         texts[f"{hand}.py"] = (AIO / f"{hand}.py").read_text(encoding="utf-8")
     texts = {name: blocking_of(text) for name, text in texts.items()}
     texts["__init__.py"] = _ruff(_package("scripts, notebooks and threads", "blocking"))

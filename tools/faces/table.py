@@ -80,7 +80,7 @@ ticket = PartitionTicket(
 )"""
 _SETTLE = "await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
 _GIVE = """
-self._appends.give(ticket)
+self._appends.submit(ticket)
 return ticket"""
 _ROOM = """\
 if not self._appends.has_room:
@@ -240,7 +240,7 @@ while True:
     ),
     "Cursor": Face(
         attributes={"name": "str", "stream": "str", "position": "Position: self._to"},
-        base="stream.aio.advancing:Advancing",
+        base="stream.aio.cursor_base:CursorBase",
         opened={"_to": "inner.position"},
         skipped=frozenset({"release", "close", "run", "epoch", "failing_since_s"}),
         bodies={"advance": "self._advance(to)"},

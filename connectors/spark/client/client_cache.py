@@ -22,7 +22,7 @@ from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.metastore import ClusterAddress
 from ledger.options import ClientOptions
-from ledger.runtime.bridge import BackgroundLoop, Call, RemoteContext
+from ledger.runtime.bridge import BackgroundLoop, Call, Job, RemoteContext
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.bridge import Bridge, BridgedContext
@@ -88,7 +88,7 @@ class _Connection:
     def close(self) -> None:
         """Closes the connection soon. Does not wait."""
         try:
-            self.bridge.post(self._cancel_all)
+            self.bridge.post(Job(self._cancel_all))
         except LedgerClosed:
             pass  # the loop has ended, and all its tasks with it
         self._holding.drop()
@@ -113,7 +113,7 @@ class BackgroundCall(Generic[T]):
     def cancel(self) -> None:
         """Cancels the function soon. Does not wait. Safe from any thread, and safe to repeat."""
         try:
-            self._bridge.post(self._call.cancel)
+            self._bridge.post(Job(self._call.cancel))
         except LedgerClosed:
             pass  # its loop has ended, or belongs to the parent of a fork
 
@@ -180,7 +180,7 @@ class ClusterClient:
             lambda: connection.guarded(lambda: function(connection.client, *args, **kwargs)),
             Bridge.wake,
         )
-        connection.bridge.post(call.start)
+        connection.bridge.post(Job(call.start))
         return BackgroundCall(connection.bridge, call)
 
     def iterate(
@@ -230,13 +230,13 @@ class ClusterClient:
                 yield fetched.item
         finally:
             try:
-                bridge.post(ahead.close)
+                bridge.post(Job(ahead.close))
             except LedgerClosed:
                 pass  # it ended with its loop
 
     def post(self, job: Callable[[], object]) -> None:
         """Schedules a plain function in the thread of the loop. It must not raise."""
-        self._connected().bridge.post(job)
+        self._connected().bridge.post(Job(job))
 
     def disconnect(self) -> None:
         """Closes the connections. Running calls fail; the next call connects again."""

@@ -191,7 +191,7 @@ async def asked(
 
 
 def press(
-    story: Callable[[PressedBookie], Awaitable[ResultT]],
+    scenario: Callable[[PressedBookie], Awaitable[ResultT]],
     *,
     options: StorageOptions = OPTIONS,
     directories: int = 1,
@@ -232,7 +232,7 @@ def press(
             listener = await bookie.network.of("bookie").listen("bookie", 3181)
             nursery.start_soon(requests.run)
             nursery.start_soon(server.run, listener)
-            result = await story(bookie)
+            result = await scenario(bookie)
             for gate in (bottle.disk.gate, bottle.disk.sync_gate):
                 if gate is not None:
                     gate.set()

@@ -33,7 +33,7 @@ async def told(peer: BookieConnection, ledger_id: int, lac: int) -> None:
 
 
 def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with (
             bookie.peer("writer", 3) as writer,
             bookie.peer("reader", 3) as reader,
@@ -59,11 +59,11 @@ def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
             await trio.sleep(1)
             assert is_told
 
-    press(story)
+    press(scenario)
 
 
 def test_what_was_answered_outlives_the_process() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("writer", 3) as writer:
             await asked(writer, add(7, 0))
             await told(writer, 7, 0)
@@ -74,11 +74,11 @@ def test_what_was_answered_outlives_the_process() -> None:
             assert state.explicit_lac == DIGEST.encode_lac(7, 0)
             assert state.lac == 0
 
-    press(story)
+    press(scenario)
 
 
 def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         journal = bookie.bottle.storage.journals[0]
         async with bookie.peer("writer", 3) as writer, bookie.peer("adder") as adder:
             for ledger_id in range(7, 57):
@@ -99,4 +99,4 @@ def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
                 await trio.sleep(3 * LINGER_S)
                 assert journal.statistics().groups == before + 1
 
-    press(story)
+    press(scenario)

@@ -12,8 +12,8 @@ from ledger.metastore.memory import MemoryStore, MemoryTree
 BOOKIE = "127.0.0.1:3181"
 
 
-def test_an_address_that_was_told_expires() -> None:
-    async def story() -> None:
+def test_a_noted_address_expires() -> None:
+    async def scenario() -> None:
         registry = BookieRegistry(MemoryStore(MemoryTree(), lambda: 0))
         addresses = BookieAddresses(registry)
         async with registry.register(BOOKIE, BookieInfo("127.0.0.1", 4000)):
@@ -27,11 +27,11 @@ def test_an_address_that_was_told_expires() -> None:
             await trio.sleep(1)
             assert await addresses.resolve(BOOKIE) == ("127.0.0.1", 4000)
 
-    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_what_was_told_is_taken_back() -> None:
-    async def story() -> None:
+def test_a_noted_address_is_revoked() -> None:
+    async def scenario() -> None:
         registry = BookieRegistry(MemoryStore(MemoryTree(), lambda: 0))
         addresses = BookieAddresses(registry)
         async with registry.register(BOOKIE, BookieInfo("127.0.0.1", 4000)):
@@ -39,4 +39,4 @@ def test_what_was_told_is_taken_back() -> None:
             addresses.note_id_is_address(BOOKIE, False)
             assert await addresses.resolve(BOOKIE) == ("127.0.0.1", 4000)
 
-    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))

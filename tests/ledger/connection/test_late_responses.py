@@ -71,8 +71,8 @@ async def test_a_late_bookies_fence_is_no_news_to_who_closes(by_others: int | No
     """All of a writer's entries are confirmed by two of three bookies. The third looks at one of
     them when another client has recovered the ledger already, and says that it is fenced. What
     `close` answers does not hang on whether that bookie was late, but on where the ledger ended:
-    with the writer's entries or, where somebody else added some, elsewhere. Whoever fences and
-    then gives up before the metadata says so has ended nothing, and the writer closes it."""
+    with the writer's entries or, where another client added some, elsewhere. A client that fences
+    and then gives up before the metadata says so has ended nothing, and the writer closes it."""
     async with scripted_cluster(3) as cluster, cluster.client() as client:
         is_recovered = trio.Event()
 
@@ -135,7 +135,7 @@ async def test_a_fenced_writer_with_entries_on_their_way_does_not_close() -> Non
         assert not (await client.ledger_metadata(writer.ledger_id)).is_closed
 
 
-async def test_a_reader_that_outlives_its_client_is_told_so() -> None:
+async def test_a_reader_that_outlives_its_client_gets_an_error() -> None:
     async with scripted_cluster() as cluster:
         async with cluster.client() as client:
             async with client.create_ledger() as writer:

@@ -1,6 +1,6 @@
 """A writer, bookies, a metadata node and several recoverers, stepped in random order.
 
-Plain data and no clock: each step lets one message arrive or one answer come back. Faults:
+Plain data and no clock: each step lets one message arrive or one answer arrive. Faults:
 requests and answers get lost, bookies are down, answer with errors or hang for good.
 """
 
@@ -170,7 +170,7 @@ class Recoverer:
         for action in actions:
             self.world.send(("act", self, action))
 
-    def tell(self, event: Event) -> None:
+    def deliver(self, event: Event) -> None:
         assert self.core is not None
         if self.is_done:
             return
@@ -226,7 +226,7 @@ class World:
             case ("act", Recoverer() as recoverer, action):
                 self._act(recoverer, action)  # type: ignore[arg-type]
             case ("event", Recoverer() as recoverer, event):
-                recoverer.tell(event)  # type: ignore[arg-type]
+                recoverer.deliver(event)  # type: ignore[arg-type]
             case _:
                 raise AssertionError(message)
         return True
@@ -284,8 +284,8 @@ class World:
         for _ in range(steps_max):
             if recoverer.is_done or not self.step():
                 break
-        story = recoverer.core.history() if recoverer.core else ""
-        assert recoverer.is_done, f"stuck:\n{story}"
+        history = recoverer.core.history() if recoverer.core else ""
+        assert recoverer.is_done, f"stuck:\n{history}"
 
     def check(self) -> None:
         """A closed ledger holds what was confirmed, an ack quorum of copies of each entry."""

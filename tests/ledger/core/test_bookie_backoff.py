@@ -6,7 +6,7 @@ from ledger.core.bookie_backoff import PAUSE_S_MAX, BookieBackoff
 
 
 def _changes(chances: BookieBackoff, holds_s: float, until_s: float) -> int:
-    """How often a bookie is taken back that fails after so many seconds each time."""
+    """Returns how often a bookie is used again that fails after this many seconds each time."""
     now_s, count = 0.0, 0
     while now_s < until_s:
         now_s += holds_s

@@ -191,7 +191,7 @@ class TestEnd:
         core = start(window=2)
         actions = fence(core, {"b0": NO, "b1": NO})
         assert [entry_id for _, entry_id in reads(actions)] == [0, 1]
-        # Entry 1 carries LAC 0: entry 0 was acknowledged, whoever denies it.
+        # Entry 1 carries LAC 0: entry 0 was acknowledged, whichever bookie denies it.
         core.handle(answer(actions[1], make_body(1, 0)))
         second, third = core.handle(answer(actions[0], NO))
         core.handle(answer(second, NO))

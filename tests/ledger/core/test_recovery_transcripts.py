@@ -1,7 +1,7 @@
 """Stories of recovery as scripts: what the world says, and below it what the core then does.
 
 A step is a line of the world, `----`, and what came out. `REWRITE_TRANSCRIPTS=1 pytest
-tests/ledger/core/test_recovery_transcripts.py` records anew; the diff is the review.
+tests/ledger/core/test_recovery_transcripts.py` records them again; the diff is the review.
 
 Steps: `ledger E WQ AQ [first:b0,b1,... ...]`; `start [window N]`; `last BOOKIE ANSWER`;
 `read BOOKIE ENTRY ANSWER`; `add BOOKIE ENTRY ANSWER`; `chosen BOOKIE|none`; `stored`;
@@ -146,7 +146,7 @@ def shown_action(action: Action) -> str:
             )
 
 
-def told(text: str) -> str:
+def transcript_of(text: str) -> str:
     """The script with what comes out now."""
     teller = Teller()
     lines: list[str] = []
@@ -166,14 +166,14 @@ def told(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("recovery_*.txt")), ids=lambda p: p.stem)
-def test_the_story_is_as_it_was_told(path: Path) -> None:
+def test_the_transcript_is_as_recorded(path: Path) -> None:
     text = path.read_text()
-    now = told(text)
+    now = transcript_of(text)
     if os.environ.get("REWRITE_TRANSCRIPTS"):
         path.write_text(now)
     else:
         assert now == text
 
 
-def test_there_are_stories() -> None:
+def test_there_are_transcripts() -> None:
     assert len(list(TRANSCRIPTS.glob("recovery_*.txt"))) >= 4

@@ -25,7 +25,7 @@ class CountedFar(MemoryStore):
 
     async def next_id(self, path: str) -> int:
         counted = await super().next_id(path) + self.ahead.get(path, 0)
-        # ZooKeeper counts in 32 bits and goes on below zero.
+        # ZooKeeper counts in 32 bits and continues below zero.
         return (counted + 2**31) % 2**32 - 2**31
 
 
@@ -73,7 +73,7 @@ async def test_a_full_node_of_long_ids_is_followed_by_the_next(store: CountedFar
     store.ahead["/ledgers/idgen-long/HOB-0000000002/ID-"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 3) == [2 << 32 | LAST_SHORT, 3 << 32, (3 << 32) + 1]
-    # What is used up stays: deleted and made anew it would count from 0 again.
+    # An exhausted node stays: created again it would count from 0.
     names = await store.children("/ledgers/idgen-long")
     assert names == ["HOB-0000000002", "HOB-0000000003"]
 

@@ -55,7 +55,7 @@ async def test_a_closed_ledger_is_opened_without_asking_any_bookie(
         assert not any(b.calls for b in world.bookies.values())
 
 
-async def test_without_recovery_nobody_is_fenced(autojump_clock: MockClock) -> None:
+async def test_without_recovery_no_writer_is_fenced(autojump_clock: MockClock) -> None:
     async with make_world() as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)

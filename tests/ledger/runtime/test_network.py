@@ -1,4 +1,4 @@
-"""TCP transports: what they promise when a connection ends under whoever uses it."""
+"""TCP transports: what they promise when a connection ends while it is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledger.errors import BookieUnavailable
 from ledger.runtime.network import TcpNetwork, TcpTransport
 
 
-async def test_who_waits_for_a_closed_transport_is_told_so() -> None:
+async def test_waits_on_a_closed_transport_raise() -> None:
     left, right = socket.socketpair()
     with right:
         transport = TcpTransport(left)

@@ -138,17 +138,17 @@ def test_crashes_in_any_operation_lose_nothing_acknowledged(
 ) -> None:
     async def main(simulation: Simulation) -> None:
         async with SimCluster(simulation, bookies=1, config=config) as cluster:
-            story = _Story(cluster)
+            scenario = _Story(cluster)
             if is_killed_before:
-                await story.die_in_operation(number, CrashKind.PROCESS_KILLED)
+                await scenario.die_in_operation(number, CrashKind.PROCESS_KILLED)
                 await cluster.start_bookie("bookie-0")
-                await story.write(cluster.chance.uniform(0, 0.08))
+                await scenario.write(cluster.chance.uniform(0, 0.08))
                 await cluster.kill_bookie("bookie-0", kind)
             else:
-                await story.die_in_operation(number, kind)
+                await scenario.die_in_operation(number, kind)
             await cluster.start_bookie("bookie-0")
             assert cluster.is_up("bookie-0")
-            await story.check()
+            await scenario.check()
 
     for number in range(first + 1, first + 21):
         try:
@@ -171,15 +171,15 @@ def test_a_mark_that_was_renamed_but_not_synced_is_not_relied_on() -> None:
 
     async def main(simulation: Simulation) -> None:
         async with SimCluster(simulation, bookies=1, config=_busy_config) as cluster:
-            story = _Story(cluster)
-            await story.write(cluster.chance.uniform(0.2, 0.5))
-            await story.die_when(is_mark_unsynced, CrashKind.PROCESS_KILLED, is_writing=False)
+            scenario = _Story(cluster)
+            await scenario.write(cluster.chance.uniform(0.2, 0.5))
+            await scenario.die_when(is_mark_unsynced, CrashKind.PROCESS_KILLED, is_writing=False)
             await cluster.start_bookie("bookie-0")
             seen[:] = [("", "")]
-            await story.die_when(is_journal_synced, CrashKind.POWER_LOST_ALL)
+            await scenario.die_when(is_journal_synced, CrashKind.POWER_LOST_ALL)
             await cluster.start_bookie("bookie-0")
             assert cluster.is_up("bookie-0")
-            await story.check()
+            await scenario.check()
 
     for seed in range(scaled(ci=3, night=40)):
         seen.clear()

@@ -83,7 +83,7 @@ async def _read_all(client: LedgerClient, ledger_id: int, confirmed: int) -> Non
 
 
 def test_full_disks_refuse_adds_serve_recovery_and_reads_and_are_writable_again() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         await _make_small(cluster)
         async with cluster.client(options=IMPATIENT) as client:
             writer = await client.create_ledger()
@@ -105,11 +105,11 @@ def test_full_disks_refuse_adds_serve_recovery_and_reads_and_are_writable_again(
         assert cluster.restarts == 3, "no bookie died of it"
 
     for seed in range(scaled(ci=1, night=20)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_writer_moves_on_when_one_disk_is_full_and_reads_there_go_on() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             writer = await client.create_ledger(ensemble_size=3)
             for number in range(10):
@@ -131,7 +131,7 @@ def test_a_writer_moves_on_when_one_disk_is_full_and_reads_there_go_on() -> None
             assert [bytes(entry.payload) for entry in found] == [_payload(n) for n in range(9)]
 
     for seed in range(scaled(ci=1, night=20)):
-        simulate(story, seed, bookies=4)
+        simulate(scenario, seed, bookies=4)
 
 
 def _several_directories(name: str, chance: random.Random) -> BookieConfig:
@@ -201,7 +201,7 @@ def test_one_full_directory_of_several_makes_a_bookie_read_only_and_ends_nothing
 
 @pytest.mark.parametrize("kind", list(CrashKind))
 def test_a_disk_filled_by_others_to_the_last_byte_can_restart_and_collect(kind: CrashKind) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         await _make_small(cluster)
         async with cluster.client(options=IMPATIENT) as client:
             writer = await client.create_ledger()
@@ -223,13 +223,13 @@ def test_a_disk_filled_by_others_to_the_last_byte_can_restart_and_collect(kind: 
             await _wait_writable(client)
 
     for seed in range(scaled(ci=1, night=20)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_disk_that_fills_at_any_moment_loses_nothing_acknowledged() -> None:
     """Others take all room at once, at a random moment; then they give it back."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         chance = cluster.simulation.chance("story")
         async with cluster.client(options=IMPATIENT) as client:
             writer = await client.create_ledger()
@@ -260,11 +260,11 @@ def test_a_disk_that_fills_at_any_moment_loses_nothing_acknowledged() -> None:
             await _read_all(client, writer.ledger_id, len(confirmed))
 
     for seed in range(scaled(ci=2, night=120)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_an_operator_makes_a_bookie_read_only_and_writable_again() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             await cluster.kill_bookie("bookie-1")
             node = cluster._nodes["bookie-1"]
@@ -277,4 +277,4 @@ def test_an_operator_makes_a_bookie_read_only_and_writable_again() -> None:
                 await writer.append(b"elsewhere")
                 assert "bookie-1:3181" not in writer.metadata.last_fragment.bookies
 
-    simulate(story, 1)
+    simulate(scenario, 1)

@@ -94,7 +94,7 @@ def _run(load: Load, seed: int, slow: str | None, directory: str = "", shard: in
     """`directory`: the only slow one, on a disk of its own, as each is then. `shard`: ids of the
     ledgers that lie there, modulo 2."""
 
-    async def story(simulation: Simulation) -> Seen:
+    async def scenario(simulation: Simulation) -> Seen:
         seen = Seen()
         cluster = SimCluster(simulation, bookies=3, config=_config if directory else None)
         for name in cluster.bookies if directory else ():
@@ -120,7 +120,7 @@ def _run(load: Load, seed: int, slow: str | None, directory: str = "", shard: in
                     disk.slow_factor = 1.0
         return seen
 
-    return run_simulated(story, seed, time_limit_s=600)
+    return run_simulated(scenario, seed, time_limit_s=600)
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -167,7 +167,7 @@ def test_a_bookie_that_stays_too_slow_does_not_change_the_ensemble_for_ever() ->
     bookie to take. It is tried again, later each time, and used when it is well."""
     options = dataclasses.replace(OPTIONS, add_timeout_s=1.0)
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             cluster.client("writer", options) as client,
             client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as writer,
@@ -190,4 +190,4 @@ def test_a_bookie_that_stays_too_slow_does_not_change_the_ensemble_for_ever() ->
                     await append_for(5)
             assert writer.statistics().ensemble_changes <= 12
 
-    simulate(story, 0)
+    simulate(scenario, 0)

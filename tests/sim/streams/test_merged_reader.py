@@ -153,9 +153,9 @@ def is_before_end(record: Record) -> bool:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_merged_records_are_all_there_once_and_in_order(seed: int) -> None:
     async def in_cluster(cluster: SimCluster) -> None:
-        story = Story(cluster, random.Random(seed))
-        streams = await story.run()
-        merged = story.merged
+        scenario = Story(cluster, random.Random(seed))
+        streams = await scenario.run()
+        merged = scenario.merged
         assert not any(m.is_late for m in merged)
         times = [m.record.event_time_ms or 0 for m in merged]
         assert times == sorted(times)
@@ -165,7 +165,7 @@ def test_merged_records_are_all_there_once_and_in_order(seed: int) -> None:
             wanted.sort(key=lambda record: (record.event_time_ms, record.sequence))
             found = [m.record for m in merged if m.stream == name]
             assert [record for record in found if is_before_end(record)] == wanted
-            in_parts = [m.record for m in story.resumed if m.stream == name]
+            in_parts = [m.record for m in scenario.resumed if m.stream == name]
             assert in_parts == records[: len(in_parts)]
             assert len(in_parts) > len(wanted)
 
@@ -218,7 +218,7 @@ def test_a_plain_stream_in_the_place_of_a_partitioned_one_is_found_by_a_pattern(
 ) -> None:
     """The partitions of the old one are listed for a while, as if it were still partitioned."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("one") as client:
             namespace = Namespace(client, "n")
             await namespace.ensure()
@@ -236,4 +236,4 @@ def test_a_plain_stream_in_the_place_of_a_partitioned_one_is_found_by_a_pattern(
                 async with namespace.merged_reader(wanted, follow=False) as reader:
                     assert [merged.record.value async for merged in reader] == [b"new"]
 
-    simulate(story, 1)
+    simulate(scenario, 1)

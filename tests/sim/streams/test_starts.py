@@ -99,7 +99,7 @@ def _is_at(record: Record, time_ms: int) -> bool:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_start_gives_what_the_twin_says(seed: int) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         chance = random.Random(seed)
         async with cluster.client("one") as client:
             namespace = Namespace(client, "n")
@@ -116,4 +116,4 @@ def test_every_start_gives_what_the_twin_says(seed: int) -> None:
                 await torment.write_segment()
                 await torment.check()
 
-    simulate(story, seed, time_limit_s=100_000)
+    simulate(scenario, seed, time_limit_s=100_000)

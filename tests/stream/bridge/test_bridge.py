@@ -113,36 +113,36 @@ def test_errors_cross_as_they_are() -> None:
 
 
 def test_a_cancelled_asyncio_task_ends_after_its_trio_side() -> None:
-    story = Story()
+    scenario = Story()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
-            task = asyncio.create_task(bridge.call(story.slow_to_end))
+            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
             await asyncio.sleep(0.02)
             task.cancel()
             await asyncio.sleep(0)
             task.cancel()  # impatience changes nothing
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert story.events == ["ended"]
+            assert scenario.events == ["ended"]
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
-                    await bridge.call(story.slow_to_end)
-            assert story.events == ["ended", "ended"]
+                    await bridge.call(scenario.slow_to_end)
+            assert scenario.events == ["ended", "ended"]
 
     asyncio.run(main())
 
 
 def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
-    story = Story()
+    scenario = Story()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
-            task = asyncio.create_task(bridge.call(story.slow_to_end))
+            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            task = asyncio.create_task(bridge.call(story.slow_to_end))
+            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -152,63 +152,63 @@ def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
 
 
 def test_ctrl_c_ends_the_trio_side_first() -> None:
-    story = Story()
+    scenario = Story()
     with blocking.open_bridge() as bridge:
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.05):
-            bridge.call(story.slow_to_end)
-        assert story.events == ["ended"]
+            bridge.call(scenario.slow_to_end)
+        assert scenario.events == ["ended"]
         bridge.call(tick)
 
 
 def test_a_deadline_ends_the_trio_side_first() -> None:
-    story = Story()
+    scenario = Story()
     with blocking.open_bridge() as bridge:
         begin = time.monotonic()
         with pytest.raises(TimeoutError), blocking.fail_after(60), blocking.fail_after(0.02):
-            bridge.call(story.slow_to_end)
+            bridge.call(scenario.slow_to_end)
         assert time.monotonic() - begin < 5
-        assert story.events == ["ended"]
+        assert scenario.events == ["ended"]
         with blocking.fail_after(60):
             bridge.call(tick)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_what_a_block_raises_stays_what_it_was(error: type[BaseException]) -> None:
-    story = Story()
+    scenario = Story()
     with blocking.open_bridge() as bridge:
         with (  # noqa: PT012 (it leaves through the block)
             pytest.raises(error),
-            bridge.hold(story.block) as value,
+            bridge.hold(scenario.block) as value,
         ):
             assert value == "value"
             raise error
-        with bridge.hold(story.block):
+        with bridge.hold(scenario.block):
             pass
         with (
             pytest.raises(LedgerClosed, match="at the end"),
-            bridge.hold(lambda: story.block(fails_at_exit=True)),
+            bridge.hold(lambda: scenario.block(fails_at_exit=True)),
         ):
             pass
-    assert story.events == ["entered", "raised", "left", "entered", "left", "entered", "left"]
+    assert scenario.events == ["entered", "raised", "left", "entered", "left", "entered", "left"]
 
 
 def test_a_block_cancelled_in_asyncio_is_left_in_trio() -> None:
-    story = Story()
+    scenario = Story()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
 
             async def use() -> None:
-                async with bridge.hold(story.block):
+                async with bridge.hold(scenario.block):
                     await asyncio.sleep(3600)
 
             task = asyncio.create_task(use())
-            while not story.events:  # noqa: ASYNC110 (it happens in another thread)
+            while not scenario.events:  # noqa: ASYNC110 (it happens in another thread)
                 await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert story.events == ["entered", "raised", "left"]
+            assert scenario.events == ["entered", "raised", "left"]
 
     asyncio.run(main())
 

@@ -15,7 +15,7 @@ import trio
 from bookie.testing.in_process import InProcessCluster
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.runtime import bridge
-from ledger.runtime.bridge import BackgroundLoop, Completion
+from ledger.runtime.bridge import BackgroundLoop, Completion, Job
 from stream import aio, blocking
 from stream.aio import bridge as aio_bridge
 from stream.blocking import bridge as blocking_bridge
@@ -155,7 +155,7 @@ def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
 def test_a_job_that_fails_ends_the_loop_and_all_are_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    story, outcomes = Story(), list[BaseException]()
+    scenario, outcomes = Story(), list[BaseException]()
 
     def attempt(act: Callable[[], object]) -> None:
         try:
@@ -167,7 +167,7 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_told(
         bridge.call(trio.sleep_forever)
 
     def holding(bridge: blocking_bridge.Bridge) -> None:
-        with bridge.hold(story.block):
+        with bridge.hold(scenario.block):
             bridge.call(trio.sleep_forever)
 
     with blocking_bridge.open_bridge() as bridge:
@@ -177,9 +177,9 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_told(
         ]
         for thread in threads:
             thread.start()
-        while not story.events:
+        while not scenario.events:
             bridge.call(tick)
-        bridge.post(lambda: 1 // 0)
+        bridge.post(Job(lambda: 1 // 0))
         for thread in threads:
             thread.join(10)
         assert not any(thread.is_alive() for thread in threads)
@@ -230,13 +230,13 @@ def test_ctrl_c_while_the_loop_starts_harms_no_later_connection(
 
 def test_a_block_dropped_in_the_trio_thread_does_not_stop_it() -> None:
     """As garbage collection does to a block that was never left: it runs in any thread."""
-    story = Story()
+    scenario = Story()
     with blocking_bridge.open_bridge() as bridge:
-        block = bridge.hold(story.block)
+        block = bridge.hold(scenario.block)
         block.__enter__()
         with blocking.fail_after(10):
             bridge.call(lambda: left_in_trio(block))
-        while "left" not in story.events:
+        while "left" not in scenario.events:
             bridge.call(tick)
 
 

@@ -276,7 +276,7 @@ def test_a_commit_at_the_moment_of_a_roll(seed: int, monkeypatch: pytest.MonkeyP
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, batch_bytes=1, roll_bytes=1 << 16) as namespace:
             await namespace.create_stream("s")
-            run = SegmentOwner._succeed
+            run = SegmentOwner._run_takeover
             is_rolling = trio.Event()
 
             async def slowly(own: SegmentOwner, machine: Takeover, **rest: object) -> object:
@@ -286,7 +286,7 @@ def test_a_commit_at_the_moment_of_a_roll(seed: int, monkeypatch: pytest.MonkeyP
                 return await run(own, machine, **rest)  # type: ignore[arg-type]
 
             async with namespace.writer("s") as writer, trio.open_nursery() as nursery:
-                monkeypatch.setattr(SegmentOwner, "_succeed", slowly)
+                monkeypatch.setattr(SegmentOwner, "_run_takeover", slowly)
 
                 async def append() -> None:
                     for number in range(200):

@@ -51,7 +51,7 @@ class LateStore:
 
 @pytest.mark.parametrize("silences", [1, 2, 3])
 def test_a_roll_that_happens_late(silences: int) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             client.store = store = LateStore(client.store, silences)
             namespace = Namespace(client, "n")
@@ -71,4 +71,4 @@ def test_a_roll_that_happens_late(silences: int) -> None:
             assert [record.value for record in records] == [b"%d" % n for n in range(200)]
             assert [record.position for record in records] == positions
 
-    simulate(story, silences)
+    simulate(scenario, silences)

@@ -26,7 +26,7 @@ WRITING = os.O_RDWR | os.O_WRONLY | os.O_CREAT
 
 def _config(directory: Path) -> BookieConfig:
     return BookieConfig(
-        metadata_uri="memory",
+        metadata_uri="memory:",
         journal_directories=(f"{directory}/journal",),
         ledger_directories=(f"{directory}/ledgers",),
     )

@@ -24,7 +24,7 @@ def test_without_a_session_nothing_is_known() -> None:
     assert HeartbeatMonitor(TIMEOUT_MS).expired_sessions({7: (0, 1)}, None, 10_000_000) == []
 
 
-def test_who_could_have_spoken_is_buried_after_his_timeout() -> None:
+def test_a_session_that_could_have_renewed_itself_expires_after_its_timeout() -> None:
     beats = steady(5000)
     assert beats.expired_sessions({7: (4000, TIMEOUT_MS)}, 5000, 5000) == []
     assert beats.expired_sessions({7: (3999, TIMEOUT_MS), 8: (4999, 1)}, 5000, 5000) == [7]
@@ -61,7 +61,7 @@ def test_a_heartbeat_that_is_in_the_file_and_not_yet_noted_may_end_a_gap() -> No
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_locked_file_kills_nobody_and_a_dead_one_is_found(seed: int) -> None:
+def test_a_locked_file_expires_no_session_and_a_dead_one_is_found(seed: int) -> None:
     # Locks at random, of any length; every living process beats each quarter of its timeout, or
     # as soon as the lock is gone, at the latest a quarter later.
     rng = random.Random(seed)
@@ -71,7 +71,7 @@ def test_a_locked_file_kills_nobody_and_a_dead_one_is_found(seed: int) -> None:
     for own in beats:
         own.began(0)
     dies_at = rng.randrange(10_000, 20_000)
-    locked_until, buried_at = 0, None
+    locked_until, expired_at = 0, None
     for now in range(0, 60_000, 10):
         if rng.random() < 0.003 and now < 40_000:
             locked_until = now + rng.choice((100, 1000, 10_000))
@@ -83,9 +83,9 @@ def test_a_locked_file_kills_nobody_and_a_dead_one_is_found(seed: int) -> None:
             others = {o: (heartbeats[o], timeouts[o]) for o in range(4) if o != k}
             found = beats[k].expired_sessions(others, heartbeats[k], now)
             assert found == ([0] if found and now > dies_at else []), (now, dies_at)
-            buried_at = buried_at or (now if found else None)
+            expired_at = expired_at or (now if found else None)
             if due[k] <= now - rng.randrange(timeouts[k] // 4):
                 beats[k].beat(now)
                 heartbeats[k], due[k] = now, now + timeouts[k] // 4
-    assert buried_at is not None
-    assert buried_at - dies_at > timeouts[0] // 2
+    assert expired_at is not None
+    assert expired_at - dies_at > timeouts[0] // 2

@@ -31,7 +31,7 @@ from .steps import (
 )
 
 pytestmark = pytest.mark.zookeeper
-# The server dies and comes back.
+# The server dies and returns.
 
 
 async def test_calls_and_watches_go_on_after_kill_and_restart(
@@ -218,7 +218,7 @@ async def test_all_goes_on_after_a_pause_beyond_the_session_timeout(
         await wait_until(others, b"0")
         session = store._session.session_id
         zookeeper_server.pause()
-        # A call tells how long it has been; the server's clock runs on as well.
+        # A call shows how long it has been; the server's clock runs as well.
         for _ in range(2):
             with pytest.raises(MetadataUnavailable):
                 await store.put("/a", b"lost or not")

@@ -1,4 +1,4 @@
-"""The ZooKeeper driver when connections break: lost answers, and watches that go on."""
+"""The ZooKeeper driver when connections break: lost responses, and watches that continue."""
 
 from __future__ import annotations
 

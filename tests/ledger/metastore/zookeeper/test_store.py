@@ -98,7 +98,7 @@ async def test_clusters_whose_roots_have_one_parent_never_meet(
         assert sorted(found) == ["ledgerstream", "ledgerstream-red", "ledgerstreams"]
 
 
-async def test_ids_that_nobody_waits_for_leave_no_nodes(zookeeper_uri: str) -> None:
+async def test_cancelled_ids_leave_no_nodes(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         assert await store.next_id("/ids/ID-") == 0
         is_given_up = False
@@ -144,9 +144,9 @@ async def test_a_closed_node_is_an_error_that_names_the_cause(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     chroot = parse_address(zookeeper_uri).chroot
-    nobody = [make_acl("digest", "someone:else", all=True)]
+    no_client = [make_acl("digest", "someone:else", all=True)]
     await raw(shared_zookeeper, lambda client: client.ensure_path(chroot))
-    await raw(shared_zookeeper, lambda client: client.create(f"{chroot}/a", b"", acl=nobody))
+    await raw(shared_zookeeper, lambda client: client.create(f"{chroot}/a", b"", acl=no_client))
     async with open_zookeeper(zookeeper_uri) as store:
         with pytest.raises(Unauthorized, match=r"/a .*ACL") as refusal:
             await store.get("/a")
@@ -376,7 +376,7 @@ async def test_cancelled_calls_harm_nothing(zookeeper_uri: str) -> None:
         assert store._session._slots.value == session.IN_FLIGHT_MAX
 
 
-async def test_closing_wakes_whoever_waits(zookeeper_uri: str) -> None:
+async def test_closing_wakes_all_waits(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
         refused = 0
 

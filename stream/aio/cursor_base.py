@@ -1,21 +1,19 @@
-"""A cursor's position as its caller advances it: one hop for many steps.
-
-Generated from stream/aio by `make faces`. Not to be edited.
-"""
+"""CursorBase: keeps a cursor's position in the caller's thread; many steps cross in one hop."""
 
 from __future__ import annotations
 
 import copy
 
 from ledger.errors import InvalidArgument
-from stream.blocking.bridge import Bridge
+from ledger.runtime.bridge import Job
+from stream.aio.bridge import Bridge
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
 
 
-class Advancing:
-    """What Cursor does with positions. `_inner` follows `_to` in the trio thread."""
+class CursorBase:
+    """The hand-written half of Cursor. `_inner` follows `_to` in the trio thread."""
 
     _bridge: Bridge
     _inner: TrioCursor
@@ -40,10 +38,10 @@ class Advancing:
             return
         self._to = position
         if not self._is_asked:
-            # Reset by the job as its first act: who sees it set is sure that a job will follow.
+            # The job resets it first: while it is set, a job is certain to follow.
             self._is_asked = True
             try:
-                self._bridge.post(self._follow)
+                self._bridge.post(Job(self._follow))
             except BaseException:
                 self._is_asked = False
                 raise
