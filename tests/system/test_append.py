@@ -15,8 +15,8 @@ from tests.system.cluster import StandaloneCluster
 
 pytestmark = pytest.mark.system
 
-LINES = scaled(ci=60_000, night=200_000)
-ENOUGH = scaled(ci=8_000, night=20_000)
+LINES = scaled(ci=30_000, night=200_000)
+ENOUGH = scaled(ci=5_000, night=20_000)
 
 
 def lines(count: int, first: int = 0) -> bytes:
