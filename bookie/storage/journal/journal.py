@@ -37,6 +37,7 @@ from bookie.storage.journal.files import JournalFiles
 from bookie.storage.journal.metrics import JournalMetrics, JournalStatistics
 from bookie.storage.journal.page_cache_flush import PageCacheFlush
 from bookie.storage.journal.reader import JournalReader
+from ledger.runtime.parking import ParkingSlot
 
 
 class CommitGroup:
@@ -136,9 +137,9 @@ class Journal:
         self._is_replayed = False
         self._bytes_in_flight = self._entries_in_flight = 0
         self._accepted: deque[CommitGroup] = deque()  # at most two: callbacks not run yet
-        self._parked: trio.lowlevel.Task | None = None
+        self._committer = ParkingSlot()
         self._is_timing = False
-        self._acknowledger: trio.lowlevel.Task | None = None
+        self._acknowledger = ParkingSlot()
         self._file: File | None = None
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
@@ -238,10 +239,7 @@ class Journal:
             group.queued_at = trio.current_time()
         if self._is_timing and not self._policy.is_full(group.nbytes, group.entries):
             return
-        task = self._parked
-        if task is not None:
-            self._parked = None
-            trio.lowlevel.reschedule(task)
+        self._committer.unpark()
 
     def _report(self) -> None:
         """Reports what is queued. Called after each change, unless all bounds were kept before and
@@ -277,7 +275,6 @@ class Journal:
                 # it.
                 nursery.start_soon(self._commit_groups, nursery.cancel_scope)
         finally:
-            self._parked = None
             self.end.close()
             if self._file is not None:
                 self._file.close()
@@ -316,7 +313,6 @@ class Journal:
             if self.capacity.is_exceeded:
                 self._report()
             if group.views:
-                self._metrics.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:
                     await self._write(group)
                 except OSError as error:
@@ -331,7 +327,7 @@ class Journal:
                 self._report()
             self._accepted.append(group)
             if self.open_group.is_kicked and self._is_due():
-                self._wake_acknowledger()  # callbacks run while the disk writes the next group
+                self._acknowledger.unpark()  # callbacks run while the disk writes the next group
             else:
                 self._run_callbacks()
 
@@ -351,26 +347,16 @@ class Journal:
         """Returns when the open group is due; it must not be due yet."""
         while True:
             if not self.open_group.is_kicked:
-                await self._park()
+                await self._committer.park()
             else:
                 with trio.move_on_at(self._due_at()):
                     self._is_timing = True
                     try:
-                        await self._park()
+                        await self._committer.park()
                     finally:
                         self._is_timing = False
             if self._is_due():
                 return
-
-    async def _park(self) -> None:
-        assert self._parked is None, "the journal runs twice"
-        self._parked = trio.lowlevel.current_task()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._parked = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _write(self, group: CommitGroup) -> None:
         flush, synced_sequence = self._flush, self._sequence
@@ -402,25 +388,16 @@ class Journal:
         else:
             flush.written(end, self._sequence, size)
         waited_s = ended - (started if group.queued_at is None else group.queued_at)
-        self._metrics.group_written(group.entries, size, waited_s, is_late=flush is not None)
-
-    def _wake_acknowledger(self) -> None:
-        task = self._acknowledger
-        if task is not None:
-            self._acknowledger = None
-            trio.lowlevel.reschedule(task)
+        trigger = self._policy.trigger(group.nbytes, group.entries)
+        self._metrics.group_written(
+            group.entries, size, waited_s, trigger=trigger, is_late=flush is not None
+        )
 
     async def _acknowledge(self) -> None:
         """Runs callbacks while the journal task waits for the disk with the next group."""
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._acknowledger = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
         while True:
             self._run_callbacks()
-            self._acknowledger = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await self._acknowledger.park()
 
     def _run_callbacks(self) -> None:
         # One deque for both callers: the order is the order of commits.

@@ -52,19 +52,18 @@ class JournalMetrics:
         self._file_creation_seconds = Histogram(SECONDS)
         self._flushes = dict.fromkeys(Trigger, 0)
 
-    def group_begun(self, trigger: Trigger) -> None:
-        """Counts a group that is being written."""
-        self._flushes[trigger] += 1
-
     def synced(self, seconds: float) -> None:
         """Counts a write or a sync after which everything written before is durable."""
         self.syncs += 1
         self._sync_seconds_max = max(self._sync_seconds_max, seconds)
         self._sync_seconds.observe(seconds)
 
-    def group_written(self, entries: int, nbytes: int, add_s: float, *, is_late: bool) -> None:
-        """Counts a group that is acknowledged now, `add_s` after its first frame. `is_late`: before
-        its sync."""
+    def group_written(
+        self, entries: int, nbytes: int, add_s: float, *, trigger: Trigger, is_late: bool
+    ) -> None:
+        """Counts a group that is acknowledged now, `add_s` after its first frame. `trigger`: why it
+        was committed. `is_late`: it is acknowledged before its sync."""
+        self._flushes[trigger] += 1
         self._groups += 1
         self._entries += entries
         self._bytes += nbytes
